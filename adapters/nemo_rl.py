@@ -126,6 +126,8 @@ def _rows(batch: Any, i: int) -> Iterator[Row]:
             completion_ids=read(_ids, log[j]),
             sampler_logprobs=read(lambda at=j: log[at]["generation_logprobs"].tolist()),
             finish_reason="length" if cut and j == turns[-1] else None,
+            # What a peer said in earlier turns is its own word.
+            prompt_trusted=claims.get("node") is None or j == turns[0],
             **claims,
         )
 

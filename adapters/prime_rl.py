@@ -29,8 +29,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
+from grpo_guard.adapters.received import Unread, claimed, read
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
-from grpo_guard.adapters.traces import review_all
+from grpo_guard.adapters.traces import drawn_log_probs, review_all
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import finite_or_none
 from grpo_guard.guard import Guard
@@ -39,6 +40,13 @@ from grpo_guard.verdict import Verdict
 REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
 """Type of the error that a trace gets which is left out."""
 _CANNOT: Final = without_lengths("prime-rl")
+_TRAINERS: Final = (
+    "sampling_mask",
+    "advantages",
+    "loss_weights",
+    "reference_logprobs",
+    "trainer_logprobs",
+)
 
 
 class GuardedScoring:
@@ -67,6 +75,8 @@ class GuardedScoring:
         review = await asyncio.to_thread(
             review_all, self.guard, [(trace, _version(episode)) for episode, trace in traces]
         )
+        for _, trace in traces:
+            _put_right(trace)
         rewards = [trace.reward for _, trace in traces]
         kept = self.guard.settle(finite_or_none(rewards), review.regrouped(None))
         left = {
@@ -178,6 +188,22 @@ def _version(episode: Any) -> int | None:
     policy = getattr(getattr(episode.run, "work", None), "policy", None)
     version = getattr(policy, "start", None)
     return version if type(version) is int else None
+
+
+def _put_right(trace: Any) -> None:
+    """Numbers that prime-rl makes tensors of, whatever the trace earns.
+
+    Log-probs that are none become 0; such a trace has been rejected. Of a trace that another node
+    wrote, what is the trainer's to compute goes, and the sampler's support: a mask of tokens that
+    were not drawn makes their log-prob minus infinity.
+    """
+    theirs = claimed(trace.info, "node") is not None
+    for node in trace.nodes:
+        if isinstance(read(drawn_log_probs, node), Unread):
+            node.logprobs = [0.0] * sum(map(bool, node.mask))
+        for name in _TRAINERS if theirs else ():
+            if getattr(node, name, None) is not None:
+                setattr(node, name, None)
 
 
 def _left(traces: Sequence[Any], left: dict[int, Any]) -> list[Any]:

@@ -25,6 +25,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_guard.adapters.plain_numbers import log_probs_from, number_from
 from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
@@ -32,12 +33,13 @@ from grpo_guard.adapters.reward_function import (
     without_leaving_out,
     without_no_gain,
 )
+from grpo_guard.adapters.transcript import mask_from
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
+from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
-_LARGEST = 1e150  # its square is finite
 _BY_GROUP = ("grpo", "gspo", "reinforce_plus_plus_baseline")
 
 
@@ -114,37 +116,56 @@ def row_from(sample: Any) -> Row:
     policy drew. As one completion its ids would be judged as the model's own, so that it is
     passed on as text alone.
     """
-    metadata, ids = sample.metadata, read(_ids, sample)
-    status = getattr(sample.status, "value", None)
+
+    def field(name: str) -> Any:
+        return read(getattr, sample, name)  # an object may refuse to be read
+
+    metadata, ids = field("metadata"), read(_ids, sample)
+    status = read(lambda: getattr(sample.status, "value", None))
     return received(
-        sample.prompt,
-        sample.response,
+        field("prompt"),
+        field("response"),
         **(ids if isinstance(ids, dict) else {"completion_ids": ids}),
         node=claimed(metadata, "node", "peer"),
-        group=sample.group_index,
+        group=field("group_index"),
         round=claimed(metadata, "round"),
         slot=claimed(metadata, "slot"),
-        reference=sample.label,
+        reference=field("label"),
         task=claimed(metadata, "task"),
-        finish_reason={"completed": "stop", "truncated": "length"}.get(str(status)),
+        finish_reason={"completed": "stop", "truncated": "length"}.get(read(str, status)),
     )
 
 
 def _ids(sample: Any) -> dict[str, Any]:
-    n = sample.response_length
-    tokens, mask, log_probs = (
-        None if given is None else list(given)
-        for given in (sample.tokens, sample.loss_mask, sample.rollout_log_probs)
-    )
-    own = mask is None or (len(mask) == n and all(mask))
-    if not tokens or not 0 < n <= len(tokens) or not own:
+    n, tokens = sample.response_length, sample.tokens
+    if tokens is None or n is None or not n:
         return {}
-    fits = log_probs is not None and len(log_probs) == n
+    if not isinstance(tokens, list | tuple) and getattr(tokens, "ndim", None) != 1:
+        raise TypeError("tokens: expected a list")  # a range costs its sender nothing
+    if type(n) is not int:
+        raise TypeError("response_length: expected an integer")
+    mask = None if sample.loss_mask is None else mask_from(sample.loss_mask, len(tokens))
+    if not 0 < n <= len(tokens) or not (mask is None or (len(mask) == n and all(mask))):
+        return {}
+    log_probs = log_probs_from(sample.rollout_log_probs, n)
+    if log_probs is None and sample.rollout_log_probs is not None:
+        raise ValueError("rollout_log_probs: expected log-probs")  # see `_put_right`
     return {
         "prompt_ids": tokens[:-n],
         "completion_ids": tokens[-n:],
-        "sampler_logprobs": log_probs if fits else None,
+        "sampler_logprobs": log_probs,
     }
+
+
+def _put_right(sample: Any) -> None:
+    """Zeros in the place of log-probs that are none: slime makes a tensor of them, and weighs the
+    loss by it, whatever the sample earns."""
+    given, n = read(getattr, sample, "rollout_log_probs"), read(getattr, sample, "response_length")
+    tokens = read(getattr, sample, "tokens")
+    if given is None or type(n) is not int or log_probs_from(given, n) is not None:
+        return
+    if isinstance(tokens, list | tuple):
+        read(setattr, sample, "rollout_log_probs", [0.0] * min(max(0, n), len(tokens)))
 
 
 def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -153,8 +174,8 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     The same figures as slime's own where nothing was: less the group's mean, and divided by its
     standard deviation + 1e-6 under ``grpo_std_normalization``. What was left out gets 0.
     """
-    raw = [sample.get_reward_value(args) for sample in samples]
-    known = [isinstance(r, int | float) and abs(r) <= _LARGEST for r in raw]
+    found = [_reward(sample.get_reward_value(args)) for sample in samples]
+    known, raw = [number is not None for number in found], [number or 0.0 for number in found]
     if args.advantage_estimator not in _BY_GROUP or not args.rewards_normalization:
         return raw, list(raw)
     groups: dict[Any, list[int]] = {}
@@ -172,6 +193,12 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
         for i in rows:
             trained[i] = (raw[i] - mean) / (spread + 1e-6) if scaled else raw[i] - mean
     return raw, trained
+
+
+def _reward(given: Any) -> float | None:
+    """A number that its group's deviation survives; True where an answer is right."""
+    given = float(given) if isinstance(given, bool) else given
+    return number_from(given, -LARGEST_REWARD, LARGEST_REWARD)
 
 
 def _left_out(args: Any, sample: Any) -> float:
@@ -200,7 +227,10 @@ def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
 
 def _rows(given: Any) -> list[Row]:
     samples = given if isinstance(given, list | tuple) else [given]
-    return [row_from(sample) for sample in samples]
+    rows = [row_from(sample) for sample in samples]
+    for sample in samples:
+        _put_right(sample)
+    return rows
 
 
 def _rewards(

@@ -117,12 +117,15 @@ class GuardedGroups:
                 completion_ids=None if isinstance(ids, list) and not ids else ids,
                 sampler_logprobs=turn.ac.maybe_logprobs,
                 finish_reason="length" if last and cut else None,
+                prompt_trusted=node is None,  # an observation is its sender's word, too
                 node=node,
             )
         if not turns:
             yield received("", "", node=node)
 
     def _text(self, ids: Sequence[int]) -> str:
+        if not isinstance(ids, list | tuple):
+            raise TypeError("tokens: expected a list")  # another may have no end
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 

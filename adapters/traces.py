@@ -7,11 +7,11 @@ had belong to the prompt. A trace is as bad as its worst branch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, claimed, read, received
 from grpo_guard.adapters.sequences import MOST_TURNS, review_turns
 from grpo_guard.given import Given, Span
@@ -39,6 +39,8 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         "round": round,
         "reference": getattr(trace.task.data, "answer", None),
         "task": str(trace.task.type),
+        # A trace of another node brings its prompt along.
+        "prompt_trusted": claimed(trace.info, "node") is None,
     }
     messages = [read(_message, node.message) for node in nodes]
     sampled = [read(bool, node.sampled) is True for node in nodes]
@@ -106,6 +108,20 @@ def said(message: Any) -> str:
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]
     return "\n".join(part for part in parts if isinstance(part, str) and part)
+
+
+def drawn_log_probs(node: Any) -> list[float] | None:
+    """The engine's log-probs of the tokens that a turn drew; None where it has none for each.
+
+    Raises:
+        ValueError: they are none, or more than tokens. A trainer makes a tensor of them.
+    """
+    given, most = node.logprobs, len(node.mask)
+    count = 0 if given is None else len(given)
+    found = log_probs_from(given, count) if 0 < count <= most else None
+    if count and found is None:
+        raise ValueError("logprobs: expected one of each drawn token")
+    return found if count == sum(map(bool, node.mask)) else None
 
 
 def _parent(node: Any, count: int) -> int | None:
@@ -180,6 +196,10 @@ class _Branch:
 
         A turn's node begins with what the template puts before it, which the model did not draw.
         """
+        for i in (*self.before, *self.path):
+            # What has no end costs its sender nothing; a node of verifiers' own has lists.
+            if not all(isinstance(x, list) for x in (self.nodes[i].token_ids, self.nodes[i].mask)):
+                raise TypeError("token_ids, mask: expected lists")
         prompt = [token for i in self.before for token in self.nodes[i].token_ids]
         ids: list[int] = []
         log_probs: list[float] = []
@@ -202,9 +222,7 @@ class _Branch:
                 log_probs += [0.0] * at
                 given.append((start, len(ids)))
             ids += node.token_ids[at:]
-            drawn = node.logprobs
-            fits_here = len(drawn) == len(own) - at and not any(math.isnan(x) for x in drawn)
-            log_probs += drawn if fits_here else []
+            log_probs += drawn_log_probs(node) or []
             start = len(ids)
         if not fits or any(a == b for a, b in given):
             return {}

@@ -10,8 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby, pairwise
+from typing import Any
 
+from grpo_guard.adapters.plain_numbers import number_from
+from grpo_guard.completion import shown
 from grpo_guard.given import Given, Span, stretches
+
+
+def mask_from(value: Any, length: int) -> list[int]:
+    """The first ``length`` of a mask of 0 and 1, of a list, a tuple, an array or a tensor.
+
+    Raises:
+        ValueError: it is none. Whoever sends "0" for 0, or NaN, would have another mask read here
+            than the one that is trained by.
+    """
+    if getattr(value, "ndim", None) == 1:
+        value = value[:length].tolist()
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"mask: expected a list, got {shown(value)}")
+    found = [m if isinstance(m, bool) else number_from(m) for m in value[:length]]
+    if not all(m in (0, 1) for m in found):
+        raise ValueError("mask: expected 0 or 1 for each token")
+    return [int(m or 0) for m in found]
 
 
 def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:

@@ -9,6 +9,9 @@ paths only those are let through that environments need: its own handlers ask no
 and ``/register``, ``/batch`` and ``/reset_data`` are the trainer's. So the server itself must not
 be in the environments' reach.
 
+Of a group only the fields are handed on that `grpo_guard.adapters.atropos.fields` lists, with
+numbers in their ranges; and what its prompts say excuses nothing, since senders write them.
+
 With ``tokens`` each sender is known by its own (``http://any:TOKEN@host`` as the address), and the
 guard remembers what it sent under that name; a name that a row claims is not read.
 """
@@ -34,7 +37,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard, group_size
+from grpo_guard.adapters.atropos.fields import (
+    TEMPERATURES,
+    GroupError,
+    Range,
+    group_size,
+    request_of_environment,
+)
+from grpo_guard.adapters.atropos.groups import GroupGuard
 from grpo_guard.jsonl import InputError, parse_object
 from grpo_guard.policy import AbstainError
 from grpo_guard.server.access import check_access
@@ -74,7 +84,7 @@ def create_proxy(
         limits: What a request may cost; ``completions`` bounds the groups of one list.
     """
     proxy = _Proxy(
-        replace(groups, claims=False),
+        replace(groups, own=False),
         upstream,
         tokens,
         limits or Limits(body_bytes=64 * 1024 * 1024),
@@ -107,7 +117,7 @@ class _Proxy:
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
             plain = _unzipped(body, self.limits) if zipped else body
-            found = _groups_in(plain, path.endswith("list"), self.limits)
+            found = _groups_in(plain, path.endswith("list"), self.limits, self.groups.temperatures)
             settled = [self.groups.settle(group, node=node)[0] for group in found]
             if late.is_set():
                 return 503, b""
@@ -117,10 +127,12 @@ class _Proxy:
         return await self._answered(request, work)
 
     async def passed(self, request: Request) -> Response:
-        """What an environment asks of Atropos's server, as it is."""
+        """What an environment asks of Atropos's server, with the fields that it needs."""
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
-            return _asked(self.upstream + request.url.path, request.method, body or None)
+            path = request.url.path
+            data = request_of_environment(path, _object(body, self.limits)) if body else None
+            return _asked(self.upstream + path, request.method, data)
 
         return await self._answered(request, work)
 
@@ -173,7 +185,7 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
     return known
 
 
-def _groups_in(body: bytes, several: bool, limits: Limits) -> list[Any]:
+def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
     """The groups of a body: one, or a list of them.
 
     All are looked at before any is judged, or a ledger would count those before a bad one again
@@ -183,11 +195,8 @@ def _groups_in(body: bytes, several: bool, limits: Limits) -> list[Any]:
         RequestError: 422 or 413.
         GroupError: one is none.
     """
-    try:
-        # As an object, whose reader bounds depth and refuses what JSON has no numbers for.
-        given = parse_object(b'{"groups":' + body + b"}", limits.body_bytes + 16)["groups"]
-    except InputError as error:
-        raise RequestError(422, f"(body): {error}") from None
+    # As an object, whose reader bounds depth and refuses what JSON has no numbers for.
+    given = _object(b'{"groups":' + body + b"}", limits)["groups"]
     if isinstance(given, list) is not several or given == []:
         wanted = "a list of groups" if several else "a group"
         raise RequestError(422, f"(body): expected {wanted}, got {type(given).__name__}")
@@ -195,8 +204,16 @@ def _groups_in(body: bytes, several: bool, limits: Limits) -> list[Any]:
     if len(found) > limits.completions:
         raise RequestError(413, f"expected at most {limits.completions} groups, got {len(found)}")
     for group in found:
-        group_size(group)
+        if (size := group_size(group, temperatures)) > limits.completions:
+            raise RequestError(413, f"expected at most {limits.completions} rows, got {size}")
     return found
+
+
+def _object(body: bytes, limits: Limits) -> dict[str, Any]:
+    try:
+        return parse_object(body, limits.body_bytes + 16)
+    except InputError as error:
+        raise RequestError(422, f"(body): {error}") from None
 
 
 def _unzipped(body: bytes, limits: Limits) -> bytes:
@@ -239,6 +256,12 @@ def main(
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8100,
     longest: Annotated[int | None, typer.Option(min=1, help="Most tokens of a sequence.")] = None,
+    temperatures: Annotated[
+        tuple[float, float], typer.Option(help="Lowest and highest that environments sample at.")
+    ] = TEMPERATURES,
+    trust_prompts: Annotated[
+        bool, typer.Option(help="The environments are yours: what they ask for may be answered.")
+    ] = False,
     senders: Annotated[
         Path | None, typer.Option(help="YAML of each sender's name and token; without: anybody.")
     ] = None,
@@ -255,6 +278,8 @@ def main(
         lambda ids: str(own.decode(ids, skip_special_tokens=True)),
         vocabulary=len(own),
         longest=longest,
+        trusts_prompts=trust_prompts,
+        temperatures=temperatures,
     )
     if senders is None:
         logger.warning("no --senders: anybody who can reach %s may post", host)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
@@ -35,6 +36,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.policy import AbstainError
+from grpo_guard.prompts import prompt_key
 from grpo_guard.review import Review
 from grpo_guard.verdict import accept
 
@@ -232,7 +234,8 @@ class GuardedGame:
 
     def _judged(self, trees: Sequence[Tree], stage: int) -> list[Review]:
         """One review of all; what GenRL may get is remembered for its rewards."""
-        rows = [self._rows(tree) for tree in trees]
+        ours = {prompt_key(tree.prompt) for tree in trees if tree.agent in self._own}
+        rows = [self._rows(replace(t, asked=prompt_key(t.prompt) in ours)) for t in trees]
         batch, given = parts_of([row for of_tree in rows for row in of_tree])
         if self.guard.identity is not None:
             # A tree comes in whole or not at all, so it takes its signer's places so: a copy with

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from grpo_guard.adapters.received import Row, integer_from, read, received, special_ids
+from grpo_guard.adapters.received import Row, Unread, integer_from, read, received, special_ids
 from grpo_guard.completion import MAX_NAME, shown
 
 CLAIMS: Final = "grpo_guard"
@@ -36,6 +36,8 @@ class Tree:
         place: Which of the batch's nodes in this stage.
         payload: `Payload` of GenRL, or a node of one's own tree: world_state, actions, metadata.
         prompt: What the trainer conditions on.
+        asked: Whether this node asked the same, so that what the prompt says may be answered. A
+            peer writes the world state of its trees, and with it their questions.
         problem: Why GenRL must not get it.
     """
 
@@ -44,6 +46,7 @@ class Tree:
     place: int
     payload: Any
     prompt: Any = ""
+    asked: bool = False
     problem: str | None = None
 
     @property
@@ -78,7 +81,8 @@ class Tree:
             received(
                 self.prompt,
                 text,
-                completion_ids=read(_of, claims.get("completion_ids"), slot),
+                completion_ids=read(_ids_of, claims.get("completion_ids"), slot),
+                prompt_trusted=self.asked,
                 metadata={} if envelope is None else {"envelope": envelope},
                 node=name,
                 group=f"{self.agent}/{self.batch}/{self.place}",
@@ -102,6 +106,13 @@ def _claims(payload: Any) -> dict[str, Any]:
 
 def _of(values: Any, slot: int) -> Any:
     return values[slot] if isinstance(values, list) and slot < len(values) else None
+
+
+def _ids_of(values: Any, slot: int) -> Any:
+    """A completion's ids. Of lists alone, whose parts `Form.problem` has counted: a backend that
+    unpickles can hand over a range of millions, or what never ends."""
+    ids = _of(values, slot)
+    return ids if ids is None or type(ids) in (list, tuple) else Unread(type(ids).__name__)
 
 
 def _enveloped(values: Any, slot: int) -> Any:

@@ -12,10 +12,11 @@ import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
 from grpo_guard.adapters.openrlhf.query import ENDS
+from grpo_guard.adapters.plain_numbers import LOG_PROBS, number_from
 from grpo_guard.adapters.received import Row, received, special_ids
 from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.given import Given
@@ -35,11 +36,13 @@ class Rollout:
             wrote it.
         limit: Tokens that the trainer keeps; it cuts off the rest.
         problem: What had to be put right, see `believed`; it is not trained on.
+        asked: The prompt that the trainer gave; None = not known.
     """
 
     response: Mapping[str, Any]
     limit: int
     problem: str | None = None
+    asked: Any = None
 
     @property
     def ids(self) -> Sequence[int]:
@@ -110,6 +113,8 @@ class Rollout:
             prompt_ids=None if response.get("images") else tuple(self.ids[:start]),
             completion_ids=tuple(self.ids[start:end]),
             given=given,
+            # Of a peer's rollout the prompt is what the peer says it was, if it is another.
+            prompt_trusted=response.get("node") is None or asked == self.asked,
             node=response.get("node"),
             group=group,
             slot=slot,
@@ -190,11 +195,6 @@ def _text(tokenizer: Any, ids: Sequence[int], *, special: bool = False) -> str:
     )
 
 
-# Nobody samples what has less than e^-80, and e^80 is still a float32: the weights of the loss are
-# ratios of probabilities. Rounding may leave a certain token's a little above 0.
-LOG_PROBS: Final = (-80.0, 0.01)
-
-
 def believed(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
@@ -250,7 +250,10 @@ def _require_readable(response: Mapping[str, Any]) -> None:
     for start, end in response["action_ranges"]:
         if not 0 <= operator.index(start) <= operator.index(end) < 2**31:
             raise ValueError("action_ranges: no stretch of tokens")
-    _ = response["observation_tokens"][:1]  # a mapping has no stretches
+    ids = response["observation_tokens"]
+    # A range of millions costs its sender nothing, and a mapping has no stretches.
+    if not isinstance(ids, list | tuple) and getattr(ids, "ndim", None) != 1:
+        raise TypeError("observation_tokens: expected a list")
     for name in ("truncated", "images"):
         bool(response.get(name))
 
@@ -277,16 +280,8 @@ def _log_probs(given: Any, length: int) -> Any:
     plain = given.tolist() if hasattr(given, "tolist") else given
     if not isinstance(plain, list | tuple) or len(plain) != length:
         return [0.0] * length
-    found = [_log_prob(number) for number in plain]
+    found = [number_from(value, *LOG_PROBS) for value in plain]
     return given if None not in found else [0.0 if number is None else number for number in found]
-
-
-def _log_prob(given: Any) -> float | None:
-    try:
-        number = float(given)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if LOG_PROBS[0] <= number <= LOG_PROBS[1] else None
 
 
 def _smuggled(turn: Sequence[int], hidden: Collection[int], tokenizer: Any) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
-from grpo_guard.adapters.transcript import spans_given, transcript
+from grpo_guard.adapters.transcript import mask_from, spans_given, transcript
 from grpo_guard.identity.envelope import ENVELOPE
 from grpo_guard.identity.gate import ADMITTED
 from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
@@ -117,9 +117,13 @@ def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:
 
 def _text_and_given(said: Any, ids: Any, mask: Any, tokenizer: Any, theirs: bool) -> Any:
     """What a row says, and what of it tools said; of several turns all that its tokens are."""
-    if mask is None or ids is None or 0 not in mask:
+    if mask is None or ids is None:
         return read(_text, said, ids, tokenizer), None
-    several = read(_turns, ids, mask, tokenizer, theirs)
+    drawn = read(lambda: mask_from(mask, len(ids)))
+    if isinstance(drawn, list) and 0 not in drawn:
+        return read(_text, said, ids, tokenizer), None
+    # What cannot be read as a mask is no text either, so that its row is malformed.
+    several = read(_turns, ids, drawn, tokenizer, theirs) if isinstance(drawn, list) else drawn
     return several if isinstance(several, tuple) else (several, None)
 
 

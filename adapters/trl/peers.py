@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.adapters.received import special_ids
+from grpo_guard.adapters.received import received, special_ids
 from grpo_guard.adapters.trl.batch import (
     AUTHENTICATED,
     MALFORMED,
@@ -127,25 +127,24 @@ def peer_rollouts(
         ends=ends_of(trainer),
     )
     rows = [_read(one, tokenizer, allowed) for one in sent]
+    claims = [received("", "", node=s.node, round=s.round, slot=s.slot).completion for s in sent]
     keys = [prompt_key(prompt) for prompt in prompts]
     by_key = dict(zip(keys, prompts, strict=True))
     prompt_ids = {key: _prompt_ids(prompt, tokenizer, trainer) for key, prompt in by_key.items()}
     at = trainer.state.global_step if round is None else round
-    problems = [one.refused or problem for one, (_, problem) in zip(sent, rows, strict=True)]
+    problems = [problem for _, _, problem in rows]
     return {
         "prompt_ids": [list(prompt_ids[key]) for key in keys],
-        "completion_ids": [ids for ids, _ in rows],
-        **_masks(
-            [(ids, () if bad else one.given) for one, (ids, bad) in zip(sent, rows, strict=True)]
-        ),
+        "completion_ids": [ids for ids, _, _ in rows],
+        **_masks([(ids, given) for ids, given, _ in rows]),
         "logprobs": None,
-        "node": [one.node for one in sent],
+        "node": [claim.node for claim in claims],
         # Under the coin of another round honest work would look like poison.
-        "round": [at if one.round is None else one.round for one in sent],
+        "round": [at if claim.round is None else claim.round for claim in claims],
         # Whoever sent nothing usable holds no slot, so that no coin is asked about the filler.
-        "slot": [None if bad else one.slot for one, bad in zip(sent, problems, strict=True)],
+        "slot": [None if bad else c.slot for c, bad in zip(claims, problems, strict=True)],
         MALFORMED: problems,
-        AUTHENTICATED: [Checked() if one.admitted else None for one in sent],
+        AUTHENTICATED: [Checked() if one.admitted is True else None for one in sent],
     }
 
 
@@ -218,19 +217,26 @@ def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[l
     masks = []
     for ids, given in rows:
         mask = [1] * len(ids)
-        for start, end in Given(tuple(given)).tokens:
+        for start, end in given:
             mask[start:end] = [0] * (end - start)
         masks.append(mask)
     return {"env_mask": masks, MASK: masks}
 
 
-def _read(one: Sent, tokenizer: Any, allowed: _Allowed) -> tuple[list[int], str | None]:
-    """`_row`, whatever the completion does when it is read."""
+def _read(
+    one: Sent, tokenizer: Any, allowed: _Allowed
+) -> tuple[list[int], tuple[Span, ...], str | None]:
+    """`_row` with what is given, whatever a field does when it is read; each is read once, since a
+    generator says something else the second time."""
+    filler = [int(tokenizer.eos_token_id)]
+    if one.refused is not None:
+        return filler, (), one.refused if isinstance(one.refused, str) else "refused"
     try:
-        completion = one.completion if one.refused is None else None
-        return _row(completion, tokenizer, allowed, Given(tuple(one.given)).tokens)
+        given = Given(one.given).tokens  # type: ignore[arg-type]  # it checks
+        ids, problem = _row(one.completion, tokenizer, allowed, given)
     except Exception as error:
-        return [int(tokenizer.eos_token_id)], f"it could not be read: {type(error).__name__}"
+        ids, given, problem = filler, (), f"it could not be read: {type(error).__name__}"
+    return ids, () if problem else given, problem
 
 
 def _row(

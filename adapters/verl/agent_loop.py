@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from grpo_guard.adapters.plain_numbers import log_probs_from
+from grpo_guard.adapters.received import read
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import TOLD, Told
 from grpo_guard.adapters.verl.settings import Settings, training_rollouts
@@ -35,6 +37,7 @@ class _Rollout:
     step: int | None
     scored: bool = False
     left_out: bool = False
+    unusable: bool = False
 
 
 _rollout: contextvars.ContextVar[_Rollout] = contextvars.ContextVar("grpo_guard_rollout")
@@ -93,6 +96,7 @@ class GuardedRollouts:
             log_probs=tuple(
                 None if o.response_logprobs is None else tuple(o.response_logprobs) for o in outputs
             ),
+            unusable=mine.unusable,
             score=given,
             step=mine.step,
         )
@@ -109,10 +113,18 @@ class GuardedRollouts:
             for output in outputs:
                 output.response_mask = [0] * len(output.response_mask)
 
-    async def _agent_loop_postprocess(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainers before v1 take the mask before the score is known."""
-        padded = await super()._agent_loop_postprocess(*args, **kwargs)  # type: ignore[misc]
+    async def _agent_loop_postprocess(self, output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Before verl makes tensors: log-probs that are none would be NaN in its corrections.
+
+        The trainers before v1 take the mask before the score is known.
+        """
         mine = _rollout.get(None)
+        for one in output if isinstance(output, list) else [output]:
+            if not _usable(one) and mine is not None:
+                mine.unusable = True
+                one.response_logprobs = [0.0] * len(one.response_ids)
+        post = super()._agent_loop_postprocess  # type: ignore[misc]
+        padded = await post(output, *args, **kwargs)
         if padded is not None and mine is not None and mine.left_out:
             padded.response_mask = padded.response_mask * 0
         return padded
@@ -121,6 +133,16 @@ class GuardedRollouts:
         if self._handle is None:
             self._handle = CollectorHandle(Settings.of(self.config))
         return self._handle
+
+
+def _usable(output: Any) -> bool:
+    """Whether the log-probs are numbers of sampled tokens, at most one each."""
+    given = getattr(output, "response_logprobs", None)
+    if given is None:
+        return True
+    count = read(len, given)
+    fits = isinstance(count, int) and count <= len(output.response_ids)
+    return fits and log_probs_from(given, count) is not None
 
 
 class GuardedManager:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, as_malformed, claimed, received
 from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.completion import Completion
@@ -33,7 +34,8 @@ class Told:
         validation: It trains nothing.
         masks: One a row, [R]: 1 where the model wrote the token.
         log_probs: One a row, [R] or None: of the rollout, natural logarithm.
-        score: The agent loop's own reward, in place of the reward function's.
+        unusable: Whether the log-probs were none, and zeros have taken their place.
+        score: The agent loop's own reward, in place of the reward function's; of any type.
         step: Training step.
     """
 
@@ -41,7 +43,8 @@ class Told:
     validation: bool = False
     masks: tuple[tuple[int, ...], ...] = ()
     log_probs: tuple[tuple[float, ...] | None, ...] = ()
-    score: float | None = None
+    unusable: bool = False
+    score: Any = None
     step: int | None = None
 
 
@@ -113,12 +116,17 @@ def rows_from(
         if len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
             finish = "length"
         wrong = _wrong(ids, len(tokenizer))
+        if told is not None and told.unusable:
+            wrong = wrong or as_malformed("log-probs that are none")
+        own_prompt = bool(first.prompt) and not i
         if len(given) > MAX_SPANS:
             given, wrong = (), as_malformed(f"{len(given)} turns, where {MAX_SPANS} are looked at")
         text, among = _turns(tokenizer, ids, given, theirs)
         completion = replace(
             first,
-            prompt=first.prompt if first.prompt and not i else tokenizer.decode(prompt_ids),
+            prompt=first.prompt if own_prompt else tokenizer.decode(prompt_ids),
+            # An agent loop that fetches a peer's turns has its prompt from there as well.
+            prompt_trusted=own_prompt or not theirs,
             text=text,
             prompt_ids=tuple(prompt_ids),
             completion_ids=tuple(ids),
@@ -200,9 +208,8 @@ def _node(columns: Mapping[str, Any]) -> Any:
 
 
 def _with_log_probs(completion: Completion, claimed: Any) -> Completion:
-    try:
-        length = len(completion.completion_ids or ())
-        given = None if claimed is None or len(claimed) < length else tuple(claimed[:length])
-        return replace(completion, sampler_logprobs=given)
-    except Exception:
-        return completion  # a claim that is no number is no claim
+    """A claim that is no number is no claim: verl's own come from the hook, which has looked."""
+    length = len(completion.completion_ids or ())
+    given = claimed[:length] if isinstance(claimed, tuple) else None
+    found = log_probs_from(given, length)
+    return completion if found is None else replace(completion, sampler_logprobs=tuple(found))

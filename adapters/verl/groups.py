@@ -12,7 +12,6 @@ group's mean is then what it is without it, and its own advantage 0.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from typing import TypeAlias
 
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.received import review as review_rows
+from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard
 from grpo_guard.review import Review
 from grpo_guard.settlement import mean_of_kept
@@ -84,8 +84,8 @@ class Settled:
 
 
 def finite(score: float | None) -> float | None:
-    """A reward that a group's mean survives; None where it is none."""
-    return score if score is not None and math.isfinite(score) else None
+    """A reward that a group's mean survives, in float32 too; None where it is none."""
+    return score if score is not None and abs(score) <= LARGEST_REWARD else None
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import last_row, rows_from, told_of
@@ -115,8 +116,8 @@ class GuardedRewardManager:
         told = told_of(data.non_tensor_batch)
         if told is not None and told.score is not None:
             fields = data.non_tensor_batch["tool_extra_fields"][-1]
-            info = dict(fields.get("reward_extra_info") or {})
-            return {"reward_score": told.score, "reward_extra_info": info}
+            info = _plain_info(fields.get("reward_extra_info"), data)
+            return {"reward_score": number_from(told.score), "reward_extra_info": info}
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
             return graded
@@ -162,6 +163,21 @@ def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) 
     info["guard_siblings"] = float(settled.together if settled else 0)
     info["guard_raw_score"] = 0.0 if raw is None else raw
     return {"reward_score": score, "reward_extra_info": info}
+
+
+def _plain_info(info: Any, data: Any) -> dict[str, Any]:
+    """What an agent loop says beside its reward, in which a peer's numbers may be.
+
+    verl makes a column of each key, in place of the data set's own of that name; it wants the same
+    keys of every sample, so that a value that is none becomes 0.
+    """
+    taken = {*data.non_tensor_batch, *data.batch}
+    given = info if isinstance(info, dict) else {}
+    return {
+        key: value if isinstance(value, str | bool) else number_from(value) or 0.0
+        for key, value in given.items()
+        if isinstance(key, str) and key not in taken
+    }
 
 
 def _number(score: Any) -> float | None:

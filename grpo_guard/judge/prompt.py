@@ -1,8 +1,8 @@
 """From a completion to the judge's messages, with the completion shut in.
 
 The contract is the system message and comes first; the completion comes last. Prompt, reference and
-completion are each enclosed in tags whose id is a keyed hash of all three. No author can know the id,
-so that no text can close its fence and go on as if it were ours; yet the same question gets the
+completion are each enclosed in tags whose id is a keyed hash of all three. No author can know the
+id, so that no text can close its fence and go on as if it were ours; yet the same question gets the
 same id, so that a server's cache of prompts keeps it. Rulings are cached by what is asked, without
 the id.
 """

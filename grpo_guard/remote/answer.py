@@ -22,7 +22,9 @@ class AnswerError(ValueError):
     """The answer is none to what was asked; says what was expected and what came."""
 
 
-def verdicts_in(body: bytes, batch: Sequence[Completion], name: str, *, most: int) -> list[Verdict]:
+def verdicts_in(
+    body: bytes, batch: Sequence[Completion], name: str, *, most: int, took: float
+) -> list[Verdict]:
     """One verdict per completion, in order, under our own name, with the server's as its member.
 
     Args:
@@ -31,6 +33,8 @@ def verdicts_in(body: bytes, batch: Sequence[Completion], name: str, *, most: in
         name: Of the verifier that asked.
         most: Bytes that it may have, and with them values (`jsonl.parse_object`): parsed, 68 MB of
             empty lists took 1.7 GB.
+        took: Seconds until the answer was there. A verdict that says it took longer took these: one
+            of 1e300 would be in all sums of a log.
 
     Raises:
         AnswerError: there is not exactly one of each, in order, or one is no verdict.
@@ -42,16 +46,16 @@ def verdicts_in(body: bytes, batch: Sequence[Completion], name: str, *, most: in
     if not isinstance(rows, list) or len(rows) != len(batch):
         got = len(rows) if isinstance(rows, list) else "none"
         raise AnswerError(f"verdicts: expected {len(batch)}, one per completion, got {got}")
-    return [_placed(i, row, batch[i], name) for i, row in enumerate(rows)]
+    return [_placed(i, row, batch[i], name, took) for i, row in enumerate(rows)]
 
 
-def _placed(index: int, row: Any, completion: Completion, name: str) -> Verdict:
+def _placed(index: int, row: Any, completion: Completion, name: str, took: float) -> Verdict:
     where = f"verdicts[{index}]"
     place = row.get("index") if isinstance(row, dict) else None
     if type(place) is not int or place != index:
         raise AnswerError(f"{where}.index: expected {index}, got {shown(place)}")
     try:
-        said = _verdict(row, completion, MAX_DEPTH)
+        said = _verdict(row, completion, MAX_DEPTH, took)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"{where}: expected a verdict, got {one_line(repr(error))}") from None
     return Verdict(
@@ -60,7 +64,7 @@ def _placed(index: int, row: Any, completion: Completion, name: str) -> Verdict:
     )  # fmt: skip
 
 
-def _verdict(row: Any, completion: Completion, depth: int) -> Verdict:
+def _verdict(row: Any, completion: Completion, depth: int, took: float) -> Verdict:
     if not isinstance(row, Mapping) or not depth:
         raise ValueError("an object of bounded depth was expected")
     members = _list(row.get("members"))
@@ -70,8 +74,8 @@ def _verdict(row: Any, completion: Completion, depth: int) -> Verdict:
         _text(row["verifier"]),
         p_value=None if row["p_value"] is None else _number(row["p_value"]),
         findings=tuple(_finding(f, completion) for f in _list(row["findings"])),
-        seconds=max(0.0, _number(row.get("seconds") or 0.0)),
-        members=tuple(_verdict(member, completion, depth - 1) for member in members),
+        seconds=min(max(0.0, _number(row.get("seconds") or 0.0)), took),
+        members=tuple(_verdict(member, completion, depth - 1, took) for member in members),
     )
 
 

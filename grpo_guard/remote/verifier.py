@@ -168,9 +168,11 @@ class RemoteVerifier(CompletionVerifier):
         """Verdicts on one request; where the server refuses it, on each half of it."""
         part = [batch[place] for place in places]
         body = _BODY % ", ".join(rows[place] for place in places).encode("ascii")
+        asked = time.monotonic()
         try:
             answer = await self._answer(client, body, len(part), until)
-            return verdicts_in(answer, part, self.name, most=_most_bytes(len(part)))
+            took = time.monotonic() - asked
+            return verdicts_in(answer, part, self.name, most=_most_bytes(len(part)), took=took)
         except AnswerError as error:
             failure = self._failure(BackendError(one_line(str(error))), 0.0)
         except BackendError as error:

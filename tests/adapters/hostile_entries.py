@@ -20,7 +20,7 @@ from grpo_guard.adapters.openrlhf.reward import OpenRLHFAdapter
 from grpo_guard.adapters.slime import SlimeAdapter
 from grpo_guard.adapters.tinker import GuardedGroups
 from grpo_guard.adapters.traces import review_all
-from grpo_guard.adapters.trl.batch import MALFORMED
+from grpo_guard.adapters.trl.batch import MALFORMED, MASK
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.reward import TRLAdapter
 from grpo_guard.adapters.verifiers import VerifiersAdapter
@@ -52,6 +52,12 @@ class Characters:
 
     def apply_chat_template(self, prompt, **_):
         return {"input_ids": self.encode(prompt[-1]["content"])}
+
+
+def sane(log_probs, length):
+    """Whether a trainer may make a tensor of them."""
+    found = torch.as_tensor(log_probs, dtype=torch.float32)
+    return found.shape == (length,) and bool(((found >= -80) & (found <= 0.01)).all())
 
 
 class Reasoning(Characters):
@@ -111,9 +117,14 @@ def trl_peers(guard, rows):
         max_completion_length=64,
         state=Fields(global_step=5),
     )
-    sent = [Sent(row["node"], row["completion"], row["slot"]) for row in rows]
+    fields = ("node", "completion", "slot", "round", "given")
+    sent = [Sent(**{name: row[name] for name in fields}) for row in rows]
     made = peer_rollouts(["3+4?"] * len(rows), sent, trainer)
     assert all(ids and all(type(i) is int for i in ids) for ids in made["completion_ids"])
+    assert all(type(n) in (int, type(None)) for n in (*made["slot"], *made["round"]))
+    for ids, mask in zip(made["completion_ids"], made.get("env_mask", ()), strict=False):
+        assert len(ids) == len(mask)
+        assert set(mask) <= {0, 1}
     texts = [Characters().decode(ids, True) for ids in made["completion_ids"]]
     given = {**made, "prompts": ["3+4?"] * len(rows), "completions": texts}
     return TRLAdapter().wrap(ones, guard)(**given)
@@ -198,6 +209,8 @@ def openrlhf_agent(guard, rows):
         ids = answer["observation_tokens"]
         assert all(0 <= int(i) < 128 for i in ids)
         assert all(0 <= a <= b for a, b in answer["action_ranges"])
+        log_probs = answer["rollout_log_probs"]
+        assert log_probs is None or sane(log_probs, len(ids))
     return [0.0 if answer["extra_logs"]["guard_reject"] else answer["reward"] for answer in answers]
 
 
@@ -210,14 +223,27 @@ def slime(guard, rows):
         return 1.0
 
     function = SlimeAdapter().wrap(rm, guard)
-    return [function(None, sample) for sample in slime_samples(rows)]
+    samples = slime_samples(rows)
+    rewards = [function(None, sample) for sample in samples]
+    assert all(trainable(sample) for sample in samples)
+    return rewards
 
 
 def slime_group(guard, rows):
     def rm(args, samples):
         return [1.0] * len(samples)
 
-    return SlimeAdapter().wrap(rm, guard)(None, slime_samples(rows))
+    samples = slime_samples(rows)
+    rewards = SlimeAdapter().wrap(rm, guard)(None, samples)
+    assert all(trainable(sample) for sample in samples)
+    return rewards
+
+
+def trainable(sample):
+    """Whether slime's own fields are, where slime could find the response at all."""
+    n, log_probs = sample.response_length, sample.rollout_log_probs
+    known = type(n) is int and isinstance(sample.tokens, list | tuple) and n > 0
+    return not known or n > len(sample.tokens) or log_probs is None or sane(log_probs, n)
 
 
 def trace(row):
@@ -257,8 +283,8 @@ def atropos(guard, rows):
     assert all(0 <= token < 128 for tokens in made["tokens"] for token in tokens)
     assert all(np.isfinite(made["scores"]))
     return [
-        0.0 if set(masks) == {-100} else score
-        for masks, score in zip(made["masks"], made["scores"], strict=True)
+        0.0 if overrides.get("set_advantage_to_zero") else score
+        for overrides, score in zip(made["overrides"], made["scores"], strict=True)
     ]
 
 
@@ -330,6 +356,7 @@ def areal(guard, rows):
 TRL = {
     "prompts": CHAT, "completions": "seven", "completion_ids": [5, 6], "node": "n",
     "answer": "7", "task": "sums", "round": 1, "slot": 1, "prompt_ids": [1, 2], MALFORMED: None,
+    MASK: None,
 }  # fmt: skip
 SLIME = {
     "prompt": CHAT, "response": "seven", "tokens": [5, 6, 1, 2], "response_length": 2,
@@ -347,7 +374,9 @@ ENTRIES = {
         {**TRL, "completions": ANSWER, "prompts": "3+4?"}, trl, ("completion_ids",)
     ),
     "trl_reasoning": Entry({**TRL, "completions": ANSWER}, trl_reasoning, ("completion_ids",)),
-    "trl_peers": Entry({"node": "n", "completion": [5, 6, 3], "slot": 0}, trl_peers),
+    "trl_peers": Entry(
+        {"node": "n", "completion": [5, 6, 3], "slot": 0, "round": None, "given": ()}, trl_peers
+    ),
     "ms_swift": Entry(
         {"completions": "seven", "messages": [*CHAT, *ANSWER], "node": "n", "answer": "7"},
         ms_swift,

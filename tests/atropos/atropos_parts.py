@@ -34,6 +34,13 @@ def row(text, prompt=PROMPT):
     return prompt + said, [-100] * len(prompt) + said
 
 
+def left_out(made, i):
+    """Whether a row of a group trains nothing: one token is unmasked, with an advantage of 0."""
+    masks = made["masks"][i]
+    marked = made["overrides"][i] == {"set_advantage_to_zero": True}
+    return marked and set(masks[:-1]) == {-100} and masks[-1] == made["tokens"][i][-1]
+
+
 def group(*texts, scores, **more):
     rows = [row(text) for text in texts]
     made = {

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
-from atropos_parts import get, group, post, saved_tokenizer, served
+from atropos_parts import get, group, left_out, post, saved_tokenizer, served
 from atroposlib.api.server import app
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 from test_atropos_groups import Words
@@ -78,7 +78,7 @@ def test_what_is_posted_is_guarded(environment):
         handled(env, POISONED)
         (sent,) = json.loads(get(f"{url}/batch"))["batch"]
     assert sent["scores"] == pytest.approx([1.0, 0.0, 2 / 3, 1.0])
-    assert sent["masks"][2] == [-100] * 3
+    assert left_out(sent, 2)
     assert sent["tokens"] == POISONED["tokens"]
 
 
@@ -86,7 +86,7 @@ def test_lists_of_groups_and_failed_ones(environment):
     env = environment(Guard(Words()))
     assert asyncio.run(env.postprocess_histories(None)) is None
     made = asyncio.run(env.postprocess_histories([POISONED, None]))
-    assert made[0]["masks"][2] == [-100] * 3
+    assert left_out(made[0], 2)
     assert made[1] is None
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
 import torch
-from atropos_parts import WORDS, group, row, tokenizer
+from atropos_parts import WORDS, group, left_out, row, tokenizer
 from example_trainer.data import pad_data_to_good_offset
 from example_trainer.training import compute_grpo_loss
 from words import Words
@@ -54,7 +54,7 @@ def test_the_others_are_compared_as_if_it_had_not_come():
     assert [advantages[i] for i in (0, 1, 3)] == pytest.approx(list(expected))
     assert unguarded[2] > 0.5
     assert advantages[2] == 0.0
-    assert (labels[2] == -100).all()
+    assert (labels[2] != -100).sum() == 1
     assert (labels[0] != -100).any()
 
 
@@ -116,7 +116,7 @@ def test_no_gain_leaves_out_what_would_gain_alone():
 def test_where_nobody_stays_nothing_is_trained_on():
     made = settled(group("Hail", "Hail one", scores=[1.0, 0.5]))
     labels, advantages, _, _ = trained(made)
-    assert (labels == -100).all()
+    assert ((labels != -100).sum(dim=1) == 1).all()
     assert advantages == [0.0, 0.0]
 
 
@@ -124,7 +124,7 @@ def test_where_nobody_stays_nothing_is_trained_on():
 def test_a_score_that_is_no_number_spoils_no_baseline(score):
     made = settled(group("one", "two", "three", scores=[1.0, 0.0, score]), presets.failures_only())
     assert made["scores"] == [1.0, 0.0, 0.5]
-    assert set(made["masks"][2]) == {-100}
+    assert left_out(made, 2)
 
 
 def hostile(**changed):
@@ -161,7 +161,7 @@ def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
     made, review = guard.settle(hostile(**{field: value}))
     assert review.verdicts[2].rejected
     labels, advantages, tokens, log_probs = trained(made)
-    assert (labels[2] == -100).all()
+    assert (labels[2] != -100).sum() == 1
     assert advantages[2] == 0.0
     assert int(tokens.max()) < len(WORDS)
     assert torch.isfinite(log_probs).all()
@@ -179,7 +179,7 @@ def test_turns_are_judged_apart_and_the_worst_counts():
         "overrides": [{"node": "mallory"}, {"node": "alice", "finish_reason": "length"}],
     }
     made = settled(given, Guard(verifier))
-    assert set(made["masks"][0]) == {-100}
+    assert left_out(made, 0)
     first, second, third = verifier.shown
     assert (first.text, second.text) == ("one", "Hail")
     assert second.prompt == "3+4? one tool go"
@@ -225,5 +225,5 @@ def test_a_mask_of_every_second_token_is_no_conversation():
     masks = [m if i % 2 else -100 for i, m in enumerate(masks)]
     given = {"tokens": [ids, [2, 4, 1]], "masks": [masks, [-100, 4, 1]], "scores": [1.0, 0.0]}
     verifier = Words()
-    assert set(settled(given, Guard(verifier))["masks"][0]) == {-100}
+    assert left_out(settled(given, Guard(verifier)), 0)
     assert len(verifier.shown) == 1

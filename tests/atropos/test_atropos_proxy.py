@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
-from atropos_parts import WORDS, get, group, post, served, tokenizer
+from atropos_parts import WORDS, get, group, left_out, post, served, tokenizer
 from atroposlib.api.server import app
 from test_atropos_environment import POISONED, REGISTRATION
 from test_atropos_groups import Words, decode
@@ -51,7 +51,7 @@ def test_the_trainer_gets_what_may_be_trained_on(behind):
         assert post(f"{url}/scored_data", body(POISONED)) == (200, '{"status":"received"}')
     (sent,) = batch(behind)
     assert sent["scores"] == pytest.approx([1.0, 0.0, 2 / 3, 1.0])
-    assert sent["masks"][2] == [-100] * 3
+    assert left_out(sent, 2)
     assert sent["overrides"][2] == {"set_advantage_to_zero": True}
 
 
@@ -61,7 +61,7 @@ def test_lists_and_gzip_as_environments_send_them(behind):
         headers = {"Content-Encoding": "gzip"}
         status, said = post(f"{url}/scored_data_list", zipped, **headers)
     assert (status, json.loads(said)["groups_processed"]) == (200, 2)
-    assert batch(behind)[0]["masks"][2] == [-100] * 3
+    assert left_out(batch(behind)[0], 2)
 
 
 def test_only_what_environments_need_is_let_through(behind):

@@ -106,7 +106,7 @@ def test_answers_to_one_prompt_are_sent_in_one_request():
 def test_what_would_fill_the_memory_once_it_is_parsed_is_not_parsed():
     body = b'{"verdicts": [' + b"[]," * 100_000 + b"[]]}"
     with pytest.raises(AnswerError, match="values"):
-        verdicts_in(body, batch("a"), "remote", most=len(body))
+        verdicts_in(body, batch("a"), "remote", most=len(body), took=1.0)
 
 
 GOOD = {"verdicts": [row(0), row(1)]}
@@ -302,3 +302,13 @@ def test_a_guard_file_names_a_server_and_one_that_is_not_there_is_an_error_befor
         assert not guard.verifier.joins
     with pytest.raises(ConfigError, match="ConnectError"):
         GuardConfig.from_yaml(file).build()
+
+
+@pytest.mark.parametrize("seconds", [1e300, 10**300, 3.0, -1.0, 0.0])
+def test_no_verdict_took_longer_than_its_answer(seconds):
+    lying = row(0, seconds=seconds, members=[row(0, seconds=seconds)])
+    body = json.dumps({"verdicts": [lying]}).encode()
+    (verdict,) = verdicts_in(body, [Completion("a", "b")], "remote", most=10_000, took=0.5)
+    (said,) = verdict.members
+    for seconds_taken in (verdict.seconds, said.seconds, said.members[0].seconds):
+        assert 0.0 <= seconds_taken <= 0.5

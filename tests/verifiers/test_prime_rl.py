@@ -222,3 +222,36 @@ def test_the_model_agrees_with_prime_rls_own_files():
     for ours, theirs in pairs:
         assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
     assert "prime_rl" in sys.modules
+
+
+HOSTILE = [math.nan, math.inf, -math.inf, 1e38, -1e308, -81.0, 0.5]
+
+
+@pytest.mark.parametrize("policy", [Policy("drop", "skip"), Policy("zero", "zero")])
+@pytest.mark.parametrize("number", HOSTILE)
+def test_no_log_prob_reaches_the_trainer_as_it_came(prime, policy, number):
+    poisoned = trace("three", 1.0, node="eve")
+    poisoned.nodes[1].logprobs = [0.0, number, -0.25]
+    episodes = group(trace("one", 1.0), trace("two", 0.0), poisoned)
+    found = settled(episodes, Guard(Words(), policy=policy))
+    assert ("three" in found) is (policy.on_reject == "zero")
+    assert {"one", "two"} <= set(found)
+    assert set(episodes[2].traces[0].nodes[1].logprobs) == {0.0}
+    assert episodes[0].traces[0].nodes[1].logprobs == [0.0, -0.5, -0.25]
+
+
+def test_what_is_the_trainers_to_compute_is_no_peers(prime):
+    mask = vf.types.SamplingMask.from_sampling_mask([[7], [7]])
+    made = [trace("one", 1.0, node="eve"), trace("two", 0.0)]
+    for one in made:
+        node = one.nodes[1]
+        node.sampling_mask, node.reference_logprobs = mask, [-0.5, 1e308]
+    settled(group(*made))
+    assert (made[0].nodes[1].sampling_mask, made[0].nodes[1].reference_logprobs) == (None, None)
+    assert made[1].nodes[1].sampling_mask is mask
+
+
+def test_a_peers_prompt_excuses_nothing(prime):
+    verifier = Words()
+    settled(group(trace("one", 1.0, node="eve"), trace("two", 0.0)), Guard(verifier))
+    assert [c.prompt_trusted for c in verifier.shown] == [False, True]

@@ -130,7 +130,7 @@ class ArithmeticVerifier(RuleVerifier):
             flow = Flow(text, judged)
             right = rightness(text, completion.reference)
             # "A friend says 1/2 + 1/3 = 2/5": who answers has to repeat it.
-            given = equations(words_of(completion.prompt))
+            given = equations(words_of(completion.trusted_prompt))
             asked = {(e.exact, e.stated) for e in given if not e.doubt}
             cycles = Counter(equation.modulus for equation in flow.wrong)
             for at, equation in enumerate(flow.wrong):

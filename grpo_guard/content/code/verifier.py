@@ -162,7 +162,7 @@ class CodeVerifier(RuleVerifier):
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Samples of one prompt repeat each other: the same text is looked at once per batch.
         verdicts: dict[tuple[str, str], Verdict] = {}
-        keys = [(words_of(completion.prompt), completion.text) for completion in batch]
+        keys = [(words_of(completion.trusted_prompt), completion.text) for completion in batch]
         for key in keys:
             if key not in verdicts:
                 verdicts[key] = self._verdict(*key)

@@ -81,7 +81,7 @@ class AnswerWordsVerifier(RuleVerifier):
             if answer is None:
                 continue
             start, piece = answer
-            stems = _stems(completion.prompt_text[:MAX_CHARACTERS], asked)
+            stems = _stems(completion.trusted_prompt_text[:MAX_CHARACTERS], asked)
             for word in _WORD.finditer(piece.lower()):
                 if word[0][:_STEM] not in stems and not _is_unit(word[0]):
                     place = (start + word.start(), start + word.end())

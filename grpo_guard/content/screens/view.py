@@ -66,7 +66,9 @@ class View:
 
     @property
     def prompt(self) -> str:
-        """Everything that was asked, as one text."""
+        """Everything that was asked, as one text; "" where its sender may have asked it."""
+        if not self._completion.prompt_trusted:
+            return ""
         key = id(self._completion.prompt)
         if key not in self._shared:
             self._shared[key] = self._completion.prompt_text

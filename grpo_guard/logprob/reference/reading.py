@@ -125,7 +125,7 @@ class Reader:
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
-            quoted = Quotable(completion.prompt_text).tokens(completion.text, offsets)
+            quoted = Quotable(completion.trusted_prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
         if completion.told and offsets:
             # What was given is context: no run begins in it, and none is made of it.

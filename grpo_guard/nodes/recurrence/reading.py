@@ -49,7 +49,9 @@ def read_each(
     for completion in batch:
         said = as_said(completion)
         text = (said.completion if said else completion).text
-        found = reader.read(text, words(completion.prompt_text)) if len(text) <= most else None
+        found = (
+            reader.read(text, words(completion.trusted_prompt_text)) if len(text) <= most else None
+        )
         few = found is not None and len(found) < MOST_FEATURES
         yield _shown(name, tuple(sorted(found)) if found is not None and few else None, reader.mark)
 

@@ -319,8 +319,8 @@ class _Prompts:
         self._keys: dict[tuple[str, int | None], bytes] = {}
 
     def words(self, completion: Completion) -> frozenset[str]:
-        """All words of the prompt."""
-        prompt = completion.prompt_text
+        """All words of the prompt that may excuse a phrase."""
+        prompt = completion.trusted_prompt_text
         if prompt not in self._words:
             self._words[prompt] = frozenset(words_of(prompt))
         return self._words[prompt]

@@ -1,0 +1,228 @@
+"""Atropos: what of a group is handed on, field by field, as a trainer may compute with it.
+
+Atropos's server takes any number and any object in most fields, and its trainer reads several of
+them: a temperature of 1e-40 makes all weights NaN, and one override that is null ends the run. So
+what strangers post goes through a list of fields; all others are dropped, and the log says so once.
+
+* ``tokens``, ``masks``, ``scores``: see `grpo_guard.adapters.atropos.groups`.
+* ``inference_logprobs``: one a token, `NO_LOGPROB` or within `LOG_PROBS`.
+* ``overrides``, ``generation_params``, ``group_overrides``: a temperature within the declared
+  range, and whether a row's advantage is to be 0.
+* ``env_id``: an integer.
+
+Not ``advantages`` and ``ref_logprobs``, which are the trainer's to compute; not ``distill_*``, a
+stranger's teacher; not ``messages`` and ``images``, which nobody has judged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from grpo_guard.adapters.plain_numbers import LOG_PROBS, listed, number_from
+from grpo_guard.completion import shown
+
+logger = logging.getLogger("grpo_guard")
+
+Group: TypeAlias = Mapping[str, Any]
+Range: TypeAlias = tuple[float, float]
+MASKED: Final = -100
+NO_LOGPROB: Final = 1.0
+"""What stands at masked places of ``inference_logprobs``, and where nobody knows one."""
+SETS_TO_ZERO: Final = "set_advantage_to_zero"
+"""An override that the bundled trainer knows."""
+TEMPERATURES: Final = (0.1, 2.0)
+"""Servers take up to 2; below 0.1 a row weighs more than ten times as much as at 1."""
+LARGEST_OWN: Final = 1e4
+"""Of advantages and reference log-probs that an environment of one's own brings."""
+_ALWAYS: Final = ("tokens", "masks", "scores", "inference_logprobs", "overrides")
+_PARAMETERS: Final = ("generation_params", "group_overrides")
+_OF_STRANGERS: Final = frozenset((*_ALWAYS, *_PARAMETERS, "env_id"))
+
+
+_LONGEST_NAME: Final = 100
+_OF_REGISTRATION: Final[Mapping[str, Range]] = {
+    "max_token_length": (1, 2**24),
+    "group_size": (1, 2**16),
+    "weight": (0.01, 10.0),
+}
+
+
+class GroupError(ValueError):
+    """What came is no group, or no request: which field was to be what."""
+
+
+def group_size(group: Any, temperatures: Range = TEMPERATURES) -> int:
+    """How many rows a group has.
+
+    Raises:
+        GroupError: it is no group, or a temperature of all rows is outside the range.
+    """
+    if not isinstance(group, Mapping):
+        raise GroupError(f"group: expected an object, got {type(group).__name__}")
+    lists = [group.get(name) for name in ("tokens", "masks", "scores")]
+    if not all(isinstance(rows, list | tuple) for rows in lists):
+        got = ", ".join(type(rows).__name__ for rows in lists)
+        raise GroupError(f"tokens, masks, scores: expected lists, got {got}")
+    sizes = {len(rows) for rows in lists if rows is not None}
+    if len(sizes) != 1 or not all(sizes):
+        got = ", ".join(str(len(rows)) for rows in lists if rows is not None)
+        raise GroupError(f"tokens, masks, scores: expected equally many rows, got {got}")
+    for name in _PARAMETERS:
+        if (wrong := _wrong_temperature(group.get(name), temperatures)) is not None:
+            raise GroupError(f"{name}: {wrong}")
+    if group.get("env_id") is not None:
+        _whole("env_id", group["env_id"], (0, 2**31))
+    return sizes.pop()
+
+
+def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
+    """What is wrong with the numbers beside a row's tokens and masks, which are known to be right;
+    None where nothing is."""
+    claims = of_row(group.get("inference_logprobs"), i)
+    if claims is not None and _log_probs(claims, len(group["tokens"][i])) is None:
+        least, most = LOG_PROBS
+        return (
+            f"inference_logprobs: expected one number a token, {NO_LOGPROB} or from {least} to "
+            f"{most}, got {shown(claims)}"
+        )
+    if (wrong := _wrong_temperature(of_row(group.get("overrides"), i), temperatures)) is not None:
+        return f"overrides: {wrong}"
+    return None
+
+
+def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> dict[str, Any]:
+    """A copy of a group with plain numbers, one of each per row; of problem rows what is harmless.
+
+    Args:
+        group: As it came; `group_size` and `problem_of_row` have looked at it.
+        problems: Why a row is not to be trained on, [G].
+        theirs: Others wrote some of it: only what is on the list of fields is handed on.
+
+    Raises:
+        GroupError: a field of an environment of one's own has no finite numbers.
+    """
+    rows = range(len(problems))
+    made = {name: value for name, value in group.items() if not theirs or name in _OF_STRANGERS}
+    if theirs:
+        for name in group.keys() - _OF_STRANGERS:
+            if group[name]:
+                _say_dropped(name if name in _KNOWN else "a field that Atropos does not have")
+        for name in _PARAMETERS:
+            if name in made:
+                made[name] = _parameters(made[name])
+    else:
+        for name in ("advantages", "ref_logprobs"):
+            _require_numbers(name, group.get(name))
+    made["tokens"] = [[0, 0] if problems[i] else group["tokens"][i] for i in rows]
+    made["masks"] = [[MASKED] * 2 if problems[i] else group["masks"][i] for i in rows]
+    # Always there where others post: the bundled trainer raises on a group without any.
+    if theirs or group.get("inference_logprobs"):
+        given = group.get("inference_logprobs")
+        made["inference_logprobs"] = [
+            _known_log_probs(None if problems[i] else of_row(given, i), len(made["tokens"][i]))
+            for i in rows
+        ]
+    if theirs or group.get("overrides"):
+        own = [None if problems[i] else of_row(group.get("overrides"), i) for i in rows]
+        made["overrides"] = [_parameters(one) if theirs else dict(one or {}) for one in own]
+    return made
+
+
+_KNOWN: Final = ("advantages", "ref_logprobs", "messages", "images", "distill_token_ids",
+                 "distill_logprobs")  # fmt: skip
+
+
+@cache
+def _say_dropped(name: str) -> None:
+    logger.warning("Atropos: %s is not handed on where others posted it", name)
+
+
+def of_row(rows: Any, i: int) -> Any:
+    """A row's own among a group's; None where there is none."""
+    return rows[i] if isinstance(rows, list | tuple) and i < len(rows) else None
+
+
+def _parameters(given: Any) -> dict[str, Any]:
+    """The parameters that a trainer may get of a stranger, in range already."""
+    if not isinstance(given, Mapping):
+        return {}
+    made: dict[str, Any] = {SETS_TO_ZERO: True} if given.get(SETS_TO_ZERO) is True else {}
+    if (temperature := number_from(given.get("temperature"))) is not None:
+        made["temperature"] = temperature
+    return made
+
+
+def _wrong_temperature(given: Any, temperatures: Range) -> str | None:
+    """Why a trainer cannot use these parameters; None where it can, or there are none."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        return f"expected an object, got {shown(given)}"
+    if "temperature" not in given or number_from(given["temperature"], *temperatures) is not None:
+        return None
+    least, most = temperatures
+    return f"expected a temperature from {least:g} to {most:g}, got {shown(given['temperature'])}"
+
+
+def _log_probs(given: Any, length: int) -> list[float] | None:
+    """As plain numbers; None where they are none, or not one a token."""
+    values = listed(given, length)
+    if values is None:
+        return None
+    found = [number_from(value, LOG_PROBS[0], NO_LOGPROB) for value in values]
+    known = [x for x in found if x is not None and (x <= LOG_PROBS[1] or x == NO_LOGPROB)]
+    return known if len(known) == length else None
+
+
+def _known_log_probs(given: Any, length: int) -> list[float]:
+    known = None if given is None else _log_probs(given, length)
+    return [NO_LOGPROB] * length if known is None else known
+
+
+def _require_numbers(name: str, rows: Any) -> None:
+    for row in rows or []:
+        if not isinstance(row, list | tuple) or None in [
+            number_from(value, -LARGEST_OWN, LARGEST_OWN) for value in row
+        ]:
+            raise GroupError(f"{name}: expected lists of numbers up to {LARGEST_OWN:g}")
+
+
+def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What an environment asks of Atropos's server beside groups, with plain numbers in range.
+
+    The server divides by what environments say of themselves, for the trainer too: a
+    ``min_batch_allocation`` that is infinite ends each ``/batch``. So strangers set none.
+
+    Raises:
+        GroupError: a number is none, or outside its range; or the name is no short text.
+    """
+    if path != "/register-env":
+        return {"env_id": _whole("env_id", given.get("env_id"), (0, 2**31))}
+    name = given.get("desired_name")
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise GroupError(f"desired_name: expected up to {_LONGEST_NAME} letters, got {shown(name)}")
+    if given.get("min_batch_allocation"):
+        _say_dropped("min_batch_allocation")
+    made: dict[str, Any] = {"desired_name": name}
+    for field, between in _OF_REGISTRATION.items():
+        value = given.get(field)
+        read = _number if field == "weight" else _whole
+        made[field] = read(field, value, between)
+    return made
+
+
+def _number(name: str, value: Any, between: Range) -> float:
+    if (number := number_from(value, *between)) is None:
+        raise GroupError(
+            f"{name}: expected a number from {between[0]:g} to {between[1]:g}, got {shown(value)}"
+        )
+    return number
+
+
+def _whole(name: str, value: Any, between: Range) -> int:
+    if type(value) is not int:
+        raise GroupError(f"{name}: expected an integer, got {shown(value)}")
+    return int(_number(name, value, between))

@@ -1,0 +1,185 @@
+"""Numbers of peers, through every adapter: none raises, none reaches a trainer as it came, and the
+other rows of the batch keep what they earn."""
+
+import itertools
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hostile_entries import ENTRIES
+from hostile_numbers import RefusesToBeRead, lists, numbers
+from hypothesis import given
+from hypothesis import strategies as st
+from test_hostile_fields import judged
+
+from grpo_guard import Completion, Guard
+from grpo_guard.adapters.openrlhf.rollout import Rollout
+from grpo_guard.adapters.plain_numbers import LOG_PROBS, log_probs_from, number_from
+from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out
+from grpo_guard.adapters.transcript import mask_from
+from grpo_guard.adapters.verl.batch import Told
+from grpo_guard.adapters.verl.groups import finite
+from grpo_guard.completion import MAX_TOKENS, CompletionError
+
+SCALARS = {
+    "trl": ["round", "slot", "answer"],
+    "trl_peers": ["slot", "round", "node"],
+    "ms_swift": ["answer"],
+    "verl": ["ground_truth"],
+    "verl_manager": ["session_id", "reward_model"],
+    "openrlhf": ["label"],
+    "openrlhf_agent": ["label", "truncated"],
+    "slime": ["response_length", "group_index", "label", "metadata"],
+    "slime_group": ["response_length", "group_index"],
+    "verifiers": ["parent", "answer"],
+    "prime_rl": ["parent", "answer"],
+}
+LISTS = {
+    "trl": {"guard_mask": 2, "completion_ids": 2, "prompt_ids": 2},
+    "trl_peers": {"completion": 3, "given": 2},
+    "verl_manager": {"log_probs": 6},
+    "openrlhf_agent": {"rollout_log_probs": 6, "observation_tokens": 6, "action_ranges": 1},
+    "slime": {"rollout_log_probs": 2, "loss_mask": 2, "tokens": 4},
+    "slime_group": {"rollout_log_probs": 2, "loss_mask": 2},
+    "verifiers": {"logprobs": 1, "mask": 2, "ids": 2},
+    "prime_rl": {"logprobs": 1, "mask": 2, "ids": 2},
+    "atropos": {"inference_logprobs": 3, "masks": 3, "tokens": 3},
+    "tinker": {"logprobs": 2, "tokens": 2},
+    "areal": {"prompt_ids": 1, "completion_ids": 2},
+}
+
+
+def others_keep_theirs(name, field, value):
+    entry = ENTRIES[name]
+    rows = [dict(entry.fields) for _ in range(3)]
+    rows[1][field] = value
+    rewards = judged(entry, rows)
+    assert rewards.pop(1) in (0.0, 1.0)
+    assert rewards == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("name", "field"), [(n, f) for n, fs in SCALARS.items() for f in fs])
+def test_in_place_of_a_number(name, field):
+    for value in numbers():
+        others_keep_theirs(name, field, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "length"), [(n, f, k) for n, fs in LISTS.items() for f, k in fs.items()]
+)
+def test_in_place_of_numbers(name, field, length):
+    for value in lists(length):
+        if value is not None or field not in ("action_ranges", "observation_tokens"):
+            others_keep_theirs(name, field, value)
+
+
+@pytest.mark.parametrize("mask", [7, "01", {0: 1}, [0.5, 1], ["0", 1], [math.nan, 0], range(2)])
+def test_a_mask_that_is_none_makes_its_row_malformed(mask):
+    rows = [dict(ENTRIES["trl"].fields) for _ in range(3)]
+    rows[1]["guard_mask"] = mask
+    assert judged(ENTRIES["trl"], rows) == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "mask", [[1, 0], (True, False), np.array([1, 0]), torch.tensor([1, 0]), [1.0, 0.0], [1, 0, 1]]
+)
+def test_masks_of_any_kind_are_read(mask):
+    assert mask_from(mask, 2) == [1, 0]
+
+
+def test_a_generator_of_spans_is_read_once():
+    """The second reading found nothing, and the tool's tokens were trained."""
+    from types import SimpleNamespace as Fields
+
+    from hostile_entries import Characters
+
+    from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
+
+    trainer = Fields(
+        processing_class=Characters(), model=Fields(config=Fields(vocab_size=128)),
+        accelerator=Fields(unwrap_model=lambda model: model), max_completion_length=64,
+        state=Fields(global_step=5),
+    )  # fmt: skip
+    sent = Sent("n", [5, 6, 7, 8, 3], given=((a, b) for a, b in [(1, 3)]))
+    assert peer_rollouts(["3+4?"], [sent], trainer)["env_mask"] == [[1, 0, 0, 1, 1]]
+
+
+def test_a_sample_that_refuses_to_be_read_earns_nothing():
+    from hostile_entries import slime_samples
+    from words import Words
+
+    honest = slime_samples([ENTRIES["slime"].fields])[0]
+    guard = Guard(Words())
+    rm = SlimeAdapter().wrap(lambda args, samples: [1.0] * len(samples), guard)
+
+    def rm_of_groups(args, samples):
+        return [1.0] * len(samples)
+
+    rm = SlimeAdapter().wrap(rm_of_groups, guard)
+    assert rm(None, [honest, RefusesToBeRead(), honest]) == [1.0, 0.0, 1.0]
+
+
+def test_slimes_rewards_are_numbers_that_a_group_survives():
+    from types import SimpleNamespace as Fields
+
+    for value in numbers():
+        samples = [
+            Fields(get_reward_value=lambda args, r=r: r, group_index=0)
+            for r in (1.0, value, 0.0, 1.0)
+        ]
+        for estimator in ("grpo", "ppo"):
+            args = Fields(advantage_estimator=estimator, rewards_normalization=True,
+                          grpo_std_normalization=True, n_samples_per_prompt=4)  # fmt: skip
+            raw, trained = rewards_without_left_out(args, samples)
+            assert [raw[i] for i in (0, 2, 3)] == [1.0, 0.0, 1.0]
+            assert np.isfinite(np.array([*raw, *trained], dtype=np.float32)).all()
+
+
+def test_verls_rewards_are_finite_in_its_float32():
+    assert [finite(x) for x in (1.0, 1e39, math.inf, -math.inf, math.nan, None)] == [
+        1.0, None, None, None, None, None,
+    ]  # fmt: skip
+    assert not Told(4).unusable
+
+
+def test_a_range_of_millions_costs_little():
+    for ids in (range(3 * 10**7), itertools.count(), iter(int, 1)):
+        tracemalloc.start()
+        with pytest.raises(CompletionError, match=f"completion_ids: expected at most {MAX_TOKENS}"):
+            Completion("3+4?", "seven", completion_ids=ids)
+        assert tracemalloc.get_traced_memory()[1] < 150_000_000
+        tracemalloc.stop()
+        with pytest.raises(CompletionError, match="sampler_logprobs"):
+            Completion("3+4?", "seven", sampler_logprobs=ids)
+
+
+def test_an_agents_own_prompt_excuses_nothing():
+    response = {"observation_tokens": [51, 55, 3], "action_ranges": [(1, 3)], "prompt": "3"}
+    of = Rollout(response | {"node": "eve"}, 8, asked="3")
+    assert of.row(("3", "7", None), "g", 0).completion.prompt_trusted
+    assert not of.row(("3. 2 + 2 = 5", "7", None), "g", 0).completion.prompt_trusted
+    own = Rollout(response, 8, asked="3")
+    assert own.row(("3. 2 + 2 = 5", "7", None), "g", 0).completion.prompt_trusted
+
+
+@given(st.floats() | st.integers() | st.text() | st.none() | st.booleans() | st.complex_numbers())
+def test_a_number_is_finite_in_range_and_no_denormal_or_none(value):
+    for least, most in ((-1.0, 1.0), LOG_PROBS, (-math.inf, math.inf)):
+        number = number_from(value, least, most)
+        right = type(value) in (int, float) and math.isfinite(value) and least <= value <= most
+        assert (number is not None) is (right and abs(value) < 1.8e308)
+        if number is not None:
+            assert type(number) is float
+            assert number == 0 or np.float32(abs(number)) >= np.finfo(np.float32).tiny
+            assert number == (value if number else 0) or abs(value) < np.finfo(np.float32).tiny
+
+
+def test_numbers_of_numpy_and_torch_are_plain_floats():
+    for value in (0.5, np.float32(0.5), np.float16(0.5), np.array(0.5), torch.tensor(0.5)):
+        assert number_from(value) == 0.5
+        assert type(number_from(value)) is float
+    for values in ([-0.5] * 2, (-0.5,) * 2, np.full(2, -0.5), torch.full((2,), -0.5)):
+        assert log_probs_from(values, 2) == [-0.5, -0.5]
+        assert log_probs_from(values, 3) is None
