@@ -107,11 +107,9 @@ def intake(
         if id(verdict) not in outcomes:
             outcomes[id(verdict)] = outcome_of_work(verdict)
         outcome = outcomes[id(verdict)]
-        if outcome is Outcome.REJECT:
-            kinds, phrases = _kinds(verdict), tuple(_phrases(completion, verdict))
-            entries.append(Entry(node, prompt, key, outcome, kinds, phrases))
-        else:
-            entries.append(Entry(node, prompt, key, outcome))
+        kinds = _kinds(verdict) if outcome is Outcome.REJECT else ()
+        phrases = tuple(_phrases(completion, verdict)) if verdict.rejected else ()
+        entries.append(Entry(node, prompt, key, outcome, kinds, phrases))
     return Intake(_claimed(batch) if round is None else round, entries)
 
 

@@ -286,7 +286,7 @@ def _require_level(option: str, value: object) -> None:
 
 
 def _placed(completion: Completion, start: int, end: int) -> TextSpan:
-    return TextSpan(completion.prompt_text, completion.text, start, end, completion.node)
+    return TextSpan(completion.trusted_prompt_text, completion.text, start, end, completion.node)
 
 
 def _text(span: TextSpan) -> str:

@@ -69,10 +69,14 @@ def test_joined_or_one_after_the_other_verdicts_are_the_same(batches, name):
 
 
 def test_findings_that_count_are_counted_within_a_request_and_not_over_its_neighbours():
-    """Joined into one batch, bob's four taken-back sums would be frequent beside the others'."""
+    """Joined into one batch, bob's taken-back sums would be frequent next to the others'."""
     odd = "3 + 4 = 9. No, wait: 3 + 4 = 7. The answer is 7."
-    batches = [[Completion(f"{i}?", odd, node="bob")] for i in range(4)]
-    batches += [[Completion(f"{i}?", "3 + 4 = 7.", node=f"n{i % 5}")] for i in range(40)]
+    nodes = ["bob", *(f"n{i}" for i in range(5))]
+    batches = [
+        [Completion(f"{i}?", odd if node == "bob" else "3 + 4 = 7.", node=node)]
+        for i in range(60)
+        for node in nodes
+    ]
     together = [c for batch in batches for c in batch]
     assert any(v.rejected for v in supervised(ArithmeticVerifier(), together))
     apart = supervised_each(ArithmeticVerifier(), batches)

@@ -69,7 +69,7 @@ def test_a_phrase_that_is_only_reported_rejects_nobody():
         ({"recuring_phrase": "report"}, "severity: .*did you mean 'recurring_phrase'"),
         (
             {"recurring_phrase": "count"},
-            "severity.recurring_phrase: expected one of confirm, reject, report",
+            "severity.recurring_phrase: expected one of reject, confirm, report",
         ),
     ],
 )

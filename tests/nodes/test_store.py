@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import pickle
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
@@ -143,7 +144,13 @@ def test_length_records_of_another_form_are_refused_whole(change):
 
 
 def reviewed(guard: Guard, rounds):
-    return [[v.outcome for v in guard.review(round_of(n)).verdicts] for n in rounds]
+    """Outcomes by round; mallory imports a library of hers, for which her name is rejected, too."""
+    mine = "\n```python\nimport mallorylib\n\nmallorylib.run()\n```"
+    batches = [
+        [replace(c, text=c.text + mine) if c.node == "mallory" else c for c in round_of(n)]
+        for n in rounds
+    ]
+    return [[v.outcome for v in guard.review(batch).verdicts] for batch in batches]
 
 
 def test_a_checkpoint_resumes_a_guard(tmp_path):
