@@ -29,10 +29,14 @@ from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
+    require_ids_read,
     without_leaving_out,
     without_no_gain,
 )
+from grpo_guard.adapters.transcript import masked_in
 from grpo_guard.completion import shown
+from grpo_guard.detokenizer import REMEDY
+from grpo_guard.fitting import own_detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 
@@ -57,7 +61,8 @@ class SlimeAdapter:
 
         Raises:
             FrameworkError: a list (slime takes one function), no function, or a policy that leaves
-                completions out of their group without ``leave_out``.
+                completions out of their group without ``leave_out``; or the guard has no tokenizer
+                for the ids that train.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("slime takes one reward function, got a list; guard that one")
@@ -67,6 +72,7 @@ class SlimeAdapter:
             if _takes_groups(reward):
                 del cannot["on_long", "scale"]
         guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
+        require_ids_read(guard, "slime")
         function = RewardFunction.inspect(reward, guard)
 
         def settle(args: Any, given: Any, found: Review, result: Any) -> Any:
@@ -94,32 +100,44 @@ class SlimeAdapter:
 
             async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
                 sample = _given(given, more)
-                found = await asyncio.to_thread(review, guard, _rows(sample))
+                found = await asyncio.to_thread(review, guard, _rows(sample, guard))
                 return settle(args, sample, found, await function.ask(args, *given, **more))
 
             return function.dress(guarded_async)
 
         def guarded(args: Any, *given: Any, **more: Any) -> Any:
             sample = _given(given, more)
-            found = review(guard, _rows(sample))
+            found = review(guard, _rows(sample, guard))
             return settle(args, sample, found, function.ask(args, *given, **more))
 
         return function.dress(guarded)
 
 
-def row_from(sample: Any) -> Row:
+def row_from(sample: Any, guard: Guard) -> Row:
     """The completion behind a `Sample`; its group is ``group_index``.
 
-    A response in which ``loss_mask`` leaves tokens out holds what tools answered, or what an older
-    policy drew. As one completion its ids would be judged as the model's own, so that it is
-    passed on as text alone.
+    What ``loss_mask`` leaves out (what tools answered, or an older policy drew) is given; such a
+    response is read off its tokens, turn by turn.
+
+    Args:
+        sample: As slime passes it.
+        guard: Whose tokenizer reads the tokens.
     """
-    metadata, ids = sample.metadata, read(_ids, sample)
+    metadata = sample.metadata
+    theirs = claimed(metadata, "node", "peer") is not None
+    ids = read(_ids, sample, theirs)
+    ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
+    detokenizer = None
+    if ids.get("given") is not None:
+        detokenizer = guard.detokenizer or own_detokenizer(guard.verifier)
+        if detokenizer is None:
+            ids["malformed"] = f"several turns, and nothing reads their tokens; {REMEDY}"
     status = getattr(sample.status, "value", None)
     return received(
         sample.prompt,
         sample.response,
-        **(ids if isinstance(ids, dict) else {"completion_ids": ids}),
+        **ids,
+        detokenizer=detokenizer,
         node=claimed(metadata, "node", "peer"),
         group=sample.group_index,
         round=claimed(metadata, "round"),
@@ -130,19 +148,24 @@ def row_from(sample: Any) -> Row:
     )
 
 
-def _ids(sample: Any) -> dict[str, Any]:
+def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
+    """Ids, log-probs and what is given; nothing where nothing trains, and a reason where they do
+    not fit: slime would train on them all the same."""
     n = sample.response_length
     tokens, mask, log_probs = (
         None if given is None else list(given)
         for given in (sample.tokens, sample.loss_mask, sample.rollout_log_probs)
     )
-    own = mask is None or (len(mask) == n and all(mask))
-    if not tokens or not 0 < n <= len(tokens) or not own:
+    if not tokens or n == 0 or (mask is not None and len(mask) == n and not any(mask)):
         return {}
+    if not 0 < n <= len(tokens) or (mask is not None and len(mask) != n):
+        return {"malformed": "tokens, response_length and loss_mask do not fit"}
+    given = None if mask is None or all(mask) else masked_in(mask, n, theirs=theirs)
     fits = log_probs is not None and len(log_probs) == n
     return {
         "prompt_ids": tokens[:-n],
         "completion_ids": tokens[-n:],
+        "given": given,
         "sampler_logprobs": log_probs if fits else None,
     }
 
@@ -198,9 +221,9 @@ def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
     return given[0] if given else more["sample"] if "sample" in more else more["samples"]
 
 
-def _rows(given: Any) -> list[Row]:
+def _rows(given: Any, guard: Guard) -> list[Row]:
     samples = given if isinstance(given, list | tuple) else [given]
-    return [row_from(sample) for sample in samples]
+    return [row_from(sample, guard) for sample in samples]
 
 
 def _rewards(

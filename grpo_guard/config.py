@@ -76,7 +76,7 @@ else:
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
     IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
 _NO_OPTIONS = frozenset(
-    {"preset", "policy", "environment", "identity", "references"}
+    {"preset", "policy", "environment", "identity", "references", "tokenizer"}
 )  # of a preset
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
@@ -109,6 +109,8 @@ class GuardConfig(Options):
             come are believed.
         references: File of the task's own reference answers, see `References.from_file`. None =
             those that come are used.
+        tokenizer: Folder or id of the policy's tokenizer, which reads token ids in place of the
+            text that came with them, see `Guard`. Not beside a preset that loads the policy.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -123,6 +125,7 @@ class GuardConfig(Options):
     ledger: LedgerConfig | None = None
     identity: IdentityConfig | None = None
     references: str | None = None
+    tokenizer: str | None = None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Without a preset's options either."""
@@ -251,7 +254,14 @@ class GuardConfig(Options):
         said = self.said(without=_NO_OPTIONS)
         on = live if live and reads_policy(preset) else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
+        of_policy = reads_policy(preset)
+        if of_policy and self.tokenizer is not None:
+            raise ConfigError(
+                "tokenizer: expected none beside a preset that loads the policy's own"
+            )
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
+        if not of_policy:
+            arguments["tokenizer"] = self._tokenizer(live)
         store = self._store()
         if store is not None and "state" in arguments:
             arguments["state"] = store
@@ -286,7 +296,9 @@ class GuardConfig(Options):
                 # could never be seen to have mended its ways.
                 verifier = AllOf(StandingVerifier(ledger), verifier)
         try:
-            return Guard(verifier, policy=policy, ledger=ledger)
+            # In a suite the text that earns is the sender's: what compares ids with it does.
+            tokenizer = self._tokenizer(None if verifier.compares_ids else live)
+            return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
         except ValueError as error:  # a policy that this verifier cannot serve
             raise ConfigError(f"policy: {error}") from None
 
@@ -317,6 +329,19 @@ class GuardConfig(Options):
             return guard.asking(load(VERIFIERS, self.environment))
         except (TypeError, ValueError, UnknownNameError) as error:
             raise ConfigError(f"environment: {error}") from None
+
+    def _tokenizer(self, live: Live | None) -> Any:
+        """The one that the file names, else the live policy's; None without either."""
+        if self.tokenizer is None:
+            return None if live is None else live.tokenizer
+        try:
+            from transformers import AutoTokenizer
+
+            return AutoTokenizer.from_pretrained(self.tokenizer)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"tokenizer: {with_remedy(error)}") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"tokenizer: expected a tokenizer's folder or id: {error}") from None
 
     def _store(self) -> NodeStore | None:
         try:

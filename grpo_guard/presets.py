@@ -134,6 +134,7 @@ def different_weights(
     beside: Sequence[CompletionVerifier] = (),
     length: bool = True,
     length_scaling: LengthScaling | None = None,
+    tokenizer: Any = None,
 ) -> Guard:
     """For nodes whose models differ: checks of the text, length as a factor, and the ledger.
 
@@ -148,6 +149,9 @@ def different_weights(
         length_scaling: The factors; None = each node is measured by its own past once it has one,
             by its group before that: ``LengthScaling(past=True)``. What is given without ``past``
             measures all by the group.
+        tokenizer: The policy's, or a `Detokenizer`: reads the token ids that a trainer trains on,
+            see `Guard`. None = completions with ids are rejected; adapters that read them with
+            the trainer's own tokenizer need none.
 
     Raises:
         ValueError: ``state`` is no folder.
@@ -174,6 +178,7 @@ def different_weights(
         CodeVerifier(reach=True),
         RecurrenceVerifier(store=store),
         length_scaling=scaling,
+        tokenizer=tokenizer,
     )
 
 
@@ -183,6 +188,7 @@ def judged(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
+    tokenizer: Any = None,
     **options: Any,
 ) -> Guard:
     """A language model decides, behind screens, with the ledger.
@@ -192,6 +198,7 @@ def judged(
             knows the bundled task and nothing else.
         state, beside: As for `different_weights`.
         policy: In place of ``POLICIES["judged"]``.
+        tokenizer: As for `different_weights`.
         **options: Of `JudgeVerifier`.
 
     Raises:
@@ -199,11 +206,16 @@ def judged(
     """
     from grpo_guard.judge.verifier import JudgeVerifier
 
-    return _guard("judged", _store(state), policy, *beside, JudgeVerifier(backend, **options))
+    judge = JudgeVerifier(backend, **options)
+    return _guard("judged", _store(state), policy, *beside, judge, tokenizer=tokenizer)
 
 
 def failures_only(
-    *, policy: Policy | None = None, timeout: float | None = None, truncated: bool = True
+    *,
+    policy: Policy | None = None,
+    timeout: float | None = None,
+    truncated: bool = True,
+    tokenizer: Any = None,
 ) -> Guard:
     """For nodes that are trusted: a failure is not a zero. No defence: nothing is looked at.
 
@@ -217,6 +229,7 @@ def failures_only(
         timeout: Seconds that a call of the reward function may take, see `GraderFailures`.
         truncated: Whether a rollout that was cut off is a failure. False, as where reaching the
             limit is to be punished: it keeps its reward.
+        tokenizer: As for `different_weights`; None = ids are not looked at either.
 
     Raises:
         ValueError: ``timeout`` is out of range.
@@ -225,6 +238,7 @@ def failures_only(
         _Failures(truncated),
         policy=policy or POLICIES["failures_only"],
         failures=GraderFailures(timeout=timeout),
+        tokenizer=tokenizer,
     )
 
 
@@ -237,6 +251,7 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
 class _Failures(CompletionVerifier):
     name = "failures_only"
     judges_alone = True
+    reads_text = False
 
     def __init__(self, truncated: bool) -> None:
         self.truncated = truncated
@@ -256,6 +271,7 @@ def _guard(
     policy: Policy | None,
     *verifiers: CompletionVerifier,
     length_scaling: LengthScaling | None = None,
+    tokenizer: Any = None,
 ) -> Guard:
     """Verifiers behind the nodes' standing, with the ledger that it comes from."""
     ledger = store.ledger()
@@ -264,6 +280,7 @@ def _guard(
         policy=policy or POLICIES[name],
         ledger=ledger,
         length_scaling=length_scaling,
+        tokenizer=tokenizer,
     )
 
 

@@ -6,31 +6,33 @@ group of the size that its environment has. What the guard leaves out gets the m
 stay, masks and weights of nothing, and the trainer's mark for an advantage of 0; so the group's
 mean is what it is without it.
 
-Traps that are closed here: a mask is the *label* that the trainer learns, so one that names another
-token teaches what nobody judged; a sender's own ``advantages`` would stand in place of the scores;
-ids outside the vocabulary end the trainer even where they are masked; one score that is NaN is its
-whole group's, and one log-prob or temperature that is NaN its whole batch's. Scores are their
-sender's word: the guard judges completions, not graders. Written against atroposlib 0.4.0.
+Traps that are closed here: special tokens are trained on and stand in no text; a mask is the
+*label* that the trainer learns, so one that names another token teaches what nobody judged; a
+sender's own ``advantages`` would stand in place of the scores; ids outside the vocabulary end the
+trainer even where they are masked; one score that is NaN is its whole group's, and one log-prob or
+temperature that is NaN its whole batch's. Scores are their sender's word: the guard judges
+completions, not graders. Written against atroposlib 0.4.0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from grpo_guard.adapters.received import Row, claimed
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
+from grpo_guard.adapters.transcript import spans_given
 from grpo_guard.completion import shown
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Verdict, reject
 
 Group: TypeAlias = Mapping[str, Any]
-Decode: TypeAlias = Callable[[Sequence[int]], str]
 MASKED: Final = -100
 # What stands at masked places of ``inference_logprobs``; and below the other bound the ratio to the
 # policy is infinite in float32, which times a mask of 0 is NaN.
@@ -51,7 +53,8 @@ class GroupGuard:
 
     Args:
         guard: Verifier, policy and ledger.
-        decode: Ids to text, special tokens left out.
+        tokenizer: The policy's, or a `Detokenizer` with the special tokens that a turn may hold.
+            Rows of others that hold any but one closing token a turn are malformed.
         vocabulary: Ids are below it; None = not checked, for groups that one's own engine made.
         longest: Most tokens of a sequence; None = not checked.
         claims: Whether a row's ``overrides["node"]`` says who wrote it, as in an environment of
@@ -62,7 +65,7 @@ class GroupGuard:
     """
 
     guard: Guard
-    decode: Decode
+    tokenizer: Any
     vocabulary: int | None = None
     longest: int | None = None
     claims: bool = True
@@ -70,6 +73,7 @@ class GroupGuard:
     def __post_init__(self) -> None:
         policy = chosen_policy(self.guard.policy, "Atropos", _CANNOT)
         object.__setattr__(self, "guard", self.guard.under(policy))
+        object.__setattr__(self, "tokenizer", Detokenizer.of(self.tokenizer))
 
     def settle(
         self, group: Group, *, round: int | None = None, node: str | None = None
@@ -86,11 +90,12 @@ class GroupGuard:
             AbstainError: as the policy has it.
         """
         size = group_size(group)
-        problems = [self._problem(group, i) for i in range(size)]
+        own = [self._is_own(group, i, node) for i in range(size)]
+        problems = [self._problem(group, i, own[i]) for i in range(size)]
         turns = [
             (i, row)
             for i, problem in enumerate(problems)
-            for row in self._rows(group, i, problem, round, node)
+            for row in self._rows(group, i, problem, round, node, own[i])
         ]
         review = review_turns(self.guard, turns)
         scores = [_number(score) for score in group["scores"]]
@@ -103,7 +108,12 @@ class GroupGuard:
         out = [k is None or p is not None for k, p in zip(kept, problems, strict=True)]
         return _put_right(group, scores, kept, out, problems), review
 
-    def _problem(self, group: Group, i: int) -> str | None:
+    def _is_own(self, group: Group, i: int, node: str | None) -> bool:
+        """Whether this environment's own engine drew a row, whose special tokens are no attack."""
+        named = claimed(_of_row(group.get("overrides"), i), "node")
+        return self.claims and node is None and named is None
+
+    def _problem(self, group: Group, i: int, own: bool) -> str | None:
         """Why a row cannot be what it says; None where it can."""
         tokens, masks = group["tokens"][i], group["masks"][i]
         if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not tokens:
@@ -117,6 +127,9 @@ class GroupGuard:
             return f"tokens: expected ids from 0 to {most}, got others"
         if not all(m in (MASKED, token) for m, token in zip(masks, tokens, strict=True)):
             return f"masks: expected {MASKED} or the token's own id, got another token's"
+        given = spans_given([mask != MASKED for mask in masks], len(tokens))
+        if not own and (problem := self.tokenizer.problem(tokens, given)):
+            return f"tokens: {problem}"
         claims = _of_row(group.get("inference_logprobs"), i)
         if not isinstance(claims, list | tuple | None):
             return f"inference_logprobs: expected a list, got {shown(claims)}"
@@ -129,14 +142,21 @@ class GroupGuard:
         return None
 
     def _rows(
-        self, group: Group, i: int, problem: str | None, round: int | None, node: str | None
+        self,
+        group: Group,
+        i: int,
+        problem: str | None,
+        round: int | None,
+        node: str | None,
+        is_own: bool,
     ) -> list[Row]:
         own = _of_row(group.get("overrides"), i)
         ids, masks = ([], []) if problem else (group["tokens"][i], group["masks"][i])
         return rows_from_ids(
             ids,
             [mask != MASKED for mask in masks],
-            self.decode,
+            self.tokenizer,
+            own=is_own,
             log_probs=None if problem else _of_row(group.get("inference_logprobs"), i),
             finish_reason=claimed(own, "finish_reason"),
             malformed=problem,
