@@ -93,6 +93,33 @@ class Detokenizer:
         except TypeError:  # it has no length, or cannot be remembered
             return cls(tokenizer, **options)
 
+    @classmethod
+    def from_pretrained(cls, path_or_id: str, *, special: Collection[str] = ()) -> Detokenizer:
+        """The detokenizer of a policy; runs nobody's code.
+
+        Args:
+            path_or_id: Folder or id of the tokenizer.
+            special: As for the constructor, by name.
+
+        Raises:
+            ModuleNotFoundError: transformers is missing; with the command that installs it.
+            ValueError: there is no tokenizer, or it has no such token.
+        """
+        try:
+            from transformers import AutoTokenizer
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "expected transformers, got none; pip install 'grpo-guard[torch]'"
+            ) from None
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path_or_id)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"expected a tokenizer's folder or id: {error}") from None
+        vocabulary = tokenizer.get_vocab()
+        if unknown := [name for name in special if name not in vocabulary]:
+            raise ValueError(f"special: expected tokens of {path_or_id}, got {unknown[0]!r}")
+        return cls(tokenizer, special=[vocabulary[name] for name in special])
+
     def problem(self, ids: Sequence[int], given: Sequence[Span] = ()) -> str | None:
         """Why a text would not show all of some ids; None where it would.
 
