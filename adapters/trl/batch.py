@@ -87,7 +87,8 @@ def rows_from(
             text,
             malformed=malformed[i],
             detokenizer=detokenizer,
-            decoded=not theirs,
+            # What `peer_rollouts` let through TRL's own text shows, where nobody has the tokenizer.
+            decoded=from_peers or not theirs,
             given=given,
             completion_ids=row_ids,
             prompt_ids=prompt_ids[i],  # without them the verifier tokenises the prompt itself
