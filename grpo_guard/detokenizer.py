@@ -69,7 +69,8 @@ class Detokenizer:
         eos = getattr(tokenizer, "eos_token_id", None)
         hidden = special_ids(tokenizer)
         named = {i for name in ENDS if (i := vocabulary.get(name)) in hidden and i is not None}
-        self.known: frozenset[int] | None = frozenset(vocabulary.values()) or None
+        size = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
+        self.known: Collection[int] = frozenset(vocabulary.values()) or range(size)
         own_ends = eos if isinstance(eos, list) else [eos]
         self.ends = frozenset(named | {*ends} | {i for i in own_ends if i is not None})
         self.hidden = frozenset(hidden - set(special)) | self.ends
@@ -127,10 +128,10 @@ class Detokenizer:
             ids: Of a completion, [n].
             given: Spans of these that are not trained on. Each may have a closing token before it.
         """
-        known = self.known
-        if known is not None and not known.issuperset(ids):
-            place = next(i for i, token in enumerate(ids) if token not in known)
-            return f"no token of the vocabulary at place {place}"
+        if self.known:
+            place = next((i for i, token in enumerate(ids) if token not in self.known), None)
+            if place is not None:
+                return f"no token of the vocabulary at place {place}"
         for start, end in between(given, len(ids)):
             closed = end > start and ids[end - 1] in self.ends
             said = ids[start : end - closed]
@@ -144,10 +145,14 @@ class Detokenizer:
         """The text without special tokens, as trainers show it to reward functions."""
         return self._decode(ids, True)
 
+    def raw(self, ids: Sequence[int]) -> str:
+        """The text with all special tokens."""
+        return self._decode(ids, False)
+
     def shown(self, ids: Sequence[int]) -> str:
         """The text with all special tokens but one that closes it."""
         closed = bool(len(ids)) and ids[-1] in self.ends
-        return self._decode(ids[:-1] if closed else ids, False)
+        return self.raw(ids[:-1] if closed else ids)
 
     def read(self, completion: Completion, *, claims: bool = False) -> Completion:
         """A completion with the text of its ids, in place of the one that its sender wrote.

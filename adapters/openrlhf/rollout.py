@@ -81,7 +81,7 @@ class Rollout:
         )
         asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None
         if asked is None:
-            asked = _text(tokenizer, self.ids[:start])
+            asked = Detokenizer.of(tokenizer).raw(self.ids[:start])
         return asked, said, given
 
     @property
@@ -180,12 +180,6 @@ def number(value: Any) -> float | None:
         return None if value is None else float(value)
     except OverflowError:  # an integer out of an author's text has no end
         return math.inf if value > 0 else -math.inf
-
-
-def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    return str(
-        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    )
 
 
 # Nobody samples what has less than e^-80, and e^80 is still a float32: the weights of the loss are

@@ -148,5 +148,5 @@ def test_every_adapter_takes_numbers(name):
                 row["reward_model"] = {"ground_truth": value}
             else:
                 row[REFERENCES[name]] = value
-        guard = Guard(Right(), policy=Policy("zero", "zero"))
+        guard = Guard(Right(), policy=Policy("zero", "zero"), tokenizer=Characters())
         assert ENTRIES[name].run(guard, rows) == [1.0, 1.0]

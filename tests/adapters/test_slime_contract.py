@@ -152,7 +152,7 @@ def test_tokens_that_do_not_fit_are_malformed_since_slime_trains_on_some(more):
 @pytest.mark.parametrize("node", [None, "n"])
 def test_what_the_mask_leaves_out_is_given_and_the_rest_is_read_off_its_tokens(node):
     metadata = {} if node is None else {"node": node}
-    said = Characters().encode("I ask.") + [END] + Characters().encode("[tool] 7") + [55, END]
+    said = [*Characters().encode("I ask."), END, *Characters().encode("[tool] 7"), 55, END]
     mask = [1] * 7 + [0] * 8 + [1] * 2
     sample = Sample(
         tokens=[5, *said], response_length=17, response="clean", loss_mask=mask, metadata=metadata
@@ -166,7 +166,7 @@ def test_what_the_mask_leaves_out_is_given_and_the_rest_is_read_off_its_tokens(n
 
 
 def test_slime_wants_a_tokenizer_since_it_trains_on_ids():
-    with pytest.raises(FrameworkError, match="slime trains on token ids.*tokenizer="):
+    with pytest.raises(FrameworkError, match=r"slime trains on token ids.*tokenizer="):
         SlimeAdapter().wrap(correct, Guard(NoWord("Hail"), policy=ZERO))
 
 

@@ -16,4 +16,4 @@ class Characters:
 
     def decode(self, ids, skip_special_tokens=False):
         kept = (i for i in ids if not (skip_special_tokens and i in NAMES))
-        return "".join(NAMES.get(i) or chr(i) for i in kept)
+        return "".join(NAMES.get(i) or chr(i) for i in kept if i < len(self))
