@@ -8,7 +8,8 @@ its ``metadata`` where they are there.
 slime leaves no sample out of a group's baseline by itself: ``remove_sample`` only empties the loss
 mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` beside it::
 
-    rm = SlimeAdapter(leave_out=True).wrap(my_rm, Guard(verifier, policy=Policy(on_reject="drop")))
+    the_guard = Guard(verifier, policy=Policy(on_reject="drop"), tokenizer=tokenizer)
+    rm = SlimeAdapter(leave_out=True).wrap(my_rm, the_guard)
     # --custom-rm-path my_module.rm
     # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
 

@@ -210,14 +210,14 @@ class Guard:
         return self._with_factors(review, batch)
 
     def judge(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> tuple[list[Completion], list[Verdict]]:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
             The completions as they were judged, see `Known`, and their verdicts.
         """
-        admitted = self.admit(batch, given)
+        admitted = self.admit(batch, given, decoded)
         return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
     def asking(self, environment: Environment) -> Guard:
