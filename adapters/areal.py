@@ -25,7 +25,7 @@ utils/data.py (`Normalization`, `concat_padded_tensors`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
@@ -37,6 +37,7 @@ from grpo_guard.adapters.reward_function import (
     without_lengths,
 )
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
@@ -71,13 +72,18 @@ class ArealAdapter:
 
 
 def row_from(given: Mapping[str, Any]) -> Row:
-    """The completion behind AReaL's arguments; ``answer`` of the data is the reference."""
+    """The completion behind AReaL's arguments; ``answer`` of the data is the reference.
+
+    The text is the workflow's decoding of its own ids, unless a ``node`` says who sent both.
+    """
+    node = claimed(given, "node")
     return received(
         given.get("prompt", ""),
         given.get("completions"),
+        decoded=node is None,
         prompt_ids=given.get("prompt_ids"),
         completion_ids=given.get("completion_ids"),
-        node=claimed(given, "node"),
+        node=node,
         reference=claimed(given, "answer", "solution"),
     )
 
@@ -92,7 +98,9 @@ class GuardedGroup:
         guard: Verifier, policy and ledger. With ``failures``, an episode that raises is left out
             like one that returns None.
         size: Episodes of a group.
-        tokenizer: Of the policy; None = the workflow's own.
+        tokenizer: Of the policy, or a `Detokenizer`; None = the workflow's own. Another node's ids
+            (a ``node`` in the data) are malformed where they hold special tokens but one that
+            closes a turn.
 
     Raises:
         FrameworkError: the policy asks for what AReaL cannot do.
@@ -104,7 +112,7 @@ class GuardedGroup:
             raise ValueError(f"GuardedGroup.size: expected an integer >= 1, got {size!r}")
         policy = chosen_policy(guard.policy, "AReaL", without_lengths("AReaL"))
         self.workflow, self.guard, self.size = workflow, guard.under(policy), size
-        self.tokenizer = workflow.tokenizer if tokenizer is None else tokenizer
+        self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         """AReaL's hook: the group as one dict of tensors; None where nothing came.
@@ -142,18 +150,16 @@ class GuardedGroup:
         return None if result is FAILED else result
 
     def _rows(self, episode: Mapping[str, Any], data: Mapping[str, Any]) -> list[Row]:
-        length = int(episode["attention_mask"][0].sum())
+        length, node = int(episode["attention_mask"][0].sum()), claimed(data, "node")
         return rows_from_ids(
             episode["input_ids"][0][:length].tolist(),
             [bool(drawn) for drawn in episode["loss_mask"][0][:length].tolist()],
-            self._text,
+            self.detokenizer,
+            own=node is None,
             log_probs=episode["logprobs"][0][:length].tolist(),
-            node=claimed(data, "node"),
+            node=node,
             reference=claimed(data, "answer", "solution"),
         )
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _checked(episode: Any) -> Any:

@@ -27,7 +27,11 @@ import torch
 from torch import Tensor
 
 from grpo_guard.adapters.received import Row, claimed, read, received
-from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
+from grpo_guard.adapters.reward_function import (
+    chosen_policy,
+    require_ids_read,
+    without_lengths,
+)
 from grpo_guard.adapters.sequences import review_turns
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import finite_or_none
@@ -40,7 +44,8 @@ class GuardedAdvantages:
     """Mixin before an estimator; ``guard`` is set in the class.
 
     Raises:
-        FrameworkError: the policy asks for what NeMo-RL cannot do, or there are no messages.
+        FrameworkError: the policy asks for what NeMo-RL cannot do, the guard has no tokenizer for
+            the ids that train, or there are no messages.
         AbstainError: as the policy has it; it stops the run.
     """
 
@@ -50,6 +55,7 @@ class GuardedAdvantages:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "guard" in vars(cls):
+            require_ids_read(cls.guard, "NeMo-RL")
             cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "NeMo-RL", _CANNOT))
 
     def compute_advantage(

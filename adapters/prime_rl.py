@@ -30,7 +30,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Unread, claimed, read
-from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
+from grpo_guard.adapters.reward_function import (
+    chosen_policy,
+    require_ids_read,
+    without_lengths,
+)
 from grpo_guard.adapters.traces import drawn_log_probs, review_all
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import finite_or_none
@@ -56,7 +60,8 @@ class GuardedScoring:
     reward ("zero", a number) a copy of the trace has it, and the records keep what was graded.
 
     Raises:
-        FrameworkError: the policy asks for what prime-rl cannot do.
+        FrameworkError: the policy asks for what prime-rl cannot do, or the guard has no tokenizer
+            for the ids that train.
         AbstainError: as the policy has it; it stops the orchestrator.
     """
 
@@ -65,6 +70,7 @@ class GuardedScoring:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "guard" in vars(cls):
+            require_ids_read(cls.guard, "prime-rl")
             cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "prime-rl", _CANNOT))
 
     async def score_group(self, episodes: list[Any]) -> None:

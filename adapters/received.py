@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import Any, Final
 
 from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.detokenizer import Detokenizer, UnreadableError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.verdict import Cause, Verdict, reject
 
@@ -34,10 +35,12 @@ class Row:
         completion: To be judged.
         given: The verdict, where the adapter knows it: what had to be filled or put right is no
             longer what its author wrote, and might pass. An empty text says nothing wrong.
+        decoded: The text is the trainer's own, or has been decoded from the ids.
     """
 
     completion: Completion
     given: Verdict | None = None
+    decoded: bool = False
 
     @property
     def put_right(self) -> bool:
@@ -45,7 +48,15 @@ class Row:
         return self.given is not None and self.given.rejected
 
 
-def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) -> Row:
+def received(
+    prompt: Any,
+    text: Any,
+    *,
+    malformed: Any = None,
+    detokenizer: Detokenizer | None = None,
+    decoded: bool = False,
+    **claims: Any,
+) -> Row:
     """A completion of what a sender may have chosen; never raises.
 
     A prompt, text or ids that cannot be read are filled, and the row is rejected as malformed. Any
@@ -54,6 +65,9 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
     Args:
         prompt, text: As `Completion` takes them.
         malformed: What is known to be wrong already, as a text; None = nothing.
+        detokenizer: Of the trainer, which reads the ids in place of ``text``; None = the guard does
+            where it has a tokenizer.
+        decoded: ``text`` is of the trainer's own decoding.
         claims: The other fields of `Completion`, of any type: numbers become names, texts and
             integers as each field needs them.
     """
@@ -67,7 +81,12 @@ def received(prompt: Any, text: Any, *, malformed: Any = None, **claims: Any) ->
     while True:
         try:
             completion = Completion(**fields)
-            return Row(completion, None if problem is None else as_malformed(problem))
+            readable = problem is None and completion.completion_ids is not None
+            if detokenizer is not None and readable:
+                completion, decoded = detokenizer.read(completion), True
+            return Row(completion, None if problem is None else as_malformed(problem), decoded)
+        except UnreadableError as error:
+            problem = str(error)
         except CompletionError as error:
             if error.field in _ESSENTIAL:
                 problem = problem or str(error)
@@ -119,9 +138,15 @@ def review(guard: Guard, rows: Sequence[Row]) -> Review:
     return guard.review(*parts_of(rows))
 
 
-def parts_of(rows: Sequence[Row]) -> tuple[list[Completion], list[Verdict | None]]:
-    """Completions, and the verdicts that they bring."""
-    return [row.completion for row in rows], [row.given for row in rows]
+def parts_of(
+    rows: Sequence[Row],
+) -> tuple[list[Completion], list[Verdict | None], list[bool]]:
+    """Completions, the verdicts that they bring, and whose text is decoded from the ids."""
+    return (
+        [row.completion for row in rows],
+        [row.given for row in rows],
+        [row.decoded for row in rows],
+    )
 
 
 def reference_from(value: Any) -> str | None:
@@ -160,12 +185,6 @@ def integer_from(value: Any) -> int | None:
     value = _scalar(value)
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     return int(value) if whole and -(2**63) <= value < 2**63 else None
-
-
-def special_ids(tokenizer: Any) -> set[int]:
-    """Special tokens, which decoding leaves out; more are added as special than are listed so."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
 
 
 def _name(value: Any) -> str | None:

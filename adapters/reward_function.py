@@ -176,6 +176,16 @@ def without_lengths(trainer: str) -> Cannot:
     }
 
 
+def require_ids_read(guard: Guard, trainer: str) -> None:
+    """Raises FrameworkError where a trainer trains on ids and nothing in a guard reads them."""
+    if not guard.reads_ids:
+        raise FrameworkError(
+            f"{trainer} trains on token ids, and nothing in this guard compares them with the "
+            "text that it reads; give it the policy's tokenizer: Guard(tokenizer=...), "
+            "guard(..., tokenizer=...), a preset's tokenizer=, or tokenizer: in the guard file"
+        )
+
+
 def rewards_only(guard: Guard, trainer: str) -> Guard:
     """The guard under the rules that such a trainer can carry out; raises FrameworkError."""
     return guard.under(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))

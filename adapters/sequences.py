@@ -6,12 +6,13 @@ turn, judged behind all that stood before it; what stands between is a tool's or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received, review
 from grpo_guard.completion import Completion
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.guard import Guard
 from grpo_guard.metrics import metrics
 from grpo_guard.review import Review
@@ -34,8 +35,9 @@ def turns_of(drawn: Sequence[bool]) -> list[tuple[int, int]]:
 def rows_from_ids(
     ids: Sequence[int],
     drawn: Sequence[bool],
-    decode: Callable[[Sequence[int]], str],
+    detokenizer: Detokenizer,
     *,
+    own: bool = False,
     log_probs: Sequence[float] | None = None,
     finish_reason: Any = None,
     malformed: str | None = None,
@@ -46,7 +48,8 @@ def rows_from_ids(
     Args:
         ids: Of prompt, turns and what stands between them, [T].
         drawn: Which the policy drew, [T].
-        decode: Ids to text; may raise.
+        detokenizer: Of the policy. A turn whose text would not show all of its ids is malformed.
+        own: The trainer's own engine drew it: its special tokens are left out of the text.
         log_probs: The sampler's, aligned with ``ids``, [T].
         finish_reason: Of the last turn.
         malformed: What is known to be wrong already.
@@ -59,13 +62,15 @@ def rows_from_ids(
     fits = log_probs is not None and len(log_probs) == len(ids)
     return [
         received(
-            read(decode, ids[:start]),
-            read(decode, ids[start:end]),
+            read(detokenizer.plain, ids[:start]),
+            read(detokenizer.plain, ids[start:end]) if own else "",
             prompt_ids=ids[:start],
             completion_ids=ids[start:end] if start < end else None,
             sampler_logprobs=log_probs[start:end] if log_probs is not None and fits else None,
             finish_reason=finish_reason if (start, end) == turns[-1] else None,
             malformed=malformed,
+            detokenizer=None if own else detokenizer,
+            decoded=own,
             **claims,
         )
         for start, end in turns

@@ -8,7 +8,8 @@ its ``metadata`` where they are there.
 slime leaves no sample out of a group's baseline by itself: ``remove_sample`` only empties the loss
 mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` beside it::
 
-    rm = SlimeAdapter(leave_out=True).wrap(my_rm, Guard(verifier, policy=Policy(on_reject="drop")))
+    the_guard = Guard(verifier, policy=Policy(on_reject="drop"), tokenizer=tokenizer)
+    rm = SlimeAdapter(leave_out=True).wrap(my_rm, the_guard)
     # --custom-rm-path my_module.rm
     # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
 
@@ -30,11 +31,14 @@ from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
+    require_ids_read,
     without_leaving_out,
     without_no_gain,
 )
-from grpo_guard.adapters.transcript import mask_from
+from grpo_guard.adapters.transcript import mask_from, masked_in
 from grpo_guard.completion import shown
+from grpo_guard.detokenizer import REMEDY
+from grpo_guard.fitting import own_detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
@@ -59,7 +63,8 @@ class SlimeAdapter:
 
         Raises:
             FrameworkError: a list (slime takes one function), no function, or a policy that leaves
-                completions out of their group without ``leave_out``.
+                completions out of their group without ``leave_out``; or the guard has no tokenizer
+                for the ids that train.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("slime takes one reward function, got a list; guard that one")
@@ -69,6 +74,7 @@ class SlimeAdapter:
             if _takes_groups(reward):
                 del cannot["on_long", "scale"]
         guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
+        require_ids_read(guard, "slime")
         function = RewardFunction.inspect(reward, guard)
 
         def settle(args: Any, given: Any, found: Review, result: Any) -> Any:
@@ -96,36 +102,47 @@ class SlimeAdapter:
 
             async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
                 sample = _given(given, more)
-                found = await asyncio.to_thread(review, guard, _rows(sample))
+                found = await asyncio.to_thread(review, guard, _rows(sample, guard))
                 return settle(args, sample, found, await function.ask(args, *given, **more))
 
             return function.dress(guarded_async)
 
         def guarded(args: Any, *given: Any, **more: Any) -> Any:
             sample = _given(given, more)
-            found = review(guard, _rows(sample))
+            found = review(guard, _rows(sample, guard))
             return settle(args, sample, found, function.ask(args, *given, **more))
 
         return function.dress(guarded)
 
 
-def row_from(sample: Any) -> Row:
+def row_from(sample: Any, guard: Guard) -> Row:
     """The completion behind a `Sample`; its group is ``group_index``.
 
-    A response in which ``loss_mask`` leaves tokens out holds what tools answered, or what an older
-    policy drew. As one completion its ids would be judged as the model's own, so that it is
-    passed on as text alone.
+    What ``loss_mask`` leaves out (what tools answered, or an older policy drew) is given; such a
+    response is read off its tokens, turn by turn.
+
+    Args:
+        sample: As slime passes it.
+        guard: Whose tokenizer reads the tokens.
     """
 
     def field(name: str) -> Any:
         return read(getattr, sample, name)  # an object may refuse to be read
 
-    metadata, ids = field("metadata"), read(_ids, sample)
+    metadata = field("metadata")
+    ids = read(_ids, sample, claimed(metadata, "node", "peer") is not None)
+    ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
+    detokenizer = None
+    if ids.get("given") is not None:
+        detokenizer = guard.detokenizer or own_detokenizer(guard.verifier)
+        if detokenizer is None:
+            ids["malformed"] = f"several turns, and nothing reads their tokens; {REMEDY}"
     status = read(lambda: getattr(sample.status, "value", None))
     return received(
         field("prompt"),
         field("response"),
-        **(ids if isinstance(ids, dict) else {"completion_ids": ids}),
+        **ids,
+        detokenizer=detokenizer,
         node=claimed(metadata, "node", "peer"),
         group=field("group_index"),
         round=claimed(metadata, "round"),
@@ -136,16 +153,22 @@ def row_from(sample: Any) -> Row:
     )
 
 
-def _ids(sample: Any) -> dict[str, Any]:
+def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
+    """Ids, log-probs and what is given; nothing where nothing trains, and a reason where they do
+    not fit: slime would train on them all the same."""
     n, tokens = sample.response_length, sample.tokens
-    if tokens is None or n is None or not n:
+    if tokens is None:
         return {}
     if not isinstance(tokens, list | tuple) and getattr(tokens, "ndim", None) != 1:
         raise TypeError("tokens: expected a list")  # a range costs its sender nothing
+    if not len(tokens) or n == 0:
+        return {}
     if type(n) is not int:
         raise TypeError("response_length: expected an integer")
-    mask = None if sample.loss_mask is None else mask_from(sample.loss_mask, len(tokens))
-    if not 0 < n <= len(tokens) or not (mask is None or (len(mask) == n and all(mask))):
+    mask = None if sample.loss_mask is None else mask_from(sample.loss_mask, max(0, n) + 1)
+    if not 0 < n <= len(tokens) or (mask is not None and len(mask) != n):
+        return {"malformed": "tokens, response_length and loss_mask do not fit"}
+    if mask is not None and not any(mask):
         return {}
     log_probs = log_probs_from(sample.rollout_log_probs, n)
     if log_probs is None and sample.rollout_log_probs is not None:
@@ -153,6 +176,7 @@ def _ids(sample: Any) -> dict[str, Any]:
     return {
         "prompt_ids": tokens[:-n],
         "completion_ids": tokens[-n:],
+        "given": None if mask is None or all(mask) else masked_in(mask, n, theirs=theirs),
         "sampler_logprobs": log_probs,
     }
 
@@ -225,9 +249,9 @@ def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
     return given[0] if given else more["sample"] if "sample" in more else more["samples"]
 
 
-def _rows(given: Any) -> list[Row]:
+def _rows(given: Any, guard: Guard) -> list[Row]:
     samples = given if isinstance(given, list | tuple) else [given]
-    rows = [row_from(sample) for sample in samples]
+    rows = [row_from(sample, guard) for sample in samples]
     for sample in samples:
         _put_right(sample)
     return rows

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.sequences import review_turns
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
 from grpo_guard.settlement import mean_of_kept
@@ -44,7 +45,9 @@ _CUT_OFF: Final = (
 class GuardedGroups:
     """Mixin before an `EnvGroupBuilder`; ``guard`` and ``tokenizer`` are set in the class.
 
-    ``node`` of an environment, where it has one, says who wrote its trajectory.
+    ``node`` of an environment, where it has one, says who wrote its trajectory. Its ids are then
+    malformed where they hold special tokens but one that closes a turn; a `Detokenizer` as
+    ``tokenizer`` says which it may hold.
 
     Raises:
         FrameworkError: the policy asks for what the cookbook cannot do.
@@ -105,14 +108,16 @@ class GuardedGroups:
 
     def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
         """One completion per action, behind the observation that it answers."""
-        turns = trajectory.transitions
+        turns, detokenizer = trajectory.transitions, Detokenizer.of(self.tokenizer)
         for i, turn in enumerate(turns):
             last = i == len(turns) - 1
             cut = read(_cut_off, turn.ac.stop_reason, trajectory.stop_reason) is True
             prompt, ids = read(_ids, turn.ob), turn.ac.tokens
             yield received(
-                read(self._text, () if prompt is None else prompt),
-                read(self._text, ids),
+                read(detokenizer.plain, () if prompt is None else prompt),
+                read(detokenizer.plain, ids) if node is None else "",
+                detokenizer=None if node is None else detokenizer,
+                decoded=node is None,
                 prompt_ids=prompt,
                 completion_ids=None if isinstance(ids, list) and not ids else ids,
                 sampler_logprobs=turn.ac.maybe_logprobs,
@@ -122,11 +127,6 @@ class GuardedGroups:
             )
         if not turns:
             yield received("", "", node=node)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        if not isinstance(ids, list | tuple):
-            raise TypeError("tokens: expected a list")  # another may have no end
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _cut_off(of_turn: Any, of_trajectory: Any) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, claimed, read, received
 from grpo_guard.adapters.sequences import MOST_TURNS, review_turns
+from grpo_guard.adapters.transcript import spans_given
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import Given, Span
 from grpo_guard.guard import Guard, Review
 from grpo_guard.prompts import content_text
@@ -23,7 +25,9 @@ from grpo_guard.prompts import content_text
 MOST_NODES: Final = 500_000
 
 
-def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
+def rows_from(
+    trace: Any, *, round: int | None = None, detokenizer: Detokenizer | None = None
+) -> Iterator[Row]:
     """One completion per branch, in order; an empty one where the model said nothing, and one that
     is malformed where there are too many branches to look at.
 
@@ -32,6 +36,14 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
     that node's word. Branches have no group: those of one trace are no samples of one prompt. Where
     the trace was cut off, by the engine or at a limit of turns or tokens, its last branch has
     ``finish_reason="length"``.
+
+    The trainer trains on the tokens that the nodes' masks say. So a trace is malformed in which a
+    message that the model did not write has such tokens, or whose tokens and masks do not fit.
+
+    Args:
+        trace: Of verifiers or prime-rl.
+        round: Of the policy that wrote it.
+        detokenizer: Reads the text off the tokens; None = it is what the messages say.
     """
     nodes = trace.nodes
     shared: dict[str, Any] = {
@@ -49,8 +61,15 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
     ends = _ends(parents, sampled)
     ended = "length" if read(bool, getattr(trace, "is_truncated", False)) is True else None
     paths = _paths(parents, ends)
+    problem = None
     if paths is None:
+        paths, ends = [], []
         problem = f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
+    elif any(sampled) and not ends:
+        problem = "turns that have each other before them"
+    elif any(read(_trains, node) is not False for node in _but(nodes, sampled)):
+        problem = "tokens that train in a message that the model did not write"
+    if problem is not None:
         yield received("", "", **shared, finish_reason=ended, malformed=problem)
         return
     for end, path in zip(ends, paths, strict=True):
@@ -64,13 +83,19 @@ def rows_from(trace: Any, *, round: int | None = None) -> Iterator[Row]:
         ids = read(branch.ids)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
         known, tokens = shared["node"] is None, ids.pop("given", ())
-        text, given = read(branch.text), None
+        text, given, reader = read(branch.text), None, None
         if isinstance(text, tuple):
             text, chars = text
+            if detokenizer is not None and "completion_ids" in ids:
+                reader, chars = detokenizer, [(0, 0)] * len(tokens)
+            elif ids and len(chars) != len(tokens):
+                ids["malformed"] = "tokens within a turn that do not train"
             given = read(Given, tokens, tuple(chars), True, known)
         finish = ended if end == ends[-1] else None
-        yield received(asked, text, given=given, **ids, **shared, finish_reason=finish)
-    if not ends:  # or only such as have each other before them
+        yield received(
+            asked, text, given=given, **ids, **shared, finish_reason=finish, detokenizer=reader
+        )
+    if not ends:
         yield received(messages, "", **shared, finish_reason=ended)
 
 
@@ -94,7 +119,7 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
         (
             (i, row)
             for i, (trace, round) in enumerate(traces)
-            for row in rows_from(trace, round=round)
+            for row in rows_from(trace, round=round, detokenizer=guard.detokenizer)
         ),
     )
 
@@ -192,46 +217,50 @@ class _Branch:
 
     def ids(self) -> dict[str, Any]:
         """Ids of prompt and branch, what of it is given, and the engine's log-probs; nothing where
-        they do not fit.
+        no node has ids, and a reason where they do not fit.
 
-        A turn's node begins with what the template puts before it, which the model did not draw.
+        Given is all that the masks leave out: other messages, and what the template puts before
+        and behind a turn.
         """
-        for i in (*self.before, *self.path):
-            # What has no end costs its sender nothing; a node of verifiers' own has lists.
-            if not all(isinstance(x, list) for x in (self.nodes[i].token_ids, self.nodes[i].mask)):
-                raise TypeError("token_ids, mask: expected lists")
-        prompt = [token for i in self.before for token in self.nodes[i].token_ids]
-        ids: list[int] = []
-        log_probs: list[float] = []
-        given: list[Span] = []
-        fits, start = all(self.nodes[i].token_ids for i in (*self.before, *self.path)), 0
-        for i in self.path:
-            node = self.nodes[i]
-            own = [bool(drawn) for drawn in node.mask] if self.sampled[i] else []
-            at = own.index(True) if True in own else len(node.token_ids)
-            if not self.sampled[i]:
-                ids += node.token_ids
-                log_probs += [0.0] * len(node.token_ids)
-                continue
-            if len(own) != len(node.token_ids) or at == len(own) or not all(own[at:]):
-                return {}
-            if i == self.path[0]:
-                prompt += node.token_ids[:at]
-            else:
-                ids += node.token_ids[:at]
-                log_probs += [0.0] * at
-                given.append((start, len(ids)))
-            ids += node.token_ids[at:]
-            log_probs += drawn_log_probs(node) or []
-            start = len(ids)
-        if not fits or any(a == b for a, b in given):
+        on = [self.nodes[i] for i in (*self.before, *self.path)]
+        # What has no end costs its sender nothing; a node of verifiers' own has lists.
+        if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):
+            raise TypeError("token_ids, mask: expected lists")
+        if not any(node.token_ids for node in on):
             return {}
+        masks = [[bool(drawn) for drawn in self.nodes[i].mask] for i in self.path]
+        lengths = [len(self.nodes[i].token_ids) for i in self.path]
+        sizes = [len(mask) for mask in masks]
+        if not all(node.token_ids for node in on) or not any(masks[0]) or sizes != lengths:
+            return {"malformed": "token_ids and masks do not fit"}
+        prompt = [token for i in self.before for token in self.nodes[i].token_ids]
+        ids, drawn, log_probs = list[int](), list[bool](), list[float]()
+        for i, mask in zip(self.path, masks, strict=True):
+            ids += self.nodes[i].token_ids
+            drawn += mask
+            log_probs += _log_probs(drawn_log_probs(self.nodes[i]) or [], mask)
+        at = drawn.index(True)
         return {
-            "prompt_ids": prompt,
-            "completion_ids": ids,
-            "given": given,
-            "sampler_logprobs": log_probs if len(log_probs) == len(ids) else None,
+            "prompt_ids": prompt + ids[:at],
+            "completion_ids": ids[at:],
+            "given": spans_given(drawn[at:], len(drawn) - at),
+            "sampler_logprobs": log_probs[at:] if len(log_probs) == len(ids) else None,
         }
+
+
+def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
+    """One per token, 0 for what was not drawn; none where they are not those of the drawn ones."""
+    left = iter(found)
+    return [next(left) if own else 0.0 for own in drawn] if len(found) == sum(drawn) else []
+
+
+def _trains(node: Any) -> bool:
+    return not isinstance(node.mask, list) or any(node.mask)  # another may have no end
+
+
+def _but(nodes: Sequence[Any], sampled: Sequence[bool]) -> list[Any]:
+    """The messages that the model did not write."""
+    return [node for node, own in zip(nodes, sampled, strict=True) if not own]
 
 
 def _message(message: Any) -> dict[str, Any]:

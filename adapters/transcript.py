@@ -8,13 +8,14 @@ The guard's `environment` finds both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby, pairwise
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.completion import shown
-from grpo_guard.given import Given, Span, stretches
+from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.given import Given, Span
 
 
 def mask_from(value: Any, length: int) -> list[int]:
@@ -46,28 +47,35 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def transcript(
-    length: int,
-    given: Sequence[Span],
-    decode: Callable[[int, int, bool], str],
-    *,
-    theirs: bool,
-) -> tuple[str, Given]:
-    """The text of all turns, and which of it was given.
+def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
+    """What a row has masked, for a `Detokenizer` to find its place in the text; None = nothing.
 
     Args:
-        length: Of the completion, in tokens.
-        given: Spans of these that nobody sampled.
-        decode: Tokens [start, end) as text, with special tokens or without. What others are said
-            to have said is shown with them: unseen, they would change what follows.
+        mask: 0 where a token does not train.
+        length: Tokens of the completion.
         theirs: Another node says so, not the trainer.
 
     Raises:
         ValueError: more spans than `Given` takes.
     """
-    parts = [
-        decode(start, end, theirs and i % 2 == 1)
-        for i, (start, end) in enumerate(stretches(given, length))
-    ]
-    chars = list(pairwise(accumulate(map(len, parts), initial=0)))[1::2]
-    return "".join(parts), Given(tuple(given), tuple(chars), masked=True, known=not theirs)
+    spans = spans_given(mask, length)
+    return Given(spans, ((0, 0),) * len(spans), True, not theirs) if spans else None
+
+
+def transcript(
+    detokenizer: Detokenizer, ids: Sequence[int], given: Sequence[Span], *, theirs: bool
+) -> tuple[str, Given]:
+    """The text of all turns, and which of it was given.
+
+    Args:
+        detokenizer: Of the policy.
+        ids: Of the completion, [n].
+        given: Spans of these that nobody sampled.
+        theirs: Another node says so, not the trainer. Then special tokens are shown: unseen, they
+            would be trained on, or change what follows.
+
+    Raises:
+        ValueError: more spans than `Given` takes.
+    """
+    text, chars = detokenizer.turns(ids, given, hide=not theirs, hide_given=not theirs)
+    return text, Given(tuple(given), chars, masked=True, known=not theirs)

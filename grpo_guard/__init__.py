@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
@@ -80,6 +81,7 @@ __all__ = [
     "Completion",
     "CompletionError",
     "CompletionVerifier",
+    "Detokenizer",
     "EvidenceLedger",
     "Finding",
     "FrameworkError",

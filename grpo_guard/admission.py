@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from grpo_guard.completion import Completion, shown
+from grpo_guard.detokenizer import REMEDY, Detokenizer, UnreadableError
 from grpo_guard.environment import EnvironmentVerifier, believed
 from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Finding, Verdict, noted
+from grpo_guard.verdict import Cause, Finding, Verdict, noted, reject
 
 if TYPE_CHECKING:
     from grpo_guard.identity.gate import Identity
     from grpo_guard.references import References
+
+
+logger = logging.getLogger("grpo_guard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +56,22 @@ def admit(
     identity: Identity | None = None,
     references: References | None = None,
     environment: EnvironmentVerifier | None = None,
+    detokenizer: Detokenizer | None = None,
+    ids_unread: bool = False,
+    decoded: Sequence[bool] | None = None,
 ) -> Known:
-    """Ask who sent each completion, then what its task says, then what its tools said.
+    """Ask who sent each completion, then what its task and its ids say, then what its tools said.
 
     Args:
         batch: Any number of completions.
         given: Verdicts that the caller has already, one or None per completion; None = none.
         identity, references, environment: As for `Guard`.
+        detokenizer: Reads ids; None = texts are taken as they come.
+        ids_unread: Nobody compares ids with their text: completions that have some are rejected.
+        decoded: Whose text the caller has decoded from the ids itself; None = nobody's.
 
     Raises:
-        ValueError: not one of ``given`` per completion.
+        ValueError: not one of ``given``, or of ``decoded``, per completion.
         TypeError: something given is no verdict.
     """
     batch = list(batch)
@@ -71,6 +83,11 @@ def admit(
         batch, known = identity.admit(batch, known)
     if references is not None:
         batch, known, notes = references.check(batch, known)
+    # After the signatures, which are about what was sent.
+    if detokenizer is not None or ids_unread:
+        done = [False] * len(batch) if decoded is None else decoded
+        open_ = [i for i, has in enumerate(zip(known, done, strict=True)) if not any(has)]
+        _read_ids(detokenizer, batch, known, open_, claims=environment is not None)
     if environment is not None:
         _ask(environment, batch, known)
     return Known(batch, known, notes)
@@ -87,6 +104,39 @@ def _ask(
             batch[i] = believed(batch[i])
         else:
             known[i] = verdict
+
+
+def _read_ids(
+    detokenizer: Detokenizer | None,
+    batch: list[Completion],
+    known: list[Verdict | None],
+    places: Sequence[int],
+    *,
+    claims: bool,
+) -> None:
+    """Texts from ids; a verdict on ids that no text shows, or that nobody reads."""
+    for i in places:
+        if batch[i].completion_ids is None:
+            continue
+        if detokenizer is None:
+            _tell_unread()
+            problem = f"completion_ids that nobody compares with the text; {REMEDY}"
+            known[i] = reject("exchange", Cause.MALFORMED, problem)
+            continue
+        try:
+            batch[i] = detokenizer.read(batch[i], claims=claims)
+        except UnreadableError as error:
+            problem = f"completion_ids: {error}"
+            known[i] = reject("exchange", Cause.MALFORMED, problem)
+
+
+@cache
+def _tell_unread() -> None:
+    logger.error(
+        "completions with token ids are rejected, since nothing in this guard compares them with "
+        "the text that it reads; %s",
+        REMEDY,
+    )
 
 
 def _checked(given: Sequence[Verdict | None], expected: int) -> list[Verdict | None]:

@@ -67,9 +67,11 @@ class Completion(_Marked):
     Args:
         prompt: The prompt as text, or as chat messages, which are copied; at most
             `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
-        text: The completion as text, as the reward function sees it.
+        text: The completion as text, as the reward function sees it. A `Guard` with a tokenizer
+            reads the ids in its place.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
-        completion_ids: Token ids of the completion, ending with EOS where it terminated, shape [n].
+        completion_ids: Token ids of the completion, ending with EOS where it terminated, without
+            padding, shape [n].
         node: Who sent it. Of a name longer than `MAX_NAME` characters the beginning and a digest
             stand for it.
         group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare

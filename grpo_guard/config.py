@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf
 from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
@@ -45,6 +45,7 @@ from grpo_guard.presets import POLICIES, PRESETS
 from grpo_guard.references import References
 from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load, with_remedy
 from grpo_guard.tree import WRAPPERS, build_verifier, unwrapped, verifier_options
+from grpo_guard.yaml_text import mapping_from, unreadable
 
 __all__ = [
     "WRAPPERS",
@@ -76,7 +77,7 @@ else:
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
     IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
 _NO_OPTIONS = frozenset(
-    {"preset", "policy", "environment", "identity", "references"}
+    {"preset", "policy", "environment", "identity", "references", "tokenizer"}
 )  # of a preset
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
@@ -109,6 +110,8 @@ class GuardConfig(Options):
             come are believed.
         references: File of the task's own reference answers, see `References.from_file`. None =
             those that come are used.
+        tokenizer: Folder or id of the policy's tokenizer, which reads token ids in place of the
+            text that came with them, see `Guard`. Not beside a preset that loads the policy.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -123,6 +126,7 @@ class GuardConfig(Options):
     ledger: LedgerConfig | None = None
     identity: IdentityConfig | None = None
     references: str | None = None
+    tokenizer: str | None = None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Without a preset's options either."""
@@ -154,7 +158,7 @@ class GuardConfig(Options):
             here = f"; looked in {Path.cwd()}" if not Path(path).is_absolute() else ""
             raise ConfigError(f"{path}: expected a guard file, got none there{here}") from None
         except (OSError, ValueError) as error:
-            raise _unreadable(str(path), error) from None
+            raise unreadable(str(path), error) from None
         return cls.from_text(text, str(path))
 
     @classmethod
@@ -168,14 +172,7 @@ class GuardConfig(Options):
         Raises:
             ConfigError: it is not YAML, or a field is wrong.
         """
-        import yaml
-
-        try:
-            data = yaml.load(text, _yaml_loader())
-        except (ValueError, yaml.YAMLError, RecursionError) as error:
-            raise _unreadable(name, error) from None
-        if not isinstance(data, dict):
-            raise ConfigError(f"{name}: (file): expected a mapping, got {type(data).__name__}")
+        data = mapping_from(text, name)
         with without_secrets(data):
             try:
                 config: GuardConfig = cls.read({str(key): v for key, v in data.items()}, "")
@@ -249,9 +246,16 @@ class GuardConfig(Options):
         name, policy = self._known_preset(), self.whole_policy()
         model, preset = preset_options(name), PRESETS[name]
         said = self.said(without=_NO_OPTIONS)
-        on = live if live and reads_policy(preset) else None
+        of_policy = reads_policy(preset)
+        if of_policy and self.tokenizer is not None:
+            raise ConfigError(
+                "tokenizer: expected none beside a preset that loads the policy's own"
+            )
+        on = live if of_policy else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
+        if not of_policy:
+            arguments["tokenizer"] = self._tokenizer(live)
         store = self._store()
         if store is not None and "state" in arguments:
             arguments["state"] = store
@@ -286,7 +290,8 @@ class GuardConfig(Options):
                 # could never be seen to have mended its ways.
                 verifier = AllOf(StandingVerifier(ledger), verifier)
         try:
-            return Guard(verifier, policy=policy, ledger=ledger)
+            tokenizer = self._tokenizer(None if verifier.compares_ids else live)
+            return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
         except ValueError as error:  # a policy that this verifier cannot serve
             raise ConfigError(f"policy: {error}") from None
 
@@ -317,6 +322,15 @@ class GuardConfig(Options):
             return guard.asking(load(VERIFIERS, self.environment))
         except (TypeError, ValueError, UnknownNameError) as error:
             raise ConfigError(f"environment: {error}") from None
+
+    def _tokenizer(self, live: Live | None) -> Any:
+        """The one that the file names, else the live policy's; None without either."""
+        if self.tokenizer is None:
+            return live and live.tokenizer
+        try:
+            return Detokenizer.from_pretrained(self.tokenizer)
+        except (ModuleNotFoundError, ValueError) as error:
+            raise ConfigError(f"tokenizer: {error}") from None
 
     def _store(self) -> NodeStore | None:
         try:
@@ -351,33 +365,6 @@ def preset_options(name: str) -> type[Options]:
     beside = "beside" in inspect.signature(preset).parameters
     fields: dict[str, Any] = {"beside": (list[dict[str, Any]], [])} if beside else {}
     return options_of(name, preset, *makers, without={"policy", "path_or_id", "run"}, fields=fields)
-
-
-@cache
-def _yaml_loader() -> Any:
-    """The safe loader, with numbers as people write them: to YAML 1.1, 1e-3 is a text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
-    return Loader
-
-
-def _unreadable(name: str, error: Exception) -> ConfigError:
-    return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error)}")
-
-
-def _unquoting(error: Exception) -> str:
-    """What a YAML reader says, without the lines and words that it quotes: a key may be there."""
-    mark = getattr(error, "problem_mark", None)
-    said = getattr(error, "problem" if mark is not None else "strerror", None)
-    said = re.sub(r"""(["']).{5,}\1""", "'...'", said or type(error).__name__, flags=re.DOTALL)
-    if mark is None:
-        return f"{said:.200}"
-    return f"an error in line {mark.line + 1}, column {mark.column + 1} ({said:.200})"
 
 
 def _choose(known: list[str], name: str, where: str) -> str:

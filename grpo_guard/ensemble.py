@@ -107,6 +107,10 @@ class Only(Composed):
         return True
 
     @property
+    def compares_ids(self) -> bool:
+        return False  # of those that do not match it compares nothing
+
+    @property
     def smallest_p(self) -> float:
         return smallest_p(self.member)
 

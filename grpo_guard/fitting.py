@@ -1,11 +1,41 @@
-"""Which policies a verifier can serve: none that would pay for what it lets its authors do."""
+"""Which policies a verifier can serve: none that would pay for what it lets its authors do; and
+whether anything in it says that ids and text belong together."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import Cascade
 from grpo_guard.nodes.intake import STANDING_VERIFIER
 from grpo_guard.policy import Policy
 from grpo_guard.verifier import CompletionVerifier, Composed
+
+
+def own_detokenizer(verifier: CompletionVerifier) -> Detokenizer | None:
+    """Of the tokenizer that a verifier has; None where it has none."""
+    own = verifier.own_tokenizer
+    return None if own is None else Detokenizer.of(own)
+
+
+def detokenizer_for(
+    verifier: CompletionVerifier, tokenizer: Any
+) -> tuple[Detokenizer | None, bool]:
+    """What reads ids for a verifier, and whether completions may bring ids at all.
+
+    They may where their text is decoded from them or compared with them, or where no verdict
+    depends on the text.
+
+    Args:
+        verifier: Its own tokenizer is taken where it does not compare every completion itself.
+        tokenizer: One, or a `Detokenizer`; None = none is given.
+    """
+    compared = verifier.compares_ids or not verifier.reads_text
+    if tokenizer is None and not compared:
+        tokenizer = verifier.own_tokenizer
+    return None if tokenizer is None else Detokenizer.of(
+        tokenizer
+    ), compared or tokenizer is not None
 
 
 def require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:

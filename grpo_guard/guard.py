@@ -7,13 +7,13 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.admission import Known, admit
 from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
-from grpo_guard.fitting import require_fitting, require_no_abstention_at_will
+from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from grpo_guard.references import References
 
 
+Verdicts: TypeAlias = Sequence[Verdict | None] | None
+Flags: TypeAlias = Sequence[bool] | None
 # Groups whose lowest reward is remembered.
 REMEMBERED = 1024
 
@@ -69,6 +71,9 @@ class Guard:
         environment: Says again what tools and users said (`Environment`). Where a completion has
             anything else, it is rejected for ``forged_tool_result``; else it is known to be theirs
             (`Given.known`). What the trainer asked itself is not asked again.
+        tokenizer: The policy's, or a `Detokenizer`: the text of what has ids is decoded from them,
+            and the sender's is not used; ids that the text would not show are malformed. None =
+            the verifiers compare ids with the text, or completions with ids are rejected.
 
     Raises:
         TypeError: ``verifier`` is none, or ``environment`` cannot be called.
@@ -91,6 +96,7 @@ class Guard:
         references: References | None = None,
         failures: GraderFailures | None = None,
         environment: Environment | None = None,
+        tokenizer: Any = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -98,6 +104,7 @@ class Guard:
         self.policy = policy or Policy()
         self.environment = None if environment is None else EnvironmentVerifier(environment)
         self._require_fitting(self.policy)
+        self.detokenizer, self.reads_ids = detokenizer_for(verifier, tokenizer)
         self.ledger = ledger
         # One for all copies: what is set later holds for reward functions wrapped before, too.
         self._sources = _Sources(identity, references)
@@ -143,7 +150,7 @@ class Guard:
         return self._under[policy]
 
     def review(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Review:
         """Verdicts and metrics for one batch.
 
@@ -152,13 +159,14 @@ class Guard:
             given: Verdicts that the caller has already, one or None per completion: of what could
                 not be read, say. The verifier is asked about the others only; ledger, metrics,
                 abstentions and length factors count all. None = there are none.
+            decoded: Whose text the caller has decoded from its ids; None = nobody's.
 
         Raises:
             ValueError: not one of ``given`` per completion.
             TypeError: something given is no verdict.
             AbstainError: more abstentions over the policy's window than it allows.
         """
-        admitted = self.admit(batch, given)
+        admitted = self.admit(batch, given, decoded)
         return self.reviewed(admitted, supervised(self.verifier, admitted.open))
 
     def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
@@ -177,14 +185,14 @@ class Guard:
         return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
 
     def judge(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> tuple[list[Completion], list[Verdict]]:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
             The completions as they were judged, see `Known`, and their verdicts.
         """
-        admitted = self.admit(batch, given)
+        admitted = self.admit(batch, given, decoded)
         return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
     def asking(self, environment: Environment) -> Guard:
@@ -200,7 +208,7 @@ class Guard:
         return other
 
     def admit(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Known:
         """The first half of `review` and `judge`: all that is settled before the verifier is asked.
 
@@ -208,7 +216,8 @@ class Guard:
         """
         return admit(
             batch, given, identity=self.identity, references=self.references,
-            environment=self.environment,
+            environment=self.environment, detokenizer=self.detokenizer,
+            ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
     def recorded(
@@ -340,6 +349,7 @@ def guard(
     ledger: Ledger | None = None,
     length_scaling: LengthScaling | None = None,
     environment: Environment | None = None,
+    tokenizer: Any = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -353,7 +363,7 @@ def guard(
             framework cannot do what the policy asks.
     """
     options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer, **options)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf
 from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
@@ -151,10 +152,14 @@ def different_weights(
     knows; see `ReaderVerifier` and docs/reader.md.
 
     Args:
-        model: What reads: a causal language model, the very object that is trained, or the folder
-            or id of one to load; None = only rules decide.
-        tokenizer: Its tokenizer; None where the model is loaded.
-        reader: In place of ``model``: a `SpanReader`, or the folder or id of a model to load.
+        model: What reads: the policy in training, the very object, or the folder or id of one to
+            load; None = only rules decide.
+        tokenizer: The policy's, or a `Detokenizer`. It decodes the token ids that a trainer trains
+            on, see `Guard`, and with a ``model`` that is an object it is the reader's as well. None
+            = a ``model`` that is loaded brings its own; without one, completions with ids are
+            rejected, unless an adapter decodes them with the trainer's tokenizer.
+        reader: In place of ``model``: a `SpanReader`, or the folder or id of a model to load. It
+            need not be the policy, so its tokenizer decodes nothing: give ``tokenizer`` for that.
         frozen: A second model that reads next to ``model`` and does not learn, see `SpanReader`.
         state: Folder for what is remembered of nodes, as for `same_weights`.
         policy: In place of ``POLICIES["different_weights"]``.
@@ -183,6 +188,8 @@ def different_weights(
     own = POLICIES["different_weights"]
     reads = _reader(model, tokenizer, reader, frozen)
     confirm = reads is not None
+    if reads is not None and model is not None and tokenizer is None:
+        tokenizer = reads.tokenizer
     return _guard(
         "different_weights",
         store,
@@ -195,6 +202,7 @@ def different_weights(
         RecurrenceVerifier(confirm=confirm, store=store),
         length_scaling=scaling,
         reader=reads,
+        tokenizer=tokenizer,
     )
 
 
@@ -204,6 +212,7 @@ def judged(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
+    tokenizer: Any = None,
     **options: Any,
 ) -> Guard:
     """A language model decides, behind screens, with the ledger.
@@ -213,6 +222,7 @@ def judged(
             knows the bundled task and nothing else.
         state, beside: As for `different_weights`.
         policy: In place of ``POLICIES["judged"]``.
+        tokenizer: As for `different_weights`.
         **options: Of `JudgeVerifier`.
 
     Raises:
@@ -220,11 +230,16 @@ def judged(
     """
     from grpo_guard.judge.verifier import JudgeVerifier
 
-    return _guard("judged", _store(state), policy, *beside, JudgeVerifier(backend, **options))
+    judge = JudgeVerifier(backend, **options)
+    return _guard("judged", _store(state), policy, *beside, judge, tokenizer=tokenizer)
 
 
 def failures_only(
-    *, policy: Policy | None = None, timeout: float | None = None, truncated: bool = True
+    *,
+    policy: Policy | None = None,
+    timeout: float | None = None,
+    truncated: bool = True,
+    tokenizer: Any = None,
 ) -> Guard:
     """For nodes that are trusted: a failure is not a zero. No defence: nothing is looked at.
 
@@ -238,6 +253,7 @@ def failures_only(
         timeout: Seconds that a call of the reward function may take, see `GraderFailures`.
         truncated: Whether a rollout that was cut off is a failure. False, as where reaching the
             limit is to be punished: it keeps its reward.
+        tokenizer: As for `different_weights`; None = ids are not looked at either.
 
     Raises:
         ValueError: ``timeout`` is out of range.
@@ -246,6 +262,7 @@ def failures_only(
         _Failures(truncated),
         policy=policy or POLICIES["failures_only"],
         failures=GraderFailures(timeout=timeout),
+        tokenizer=tokenizer,
     )
 
 
@@ -258,6 +275,7 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
 class _Failures(CompletionVerifier):
     name = "failures_only"
     judges_alone = True
+    reads_text = False
 
     def __init__(self, truncated: bool) -> None:
         self.truncated = truncated
@@ -278,6 +296,7 @@ def _guard(
     *verifiers: CompletionVerifier,
     length_scaling: LengthScaling | None = None,
     reader: SpanReader | None = None,
+    tokenizer: Any = None,
 ) -> Guard:
     """Verifiers behind the nodes' standing, with the ledger that it comes from."""
     ledger = store.ledger()
@@ -291,6 +310,7 @@ def _guard(
         policy=policy or POLICIES[name],
         ledger=ledger,
         length_scaling=length_scaling,
+        tokenizer=tokenizer,
     )
 
 
@@ -319,11 +339,10 @@ def _reader(
     from grpo_guard.reader.reader import SpanReader
 
     if isinstance(given, str | os.PathLike):
-        if tokenizer is not None:
-            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
         return SpanReader.from_pretrained(os.fspath(given), frozen=frozen)
     if not isinstance(given, SpanReader):
-        return SpanReader(given, tokenizer, frozen=frozen)
+        own = tokenizer.tokenizer if isinstance(tokenizer, Detokenizer) else tokenizer
+        return SpanReader(given, own, frozen=frozen)
     if frozen is not None:
         raise TypeError("frozen: expected None with a SpanReader, which takes its own")
     return given

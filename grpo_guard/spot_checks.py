@@ -139,6 +139,10 @@ class SpotCheck(Composed):
         return False
 
     @property
+    def compares_ids(self) -> bool:
+        return False  # of those that are not drawn it compares nothing
+
+    @property
     def smallest_p(self) -> float:
         """The smallest p-value that its member can give."""
         return smallest_p(self.member)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
@@ -41,12 +42,14 @@ class CompletionVerifier(ABC):
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
         judges_alone: A verdict depends on its own completion and no other. Such a verifier is shown
             a bounded amount of text a call, so that nobody's long texts time out the others'.
+        reads_text: A verdict depends on the text.
     """
 
     name: str = "verifier"
     needs: str | None = None
     timeout: float | None = 600.0
     judges_alone: bool = False
+    reads_text: bool = True
 
     @property
     def author_can_abstain(self) -> str | None:
@@ -64,6 +67,17 @@ class CompletionVerifier(ABC):
         Combinators leave such a verdict out; where every member steps aside, nobody has looked.
         """
         return False
+
+    @property
+    def compares_ids(self) -> bool:
+        """Whether it rejects every completion whose ids do not decode to its text. Where nothing
+        does, the text may be clean and the ids poisoned, so that `Guard` needs a tokenizer."""
+        return False
+
+    @property
+    def own_tokenizer(self) -> Any:
+        """The policy's tokenizer, where the verifier has it; else None."""
+        return None
 
     @abstractmethod
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -121,6 +135,7 @@ class Composed(CompletionVerifier):
                     f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
                 )
         self.members = members
+        self.reads_text = not members or any(member.reads_text for member in members)
 
     @property
     def author_can_abstain(self) -> str | None:
@@ -133,6 +148,15 @@ class Composed(CompletionVerifier):
     @property
     def joins(self) -> bool:
         return all(member.joins for member in self.members)
+
+    @property
+    def compares_ids(self) -> bool:
+        return bool(self.members) and all(member.compares_ids for member in self.members)
+
+    @property
+    def own_tokenizer(self) -> Any:
+        own = (member.own_tokenizer for member in self.members)
+        return next((tokenizer for tokenizer in own if tokenizer is not None), None)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return self.verify_each([batch])[0]
@@ -308,6 +332,10 @@ class AllOf(Ensemble):
         if self.alpha is None:
             return verdict
         return decided_by_p(verdict, self.alpha * self.shares[index])
+
+    @property
+    def compares_ids(self) -> bool:
+        return any(member.compares_ids for member in self.members)
 
     def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
         outcomes = {v.outcome for v in verdicts}

@@ -36,11 +36,7 @@ class GuardedEnv:
     @cached_property
     def _groups(self) -> GroupGuard:
         tokenizer: Any = self.tokenizer  # type: ignore[attr-defined]
-
-        def decode(ids: Any) -> str:
-            return str(tokenizer.decode(ids, skip_special_tokens=True))
-
-        return GroupGuard(self.guard, decode, vocabulary=len(tokenizer))
+        return GroupGuard(self.guard, tokenizer, vocabulary=len(tokenizer))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
         """Atropos's hook: a group, a list of groups, or None for what failed."""

@@ -7,19 +7,20 @@ leaves out gets the mean of those that stay, the trainer's mark for an advantage
 all but its last token; so the group's mean is what it is without it. One token has to stay: the
 bundled trainer raises on a micro-batch without any, and whoever writes poison fills micro-batches.
 
-Traps that are closed here: a mask is the *label* that the trainer learns, so one that names another
-token teaches what nobody judged; ids outside the vocabulary end the trainer even where they are
-masked; one score that is NaN is its whole group's. Scores are their sender's word: the guard judges
-completions, not graders. Where others wrote a row they may have written its prompt too, which then
-excuses nothing. Written against atroposlib 0.4.0.
+Traps that are closed here: special tokens are trained on and stand in no text; a mask is the
+*label* that the trainer learns, so one that names another token teaches what nobody judged; ids
+outside the vocabulary end the trainer even where they are masked; one score that is NaN is its
+whole group's. Scores are their sender's word: the guard judges completions, not graders. Where
+others wrote a row they may have written its prompt too, which then excuses nothing. Written against
+atroposlib 0.4.0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from grpo_guard.adapters.atropos.fields import (
     MASKED,
@@ -38,7 +39,9 @@ from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row, claimed
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
+from grpo_guard.adapters.transcript import spans_given
 from grpo_guard.completion import shown
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import mean_of_kept
@@ -46,7 +49,6 @@ from grpo_guard.verdict import Verdict, reject
 
 __all__ = ["GroupError", "GroupGuard", "group_size"]
 
-Decode: TypeAlias = Callable[[Sequence[int]], str]
 LARGEST_ALONE: Final = 1.0
 """Of a stranger's score in a group of one, which the bundled trainer takes as the advantage."""
 _CANNOT: Final = without_lengths("Atropos")
@@ -58,7 +60,8 @@ class GroupGuard:
 
     Args:
         guard: Verifier, policy and ledger.
-        decode: Ids to text, special tokens left out.
+        tokenizer: The policy's, or a `Detokenizer` with the special tokens that a turn may hold.
+            Rows of others that hold any but one closing token a turn are malformed.
         vocabulary: Ids are below it; None = not checked, for groups that one's own engine made.
         longest: Most tokens of a sequence; None = not checked.
         own: The groups are those of an environment of one's own, which may collect what others
@@ -73,7 +76,7 @@ class GroupGuard:
     """
 
     guard: Guard
-    decode: Decode
+    tokenizer: Any
     vocabulary: int | None = None
     longest: int | None = None
     own: bool = True
@@ -88,6 +91,7 @@ class GroupGuard:
             )
         policy = chosen_policy(self.guard.policy, "Atropos", _CANNOT)
         object.__setattr__(self, "guard", self.guard.under(policy))
+        object.__setattr__(self, "tokenizer", Detokenizer.of(self.tokenizer))
 
     def settle(
         self, group: Group, *, round: int | None = None, node: str | None = None
@@ -104,8 +108,8 @@ class GroupGuard:
             AbstainError: as the policy has it.
         """
         size = group_size(group, self.temperatures)
-        problems = [self._problem(group, i) for i in range(size)]
         nodes = [self._node(group, i, node) for i in range(size)]
+        problems = [self._problem(group, i, nodes[i]) for i in range(size)]
         turns = [
             (i, row)
             for i, problem in enumerate(problems)
@@ -134,7 +138,11 @@ class GroupGuard:
             return node
         return claimed(of_row(group.get("overrides"), i), "node")
 
-    def _problem(self, group: Group, i: int) -> str | None:
+    def _drawn_here(self, node: Any) -> bool:
+        """Whether this environment's own engine drew a row, whose special tokens are no attack."""
+        return self.own and node is None
+
+    def _problem(self, group: Group, i: int, node: Any) -> str | None:
         """Why a row cannot be what it says; None where it can."""
         tokens, masks = group["tokens"][i], group["masks"][i]
         if not isinstance(tokens, list | tuple) or len(tokens) < 2:
@@ -150,6 +158,9 @@ class GroupGuard:
             type(m) is int and m in (MASKED, token) for m, token in zip(masks, tokens, strict=True)
         ):
             return f"masks: expected {MASKED} or the token's own id, got another token's"
+        given = spans_given([mask != MASKED for mask in masks], len(tokens))
+        if not self._drawn_here(node) and (problem := self.tokenizer.problem(tokens, given)):
+            return f"tokens: {problem}"
         return problem_of_row(group, i, self.temperatures)
 
     def _rows(
@@ -160,12 +171,13 @@ class GroupGuard:
         return rows_from_ids(
             ids,
             [mask != MASKED for mask in masks],
-            self.decode,
+            self.tokenizer,
+            own=self._drawn_here(node),
             log_probs=None if problem else of_row(group.get("inference_logprobs"), i),
             finish_reason=claimed(own, "finish_reason"),
             malformed=problem,
             node=node,
-            prompt_trusted=self.trusts_prompts or (self.own and node is None),
+            prompt_trusted=self.trusts_prompts or self._drawn_here(node),
             round=round,
             slot=i,
         )

@@ -275,7 +275,7 @@ def main(
     own = AutoTokenizer.from_pretrained(tokenizer)
     groups = GroupGuard(
         GuardConfig.from_yaml(guard).build(),
-        lambda ids: str(own.decode(ids, skip_special_tokens=True)),
+        own,
         vocabulary=len(own),
         longest=longest,
         trusts_prompts=trust_prompts,

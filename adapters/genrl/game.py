@@ -236,13 +236,13 @@ class GuardedGame:
         """One review of all; what GenRL may get is remembered for its rewards."""
         ours = {prompt_key(tree.prompt) for tree in trees if tree.agent in self._own}
         rows = [self._rows(replace(t, asked=prompt_key(t.prompt) in ours)) for t in trees]
-        batch, given = parts_of([row for of_tree in rows for row in of_tree])
+        batch, given, decoded = parts_of([row for of_tree in rows for row in of_tree])
         if self.guard.identity is not None:
             # A tree comes in whole or not at all, so it takes its signer's places so: a copy with
             # one completion spoilt would keep the signer's own tree outside.
             places = [i for i, of_tree in enumerate(rows) for _ in of_tree]
             batch, given = self.guard.identity.admit(batch, given, together=places)
-        whole = self.guard.review(batch, given)
+        whole = self.guard.review(batch, given, decoded)
         self._log(whole.metrics)
         found, at = [], 0
         for tree, of_tree in zip(trees, rows, strict=True):
@@ -257,7 +257,7 @@ class GuardedGame:
         if tree.agent not in self._own:
             return rows
         given = None if self.review_own else accept("own")
-        return [Row(self._sealed(row.completion), row.given or given) for row in rows]
+        return [Row(self._sealed(row.completion), row.given or given, row.decoded) for row in rows]
 
     def _sealed(self, completion: Completion) -> Completion:
         """In an envelope of this node's, where the guard asks for them."""

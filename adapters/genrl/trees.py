@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from grpo_guard.adapters.received import Row, Unread, integer_from, read, received, special_ids
+from grpo_guard.adapters.received import Row, Unread, integer_from, read, received
 from grpo_guard.completion import MAX_NAME, shown
+from grpo_guard.detokenizer import special_ids
 
 CLAIMS: Final = "grpo_guard"
 """The key of a payload's metadata under which a node says how its completions came about."""
@@ -81,6 +82,7 @@ class Tree:
             received(
                 self.prompt,
                 text,
+                decoded=True,  # the trainer encodes the text, and ids are a claim for verifiers
                 completion_ids=read(_ids_of, claims.get("completion_ids"), slot),
                 prompt_trusted=self.asked,
                 metadata={} if envelope is None else {"envelope": envelope},

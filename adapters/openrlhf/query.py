@@ -11,29 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-# Tokens that end a turn. Others at the end, say <|im_start|>, are the author's.
-ENDS: Final = (
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|end_of_turn|>",
-    "<|endofturn|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<|role_end|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<eos>",
-    "</s>",
-    "<｜end▁of▁sentence｜>",
-    "<|end_of_sentence|>",
-    "[|endofturn|]",
-    "[EOS]",
-)
+from grpo_guard.detokenizer import ENDS
+
 # Of a prompt without its beginning: how much of the query must stand in it to be believed.
 LEAST_OVERLAP: Final = 32
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
-from grpo_guard.adapters.openrlhf.query import ENDS
 from grpo_guard.adapters.plain_numbers import LOG_PROBS, number_from
-from grpo_guard.adapters.received import Row, received, special_ids
+from grpo_guard.adapters.received import Row, received
 from grpo_guard.adapters.transcript import spans_given, transcript
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import Given
 from grpo_guard.verdict import Verdict
 
@@ -66,7 +66,8 @@ class Rollout:
         return turns[0][0], max(end for _, end in turns)
 
     def texts(self, tokenizer: Any) -> Texts:
-        """The prompt, and the turns as one text without special tokens.
+        """The prompt, and the turns as one text; of a response with a ``node`` with all special
+        tokens but one that closes a turn.
 
         Args:
             tokenizer: The policy's, or a processor that has it.
@@ -76,16 +77,14 @@ class Rollout:
         for a, b in self.turns:
             mask[a - start : b - start] = [1] * (b - a)
         said, given = transcript(
-            end - start,
+            Detokenizer.of(tokenizer),
+            [operator.index(token) for token in self.ids[start:end]],
             spans_given(mask, end - start),
-            lambda a, b, special: _text(
-                tokenizer, self.ids[start + a : start + b], special=special
-            ),
             theirs=self.response.get("node") is not None,  # also where no name can be read
         )
         asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None
         if asked is None:
-            asked = _text(tokenizer, self.ids[:start], special=True)
+            asked = Detokenizer.of(tokenizer).raw(self.ids[:start])
         return asked, said, given
 
     @property
@@ -119,6 +118,7 @@ class Rollout:
             group=group,
             slot=slot,
             reference=response.get("label"),
+            decoded=True,
             finish_reason=None if truncated is None else "length" if truncated else "stop",
             sampler_logprobs=self._log_probs(start, end),
             malformed=self.problem,
@@ -187,14 +187,6 @@ def number(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def _text(tokenizer: Any, ids: Sequence[int], *, special: bool = False) -> str:
-    return str(
-        tokenizer.decode(
-            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
-        )
-    )
-
-
 def believed(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
@@ -224,7 +216,7 @@ def put_right(
         tokenizer: The policy's, or a processor that has it.
         limit: Tokens that the trainer keeps. No honest sampler goes on behind them, and millions
             would hold up everybody whom this engine serves.
-        special: Ids of special tokens that a turn may hold.
+        special: Ids of special tokens that a turn may hold, and then shows.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     _require_readable(response)
@@ -237,9 +229,12 @@ def put_right(
     if problem is None and log_probs is not claimed:
         problem = "log-probs that are none"
     if problem is None and theirs:
-        hidden = special_ids(tokenizer) - set(special)
+        mask = [0] * len(ids)
         for start, end in response["action_ranges"]:
-            problem = problem or _smuggled(ids[max(0, start) : end], hidden, tokenizer)
+            mask[start:end] = [1] * len(mask[start:end])
+        plain = [operator.index(token) for token in ids]
+        detokenizer = Detokenizer.of(tokenizer, special=special)
+        problem = detokenizer.problem(plain, spans_given(mask, len(plain)))
     if problem is None:
         return response, None
     return {**response, "observation_tokens": ids, "rollout_log_probs": log_probs}, problem
@@ -282,15 +277,3 @@ def _log_probs(given: Any, length: int) -> Any:
         return [0.0] * length
     found = [number_from(value, *LOG_PROBS) for value in plain]
     return given if None not in found else [0.0 if number is None else number for number in found]
-
-
-def _smuggled(turn: Sequence[int], hidden: Collection[int], tokenizer: Any) -> str | None:
-    """What is wrong with a turn that holds more special tokens than the one that ends it."""
-    for place, token in enumerate(turn):
-        if token in hidden and not (place == len(turn) - 1 and _ends(token, tokenizer)):
-            return f"special token {token} at place {place} of a turn"
-    return None
-
-
-def _ends(token: int, tokenizer: Any) -> bool:
-    return token == tokenizer.eos_token_id or tokenizer.decode([token]) in ENDS

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
-from grpo_guard.adapters.transcript import mask_from, spans_given, transcript
+from grpo_guard.adapters.transcript import mask_from, masked_in, spans_given, transcript
+from grpo_guard.detokenizer import Detokenizer, special_ids
+from grpo_guard.given import Given
 from grpo_guard.identity.envelope import ENVELOPE
 from grpo_guard.identity.gate import ADMITTED
 from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
@@ -49,6 +51,9 @@ def rows_from(
     The mask of a row with a node, or of a peer whom nobody knows, is its sender's claim, whoever
     trains by it.
 
+    The text of a row with a node is decoded from its ids, with all special tokens but one that
+    closes it; ids that this would not show are malformed. Without the tokenizer the guard does so.
+
     Args:
         kwargs: As TRL calls a reward function.
         tokenizer: The trainer's; None = not known, messages are taken as they are.
@@ -69,14 +74,22 @@ def rows_from(
     # Of `peer_rollouts` alone; a row of its without a node is no word of the trainer's, either.
     from_peers = bool(_present(kwargs, n, MALFORMED))
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
+    # `peer_rollouts` has let only those special tokens through that it may.
+    special = special_ids(tokenizer) if from_peers and tokenizer is not None else ()
+    theirs_in = tokenizer and Detokenizer.of(tokenizer, special=special, ends=ends)
     batch: list[Row] = []
     for i, said in enumerate(kwargs["completions"]):
         row_ids, theirs = None if ids is None else ids[i], from_peers or nodes[i] is not None
-        text, given = _text_and_given(said, row_ids, masks[i], tokenizer, theirs)
+        # What its sender chose is read off its ids, of which TRL's own text leaves things out.
+        detokenizer = theirs_in if theirs and row_ids is not None else None
+        text, given = _text_and_given(said, row_ids, masks[i], detokenizer, tokenizer)
         row = received(
             prompts[i],
             text,
             malformed=malformed[i],
+            detokenizer=detokenizer,
+            # What `peer_rollouts` let through TRL's own text shows, where nobody has the tokenizer.
+            decoded=from_peers or not theirs,
             given=given,
             completion_ids=row_ids,
             prompt_ids=prompt_ids[i],  # without them the verifier tokenises the prompt itself
@@ -115,15 +128,23 @@ def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:
     return placed
 
 
-def _text_and_given(said: Any, ids: Any, mask: Any, tokenizer: Any, theirs: bool) -> Any:
-    """What a row says, and what of it tools said; of several turns all that its tokens are."""
-    if mask is None or ids is None:
+def _text_and_given(
+    said: Any, ids: Any, mask: Any, theirs_in: Detokenizer | None, tokenizer: Any
+) -> Any:
+    """What a row says, and what of it tools said; of several turns all that its tokens are.
+
+    Of another node's row only which tokens are tools': `received` reads the text off its ids.
+    """
+    drawn = None if mask is None or ids is None else read(lambda: mask_from(mask, len(ids)))
+    if not isinstance(drawn, list | None):
+        return drawn, None  # what is no mask is no text either, so that its row is malformed
+    whole = drawn is None or 0 not in drawn
+    if theirs_in is not None:
+        given = None if whole else read(masked_in, drawn, len(ids))
+        return ("", given) if isinstance(given, Given | None) else (given, None)
+    if whole:
         return read(_text, said, ids, tokenizer), None
-    drawn = read(lambda: mask_from(mask, len(ids)))
-    if isinstance(drawn, list) and 0 not in drawn:
-        return read(_text, said, ids, tokenizer), None
-    # What cannot be read as a mask is no text either, so that its row is malformed.
-    several = read(_turns, ids, drawn, tokenizer, theirs) if isinstance(drawn, list) else drawn
+    several = read(_turns, ids, drawn, tokenizer)
     return several if isinstance(several, tuple) else (several, None)
 
 
@@ -194,11 +215,9 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
     return "".join(parts)
 
 
-def _turns(ids: Any, mask: Any, tokenizer: Any, theirs: bool) -> Any:
-    def decode(start: int, end: int, special: bool) -> str:
-        return str(tokenizer.decode(ids[start:end], skip_special_tokens=not special))
-
-    return transcript(len(ids), spans_given(mask, len(ids)), decode, theirs=theirs)
+def _turns(ids: Any, mask: Any, tokenizer: Any) -> Any:
+    given = spans_given(mask, len(ids))
+    return transcript(Detokenizer.of(tokenizer), ids, given, theirs=False)
 
 
 def _called(calls: Any) -> list[str]:

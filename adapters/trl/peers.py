@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_guard.adapters.received import received, special_ids
+from grpo_guard.adapters.received import received
 from grpo_guard.adapters.trl.batch import (
     AUTHENTICATED,
     MALFORMED,
@@ -33,6 +33,7 @@ from grpo_guard.adapters.trl.batch import (
     tokenizer_of,
 )
 from grpo_guard.completion import Completion
+from grpo_guard.detokenizer import special_ids
 from grpo_guard.framework import FrameworkError
 from grpo_guard.given import Given, Span, between
 from grpo_guard.identity.gate import is_admitted
@@ -123,7 +124,7 @@ def peer_rollouts(
     allowed = _Allowed(
         vocabulary=_vocabulary(trainer.accelerator.unwrap_model(trainer.model).config, tokenizer),
         longest=int(trainer.max_completion_length),
-        hidden=frozenset(special_ids(tokenizer) - set(special)),
+        hidden=frozenset(special_ids(tokenizer) - set(special)) | ends_of(trainer),
         ends=ends_of(trainer),
     )
     rows = [_read(one, tokenizer, allowed) for one in sent]

@@ -17,7 +17,8 @@ from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, as_malformed, claimed, received
 from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.completion import Completion
-from grpo_guard.given import MAX_SPANS, Given, Span
+from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.given import MAX_SPANS
 from grpo_guard.verdict import Cause, Verdict, abstain, reject
 
 # Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
@@ -85,6 +86,10 @@ def rows_from(
 ) -> list[Row]:
     """All that a trajectory trains on, in order.
 
+    verl trains on every token of a response, those behind an EOS as well, and the text that a
+    reward function sees leaves special tokens out. So another node's ids that hold any but one
+    closing token a turn are malformed.
+
     Args:
         data: DataProto of a reward worker.
         tokenizer: The policy's.
@@ -95,6 +100,7 @@ def rows_from(
     """
     told = told_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")
+    detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
@@ -119,9 +125,11 @@ def rows_from(
         if told is not None and told.unusable:
             wrong = wrong or as_malformed("log-probs that are none")
         own_prompt = bool(first.prompt) and not i
+        if wrong is None and theirs and (problem := detokenizer.problem(ids, given)):
+            wrong = as_malformed(problem)
         if len(given) > MAX_SPANS:
             given, wrong = (), as_malformed(f"{len(given)} turns, where {MAX_SPANS} are looked at")
-        text, among = _turns(tokenizer, ids, given, theirs)
+        text, among = transcript(detokenizer, ids, given, theirs=theirs)
         completion = replace(
             first,
             prompt=first.prompt if own_prompt else tokenizer.decode(prompt_ids),
@@ -135,7 +143,7 @@ def rows_from(
             group=first.group if i == len(data) - 1 else f"{first.group}/{i}",
             finish_reason=finish,
         )
-        rows.append(Row(_with_log_probs(completion, log_probs), wrong))
+        rows.append(Row(_with_log_probs(completion, log_probs), wrong, decoded=True))
     return rows
 
 
@@ -148,24 +156,6 @@ def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
         return prompts[:prompt].tolist(), responses[:response].tolist()
     mask, width = batch["attention_mask"][i].bool(), len(prompts)
     return prompts[mask[:width]].tolist(), responses[mask[width:]].tolist()
-
-
-def _turns(
-    tokenizer: Any, ids: Sequence[int], given: Sequence[Span], theirs: bool
-) -> tuple[str, Given]:
-    """What verifiers read; of a peer's turns with all special tokens but an EOS at their end.
-
-    They train like any other, and the text that a reward function sees leaves them out.
-    """
-
-    def decode(start: int, end: int, special: bool) -> str:
-        turn = ids[start:end]
-        if not theirs:
-            return str(tokenizer.decode(turn, skip_special_tokens=True))
-        ends = not special and list(turn[-1:]) == [tokenizer.eos_token_id]
-        return str(tokenizer.decode(turn[:-1] if ends else turn))
-
-    return transcript(len(ids), given, decode, theirs=theirs)
 
 
 def _unread(rejects: bool) -> Verdict:

@@ -84,9 +84,10 @@ COUNTED: Final = Policy(max_abstain_rate=1.0)
 rejection costs is the swarm's own setting."""
 
 
-def counting(verifier: CompletionVerifier) -> Guard:
-    """A verifier by itself, whose abstentions are counted."""
-    return Guard(verifier, policy=COUNTED)
+def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
+    """A verifier by itself, whose abstentions are counted; ``tokenizer`` reads ids for it."""
+    own = None if verifier.compares_ids else tokenizer
+    return Guard(verifier, policy=COUNTED, tokenizer=own)
 
 
 class ByRound(CompletionVerifier):

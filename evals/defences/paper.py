@@ -48,6 +48,7 @@ class PaperLogitVerifier(CompletionVerifier):
     """
 
     name = "paper_logit"
+    reads_text = False
 
     def __init__(self, model: Any, *, k: int = 50) -> None:
         self.model, self.k = model, k

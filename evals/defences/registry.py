@@ -62,7 +62,8 @@ def _alone(name: str) -> Defence:
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
         looks = name in _OF_WEIGHTS
-        return VerifierGuard(counting(of_weights(name, peer, ground) if looks else kind()))
+        verifier = of_weights(name, peer, ground) if looks else kind()
+        return VerifierGuard(counting(verifier, peer.tokenizer))
 
     return Defence(name, build)
 
@@ -97,14 +98,16 @@ def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
     """The preset for different weights."""
     return VerifierGuard(
         presets.different_weights(
-            state=emptied(ground.folder), policy=replace(COUNTED, on_long="scale")
+            state=emptied(ground.folder),
+            policy=replace(COUNTED, on_long="scale"),
+            tokenizer=peer.tokenizer,
         )
     )
 
 
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
     """What builds a guard of one verifier."""
-    return lambda peer, ground: VerifierGuard(counting(make(peer, ground)))
+    return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
 
 
 def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:

@@ -133,7 +133,10 @@ def guards() -> dict[str, tuple[Guard, bool]]:
             Guard(bound(TailProbabilityVerifier), environment=calculator.answer),
             True,
         ),
-        "text rules, environment": (Guard(text, environment=calculator.answer), True),
+        "text rules, environment": (
+            Guard(text, environment=calculator.answer, tokenizer=tokenizer),
+            True,
+        ),
         "log-probs, the mask believed": (Guard(bound(LogProbBoundVerifier)), True),
         "log-probs, nothing believed": (Guard(bound(LogProbBoundVerifier)), False),
     }

@@ -91,11 +91,14 @@ class TimedGuard(Guard):
     seconds = cpu = 0.0
 
     def review(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+        self,
+        batch: Sequence[Completion],
+        given: Sequence[Verdict | None] | None = None,
+        decoded: Sequence[bool] | None = None,
     ) -> Review:
         """As `Guard.review`, with the time it took."""
         wall, cpu = time.perf_counter(), time.process_time()
-        review = super().review(batch, given)
+        review = super().review(batch, given, decoded)
         self.seconds += time.perf_counter() - wall
         self.cpu += time.process_time() - cpu
         return review

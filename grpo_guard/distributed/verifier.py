@@ -121,6 +121,10 @@ class RayVerifier(Composed):
         return self._pool.workers
 
     @property
+    def compares_ids(self) -> bool:
+        return super().compares_ids if self.members else self._described.compares_ids
+
+    @property
     def author_can_abstain(self) -> str | None:
         return (
             f"a text on which every worker dies or hangs makes {self.name} abstain, also where "

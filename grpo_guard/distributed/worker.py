@@ -31,6 +31,7 @@ class Described:
         compares: Why it cannot be shown parts of a batch as a whole; None = it can.
         names: Whose verdicts a `Reading` holds, in order: the verifier's own where it compares
             nothing, else those of its rules that read each completion alone.
+        compares_ids: As of the verifier.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Described:
     smallest_p: float
     compares: str | None
     names: tuple[str, ...]
+    compares_ids: bool = False
 
 
 def readers(verifier: CompletionVerifier) -> list[Rule]:
@@ -100,7 +102,7 @@ class Worker:
         self._asked = [one] if why is None else [rule.reading for rule in rules]
         return Described(
             one.name, one.needs, one.author_can_abstain, one.steps_aside, smallest_p(one),
-            why, tuple(each.name for each in self._asked),
+            why, tuple(each.name for each in self._asked), one.compares_ids,
         )  # fmt: skip
 
     def read(self, part: Sequence[Completion]) -> list[Reading]:

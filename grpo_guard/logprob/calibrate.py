@@ -191,7 +191,6 @@ def _encoded(verifier: LogProbVerifier, index: int, completion: Completion) -> E
 def _drift(completion: Completion, stats: TokenStats, index: int) -> Floats:
     if completion.sampler_logprobs is None:
         return np.zeros(0)
-    # Padding behind the end was dropped from the ids, and so from the statistics.
     difference: Floats = np.array(completion.sampler_logprobs[: len(stats)]) - stats.logprob
     if not np.isfinite(difference).all():
         raise CalibrationError("sampler_logprobs: expected finite numbers", index)

@@ -6,21 +6,18 @@ that the reward sees, stop at EOS, and follow the prompt that was asked, not one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from grpo_guard.completion import Completion
+from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import Given, Span, between, stretches
-from grpo_guard.logprob.encoded import Encoded, EncodeError
+from grpo_guard.logprob.encoded import Encoded, EncodeError, encode_batch, memory_without_limit
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
+from grpo_guard.verdict import Cause
 
 __all__ = ["EncodeError", "Encoded", "Encoder", "encode_batch", "memory_without_limit"]
-
-# Trainers pad a batch to its longest completion, to the declared length, or on to a multiple of
-# some power of two; what is longer than the limit by more than this was never an honest batch's.
-PADDING = 1024
 
 
 class Encoder:
@@ -34,6 +31,8 @@ class Encoder:
         trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
         require_ids: Reject completions without ids as malformed.
         check_text: Compare the text with the decoded ids.
+        check_end: Reject ids that stop with neither an EOS nor the declared length.
+        special: Ids of special tokens that a completion may hold.
         chat_template_kwargs: Passed to ``apply_chat_template`` for prompts that are messages.
     """
 
@@ -47,6 +46,8 @@ class Encoder:
         trust_prompt_ids: bool = False,
         require_ids: bool = False,
         check_text: bool = True,
+        check_end: bool = True,
+        special: Collection[int] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -54,7 +55,7 @@ class Encoder:
         self.window = window
         self.trust_prompt_ids = trust_prompt_ids
         self.require_ids = require_ids
-        self.check_text = check_text
+        self.check_text, self.check_end = check_text, check_end
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
         self._last_prompt: tuple[str | None, list[tuple[int, ...]]] = (None, [])
         vocabulary = tokenizer.get_vocab()
@@ -64,6 +65,7 @@ class Encoder:
             sampling.eos_token_ids
             or ([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])
         )
+        self.detokenizer = Detokenizer(tokenizer, special=special, ends=self.eos_ids)
 
     def encode(self, completion: Completion) -> Encoded:
         """Token ids of prompt and completion.
@@ -94,6 +96,8 @@ class Encoder:
                 f"prompt and completion have {len(prompt_ids) + len(ids)} tokens, "
                 f"the model's window {self.window}",
             )
+        if self.check_end and not from_text:
+            self._require_end(completion.finish_reason, len(prompt_ids), ids, given)
         return Encoded(prompt_ids, ids, from_text, given=given, author=completion.node)
 
     def char_span(
@@ -153,7 +157,12 @@ class Encoder:
             raise EncodeError(Cause.MALFORMED, "the text has no tokens")
         # The text may spell a token that was added to the tokenizer and not to the model.
         self._require_known("text", ids)
-        return self._of_declared_length(*self._until_eos(ids, given), retokenised=True)
+        # A text shows its special tokens, so that only what stands behind an EOS is smuggled.
+        for start, end in between(given, len(ids)):
+            if not self.eos_ids.isdisjoint(ids[start : max(start, end - 1)]):
+                raise EncodeError(Cause.MALFORMED, "the text goes on after the end of the sequence")
+        self._require_declared_length(ids, given, retokenised=True)
+        return ids, given
 
     def _tokens(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -167,20 +176,13 @@ class Encoder:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
         limits = [n for n in (self.window, self.sampling.max_new_tokens) if n is not None]
         drawn = len(ids) - sum(end - start for start, end in given)
-        if limits and drawn > max(limits) + PADDING:  # before anything looks at each of them
+        if limits and drawn > max(limits):  # before anything looks at each of them
             raise EncodeError(
                 Cause.OVERLONG, f"{drawn} completion_ids, where {max(limits)} tokens are possible"
             )
         self._require_known("completion_ids", ids)
-        pad = self.tokenizer.pad_token_id
-        if pad not in self.eos_ids:
-            # The end first, then one slice: a slice per pad would take hours for a million of them,
-            # and with the time-out one node would switch the check off for the whole batch.
-            end, least = len(ids), max(1, given[-1][1] if given else 0)
-            while end > least and ids[end - 1] == pad:
-                end -= 1
-            ids = ids[:end]
-        ids, given = self._of_declared_length(*self._until_eos(ids, given), retokenised=False)
+        self._require_shown(ids, given)
+        self._require_declared_length(ids, given, retokenised=False)
         # The reward reads the text, the update trains the ids: if they could differ, one would
         # carry the answer and the other the poison. And spans that differ would have a rule skip
         # the poison as a tool's words and the update train on it.
@@ -216,6 +218,7 @@ class Encoder:
         """The texts that honest engines and trainers make of ids, the usual one first."""
         for skip in (True, False):
             yield self._decode(ids, skip)
+        yield self.detokenizer.shown(ids)
         if (
             ids[-1:] and ids[-1] in self.eos_ids
         ):  # engines leave an EOS out also where it is no special token
@@ -223,9 +226,9 @@ class Encoder:
         # With the tokenizer's own cleaning of spaces, as TRL decodes.
         yield self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
-    def _of_declared_length(
+    def _require_declared_length(
         self, ids: tuple[int, ...], given: tuple[Span, ...], *, retokenised: bool
-    ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
+    ) -> None:
         if self.window is not None and len(ids) > self.window:
             raise EncodeError(
                 Cause.OVERLONG, f"{len(ids)} tokens where the model's window is {self.window}"
@@ -237,26 +240,35 @@ class Encoder:
             raise EncodeError(
                 Cause.OVERLONG, f"{drawn} tokens where {limit} were declared (max_new_tokens)"
             )
-        return ids, given
 
-    def _until_eos(
-        self, ids: tuple[int, ...], given: tuple[Span, ...]
-    ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
-        """Drop padding behind the first EOS; anything else behind it is smuggled.
+    def _require_shown(self, ids: tuple[int, ...], given: tuple[Span, ...]) -> None:
+        """Refuse ids that no text shows: trainers train on special tokens inside an answer, on
+        padding, and on whatever stands behind an EOS, unless they mask it themselves."""
+        if problem := self.detokenizer.problem(ids, given):
+            raise EncodeError(
+                Cause.MALFORMED,
+                f"completion_ids: {problem}. If the policy answers in special tokens, pass "
+                "special=; cut your own padding off",
+            )
 
-        An EOS that ends a turn has behind it what the turn is answered with.
-        """
-        answers = {start for start, _ in given}
-        for start, end in between(given, len(ids)):
-            for i in range(start, end):
-                if ids[i] in self.eos_ids and i + 1 not in answers:
-                    padding = self.eos_ids | {self.tokenizer.pad_token_id}
-                    if not padding.issuperset(ids[i + 1 :]):
-                        raise EncodeError(
-                            Cause.MALFORMED, f"tokens after the end of the sequence (token {i})"
-                        )
-                    return ids[: i + 1], tuple(span for span in given if span[1] <= i + 1)
-        return ids, given
+    def _require_end(
+        self, finish: str | None, prompt: int, ids: tuple[int, ...], given: tuple[Span, ...]
+    ) -> None:
+        """To stop is sampled, too: without an EOS only a limit can have ended the last turn."""
+        limit = self.sampling.max_new_tokens
+        told = bool(given) and given[-1][1] == len(ids)
+        drawn = len(ids) - sum(end - start for start, end in given)
+        cut = limit in (drawn, len(ids)) or prompt + len(ids) == self.window
+        # Where no limit is declared, nobody knows where it was, but a claimed "stop" was none.
+        unknown = limit is None and finish != "stop"
+        if ids[-1] not in self.eos_ids and not (told or cut or unknown):
+            raise EncodeError(
+                Cause.MALFORMED,
+                f"{len(ids)} tokens that do not end with EOS, where max_new_tokens is "
+                f"{limit or 'not declared'}: cut short, or sent without the EOS. If the declared "
+                "sampler has stop strings, pass check_end=False",
+                "cut_short",
+            )
 
     def _prompt_ids(self, completion: Completion) -> tuple[int, ...]:
         given = completion.prompt_ids
@@ -366,30 +378,3 @@ def _require_utf8(name: str, text: str) -> None:
         raise EncodeError(
             Cause.MALFORMED, f"{name}: not valid Unicode at character {error.start}"
         ) from None
-
-
-def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
-    """`CompletionVerifier.author_can_abstain` of a verifier that scores so many tokens at most."""
-    if max_new_tokens is not None:
-        return None  # whoever declares a length has the memory for it
-    return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"
-
-
-def encode_batch(
-    verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
-) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """By place in the batch: what can be scored, and the verdicts on all else.
-
-    Args:
-        verifier: Name for the verdicts.
-        encode: Raises `EncodeError` for what cannot be scored; its cause says whose doing it is.
-        batch: Any completions.
-    """
-    encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
-    for i, completion in enumerate(batch):
-        try:
-            encoded[i] = encode(completion)
-        except EncodeError as error:
-            blame = reject if error.cause in AUTHOR_CAUSES else abstain
-            verdicts[i] = blame(verifier, error.cause, findings=(Finding(error.kind, str(error)),))
-    return encoded, verdicts

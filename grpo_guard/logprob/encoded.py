@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_guard.completion import Completion
 from grpo_guard.given import Span
-from grpo_guard.verdict import Cause
+from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
 
 
 class EncodeError(Exception):
@@ -71,3 +73,30 @@ class Encoded:
             return start, end
         places = self.places
         return int(places[start]), int(places[end - 1]) + 1
+
+
+def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
+    """`CompletionVerifier.author_can_abstain` of a verifier that scores so many tokens at most."""
+    if max_new_tokens is not None:
+        return None  # whoever declares a length has the memory for it
+    return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"
+
+
+def encode_batch(
+    verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
+) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
+    """By place in the batch: what can be scored, and the verdicts on all else.
+
+    Args:
+        verifier: Name for the verdicts.
+        encode: Raises `EncodeError` for what cannot be scored; its cause says whose doing it is.
+        batch: Any completions.
+    """
+    encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
+    for i, completion in enumerate(batch):
+        try:
+            encoded[i] = encode(completion)
+        except EncodeError as error:
+            blame = reject if error.cause in AUTHOR_CAUSES else abstain
+            verdicts[i] = blame(verifier, error.cause, findings=(Finding(error.kind, str(error)),))
+    return encoded, verdicts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -67,6 +67,10 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             otherwise an attacker leaves them out and is judged under the looser profile.
         check_text: Compare the text with the decoded ids. Off only where your own trainer renders
             the text from ids that it has itself.
+        check_end: Reject ids that end neither with an EOS nor at ``max_new_tokens``: the declared
+            sampler cannot have stopped there. Off only where it has stop strings.
+        special: Ids of special tokens that a completion may hold, for policies that think or call
+            tools in such; any others but one closing EOS are malformed.
         chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
         memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
         threads: Of a CPU, at most; only with ``model``. None = torch's own number.
@@ -98,6 +102,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         trust_prompt_ids: bool = False,
         require_ids: bool = False,
         check_text: bool = True,
+        check_end: bool = True,
+        special: Collection[int] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
         memory_budget: int | None = None,
         threads: int | None = None,
@@ -130,6 +136,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             trust_prompt_ids=trust_prompt_ids,
             require_ids=require_ids,
             check_text=check_text,
+            check_end=check_end,
+            special=special,
             chat_template_kwargs=chat_template_kwargs,
         )
 
@@ -149,6 +157,15 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     @property
     def joins(self) -> bool:
         return True
+
+    @property
+    def compares_ids(self) -> bool:
+        """Also with ``check_text=False``, by which you vouch for the text."""
+        return True
+
+    @property
+    def own_tokenizer(self) -> Any:
+        return self.encoder.tokenizer
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return self.verify_each([batch])[0]

@@ -34,6 +34,7 @@ class StandingVerifier(CompletionVerifier):
 
     name = STANDING_VERIFIER
     judges_alone = True
+    reads_text = False
 
     def __init__(
         self, ledger: EvidenceLedger, *, reject_soft: bool = False, last_known: bool = False

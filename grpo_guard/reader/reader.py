@@ -49,6 +49,9 @@ class SpanReader:
         context: Tokens before a span that are read.
         memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
 
+    Attributes:
+        tokenizer: As given, or as loaded with the model.
+
     Raises:
         ValueError: an argument is out of range, or not exactly one of model and scorer.
         TypeError: the tokenizer is missing or cannot say where its tokens lie.
@@ -70,6 +73,7 @@ class SpanReader:
     ) -> None:
         if tokenizer is None:
             raise TypeError("tokenizer: expected the reader's tokenizer, got None")
+        self.tokenizer = tokenizer
         scorers = [scorer_of(model, scorer, memory_budget)]
         if frozen is not None:
             scorers.append(scorer_of(frozen, None, memory_budget))

@@ -106,6 +106,10 @@ class RemoteVerifier(CompletionVerifier):
     def steps_aside(self) -> bool:
         return True
 
+    @property
+    def compares_ids(self) -> bool:
+        return True  # the guard that answers does, or refuses ids
+
     def check(self) -> None:
         """Find out whether the server is there and takes the token.
 

@@ -9,8 +9,9 @@ from grpo_guard.adapters.atropos.groups import GroupGuard
 WORDS = {i + 3: text for i, text in enumerate(TEXTS)}
 
 
-def decode(ids):
-    return "".join(WORDS.get(token, "") for token in ids)
+class Tokenizer:
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join(WORDS.get(token, "") for token in ids)
 
 
 def advantages(folder, guard, scaled):
@@ -23,7 +24,7 @@ def advantages(folder, guard, scaled):
             "scores": [reward_of(TEXTS[i]) for i in rows],
             "overrides": None,
         }
-        groups.append(group if guard is None else GroupGuard(guard, decode).settle(group)[0])
+        groups.append(group if guard is None else GroupGuard(guard, Tokenizer()).settle(group)[0])
     found = pad_data_to_good_offset({"batch": groups}, len(TEXTS), False)[2]
     return [value for batch in found for value in batch.flatten().tolist()]
 

@@ -6,18 +6,21 @@ model of them that stands there.
 
 import prime_rl_parts as parts
 import verifiers.v1 as vf
+from characters import Characters
 from same_rows import SIZE, TEXTS, print_advantages, reward_of
 
+from grpo_guard import Guard
 from grpo_guard.adapters.prime_rl import GuardedScoring
 
+WORDS = Characters()
 TASK = vf.Task(vf.TaskData(idx=0, prompt="2+2?"))
 
 
 def trace(text):
     recorded = vf.TraceTask(type="Sums", data=TASK.data, key=TASK.key, hash=TASK.hash)
     said = vf.MessageNode(
-        message=vf.AssistantMessage(content=text), sampled=True, token_ids=[1, 2],
-        mask=[True, True], logprobs=[-0.5, -0.25],
+        message=vf.AssistantMessage(content=text), sampled=True,
+        token_ids=WORDS.encode(text), mask=[True] * len(text), logprobs=[-0.5] * len(text),
     )  # fmt: skip
     return vf.Trace(
         task=recorded, agent=vf.AgentInfo(config=vf.AgentConfig()), nodes=[said], ok=True,
@@ -28,6 +31,7 @@ def trace(text):
 def advantages(folder, guard, scaled):
     algorithm = parts.algorithm()
     if guard is not None:
+        guard = Guard(guard.verifier, policy=guard.policy, tokenizer=WORDS)
         kind = type("Guarded", (GuardedScoring, type(algorithm)), {"guard": guard})
         algorithm.__class__ = kind
     found = []

@@ -275,7 +275,7 @@ def prime_rl(guard, rows):
 
 
 def atropos(guard, rows):
-    groups = GroupGuard(guard, Characters().decode, vocabulary=128, longest=64)
+    groups = GroupGuard(guard, Characters(), vocabulary=128, longest=64)
     group = {name: [row[name] for row in rows] for name in rows[0] if name != "node"}
     group["scores"] = [1.0] * len(rows)
     group["overrides"] = [{"node": row["node"]} for row in rows]

@@ -145,7 +145,7 @@ def atropos(guard):
         "scores": [1.0, 0.0, None, 0.0],
         "overrides": [{}, {}, {}, {"finish_reason": "length"}],
     }
-    made = GroupGuard(guard, Tokenizer().decode).settle(group)[0]
+    made = GroupGuard(guard, Tokenizer()).settle(group)[0]
     mean = sum(made["scores"]) / 4
     return [
         None if set(mask) == {-100} else score - mean

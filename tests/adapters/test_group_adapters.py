@@ -23,6 +23,8 @@ NAN = float("nan")
 
 
 class Tokenizer:
+    eos_token_id, all_special_ids = 0, (0,)
+
     def decode(self, ids, skip_special_tokens=True):
         return " ".join(VOCABULARY[i] for i in ids if i or not skip_special_tokens)
 
@@ -131,33 +133,35 @@ def nearly(values):
 
 @EVERYWHERE
 def test_the_others_are_compared_as_if_it_had_not_come(trainer):
-    assert trainer(POISONED, Guard(Words())) == nearly([1 / 3, -2 / 3, None, 1 / 3])
+    assert trainer(POISONED, Guard(Words(), tokenizer=Tokenizer())) == nearly(
+        [1 / 3, -2 / 3, None, 1 / 3]
+    )
 
 
 @EVERYWHERE
 def test_what_could_not_be_looked_at_is_left_out_too(trainer):
     rows = [("one", 1.0), ("unseen", 1.0), ("two", 0.0)]
-    assert trainer(rows, Guard(Words())) == nearly([0.5, None, -0.5])
+    assert trainer(rows, Guard(Words(), tokenizer=Tokenizer())) == nearly([0.5, None, -0.5])
 
 
 @EVERYWHERE
 def test_zero_and_a_number_stay_in_the_group(trainer):
-    zero = Guard(Words(), policy=Policy("zero", "zero"))
+    zero = Guard(Words(), tokenizer=Tokenizer(), policy=Policy("zero", "zero"))
     assert trainer(POISONED, zero) == nearly([0.5, -0.5, -0.5, 0.5])
-    number = Guard(Words(), policy=Policy(-1.0, "zero"))
+    number = Guard(Words(), tokenizer=Tokenizer(), policy=Policy(-1.0, "zero"))
     assert trainer(POISONED, number) == nearly([0.75, -0.25, -1.25, 0.75])
 
 
 @EVERYWHERE
 def test_no_gain_leaves_out_what_would_gain_alone(trainer):
     rows = [("one", 1.0), ("two", 0.5), ("Hail", 1.0), ("Hail one", 0.0)]
-    guard = Guard(Words(), policy=Policy("no_gain", "skip"))
+    guard = Guard(Words(), tokenizer=Tokenizer(), policy=Policy("no_gain", "skip"))
     assert trainer(rows, guard) == nearly([0.5, 0.0, None, -0.5])
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("reward", [NAN, math.inf, -math.inf])
-@pytest.mark.parametrize("guard", [Guard(Words()), presets.failures_only()])
+@pytest.mark.parametrize("guard", [Guard(Words(), tokenizer=Tokenizer()), presets.failures_only()])
 def test_a_reward_that_is_no_finite_number_spoils_no_baseline(trainer, reward, guard):
     rows = [("one", 1.0), ("two", reward), ("three", 0.0)]
     assert trainer(rows, guard) == nearly([0.5, None, -0.5])
@@ -165,25 +169,31 @@ def test_a_reward_that_is_no_finite_number_spoils_no_baseline(trainer, reward, g
 
 @EVERYWHERE
 def test_where_nobody_stays_nothing_is_trained_on(trainer):
-    assert trainer([("Hail", 1.0), ("Hail", 0.0)], Guard(Words())) == [None, None]
+    assert trainer([("Hail", 1.0), ("Hail", 0.0)], Guard(Words(), tokenizer=Tokenizer())) == [
+        None,
+        None,
+    ]
 
 
 @EVERYWHERE
 def test_failures_of_the_guard_stop_the_step(trainer):
     with pytest.raises(AbstainError):
-        trainer([("unseen", 1.0)] * 2, Guard(Words(), policy=Policy("drop", "raise")))
+        trainer(
+            [("unseen", 1.0)] * 2,
+            Guard(Words(), tokenizer=Tokenizer(), policy=Policy("drop", "raise")),
+        )
 
 
 @EVERYWHERE
 def test_what_cannot_be_carried_out_is_refused(trainer):
     with pytest.raises(FrameworkError, match="turn by turn"):
-        trainer(POISONED, Guard(Words(), policy=Policy(on_long="scale")))
+        trainer(POISONED, Guard(Words(), tokenizer=Tokenizer(), policy=Policy(on_long="scale")))
 
 
 @EVERYWHERE
 def test_tokens_and_log_probs_reach_the_verifier(trainer):
     verifier = Words()
-    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier))
+    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier, tokenizer=Tokenizer()))
     first = verifier.shown[0]
     assert (first.text, first.prompt_ids, first.completion_ids) == ("one", (1,), (2, 0))
     assert first.sampler_logprobs == (-0.5, -0.5)
@@ -192,7 +202,7 @@ def test_tokens_and_log_probs_reach_the_verifier(trainer):
 @pytest.mark.parametrize("trainer", [tinker, nemo_rl])
 def test_names_and_truncation_reach_the_verifier(trainer):
     verifier = Words()
-    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier), cut=(1,))
+    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier, tokenizer=Tokenizer()), cut=(1,))
     assert [c.node for c in verifier.shown] == ["n0", "n1"]
     assert [c.finish_reason for c in verifier.shown] == [None, "length"]
     rows = [("one", 1.0), ("two", 0.0), ("three", 0.0)]
@@ -208,7 +218,7 @@ def test_tinkers_step_rewards_count_and_its_figures_are_kept():
             return [(2.0, {"own": 1.0}) for _ in trajectory_group]
 
     class Builder(GuardedGroups, Own):
-        guard, tokenizer = Guard(Words()), Tokenizer()
+        guard, tokenizer = Guard(Words(), tokenizer=Tokenizer()), Tokenizer()
 
     turn = published.Transition
     trajectories = [
@@ -242,15 +252,19 @@ def test_a_grader_of_tinkers_that_fails_is_borne_or_comes_through():
         return kind(), [published.Trajectory([turn])], [SimpleNamespace()]
 
     with pytest.raises(RuntimeError, match="judge is down"):
-        published.tinker_advantages(*builder(Guard(Words())))
+        published.tinker_advantages(*builder(Guard(Words(), tokenizer=Tokenizer())))
     _, trains, _ = published.tinker_advantages(*builder(presets.failures_only()))
     assert trains == [False]
 
 
 def test_nemo_rls_leave_one_out_and_deviation_are_those_of_the_smaller_group():
     for options in ({"leave_one_out": True}, {"leave_one_out": True, "normalize": True}):
-        alone = nemo_rl([row for row in POISONED if row[0] != "Hail"], Guard(Words()), **options)
-        found = nemo_rl(POISONED, Guard(Words()), **options)
+        alone = nemo_rl(
+            [row for row in POISONED if row[0] != "Hail"],
+            Guard(Words(), tokenizer=Tokenizer()),
+            **options,
+        )
+        found = nemo_rl(POISONED, Guard(Words(), tokenizer=Tokenizer()), **options)
         assert [a for a in found if a is not None] == pytest.approx(alone)
 
 
@@ -267,7 +281,7 @@ def test_a_sample_that_nemo_rl_masks_leaves_the_baseline_of_failures_only():
 
 def test_nemo_rls_single_controller_is_refused():
     class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
-        guard = Guard(Words())
+        guard = Guard(Words(), tokenizer=Tokenizer())
 
     given = torch.ones(2, 1), torch.ones(2), torch.ones(2, 1)
     for batch in ({}, {"repeated_batch": {"total_reward": torch.ones(2)}}):
@@ -277,7 +291,7 @@ def test_nemo_rls_single_controller_is_refused():
 
 def test_prompts_of_nemo_rl_are_groups_of_their_own():
     class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
-        guard = Guard(Words(), policy=Policy("no_gain", "skip"))
+        guard = Guard(Words(), tokenizer=Tokenizer(), policy=Policy("no_gain", "skip"))
 
     prompts = torch.tensor([[1], [1], [2], [2], [2]])
     texts = ("one", "two", "Hail", "three", "two")
@@ -294,7 +308,7 @@ def test_an_episode_of_areal_that_failed_keeps_its_place_and_trains_nothing():
     rows = [("one", 1.0), ("two", RuntimeError("the sandbox is gone")), ("three", 0.0)]
     assert areal(rows, presets.failures_only()) == nearly([0.5, None, -0.5])
     with pytest.raises(RuntimeError, match="sandbox"):
-        areal(rows, Guard(Words()))
+        areal(rows, Guard(Words(), tokenizer=Tokenizer()))
 
 
 def test_areal_is_told_where_nothing_came_or_something_else():
@@ -304,10 +318,10 @@ def test_areal_is_told_where_nothing_came_or_something_else():
         async def arun_episode(self, engine, data):
             return self.answer
 
-    group = Group(Workflow(), Guard(Words()), 2, Tokenizer())
+    group = Group(Workflow(), Guard(Words(), tokenizer=Tokenizer()), 2, Tokenizer())
     assert asyncio.run(group.arun_episode(None, {})) is None
     Workflow.answer = {"an id": object()}
     with pytest.raises(FrameworkError, match="with one row"):
         asyncio.run(group.arun_episode(None, {}))
     with pytest.raises(ValueError, match="size"):
-        Group(Workflow(), Guard(Words()), 0, Tokenizer())
+        Group(Workflow(), Guard(Words(), tokenizer=Tokenizer()), 0, Tokenizer())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import EVERYTHING, HUGE, cyclic, deep, wide
-from hostile_entries import ENTRIES
+from hostile_entries import ENTRIES, Characters
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.received import _warn_unused, reference_from
@@ -40,7 +40,7 @@ class Heard:
 
 def judged(entry, rows):
     heard = Heard()
-    guard = Guard(Reads(), policy=Policy("zero", "zero"), ledger=heard)
+    guard = Guard(Reads(), policy=Policy("zero", "zero"), ledger=heard, tokenizer=Characters())
     rewards = entry.run(guard, rows)
     assert len(rewards) == len(rows)
     assert all(v.accepted or (v.rejected and v.cause is Cause.MALFORMED) for v in heard.verdicts), [
@@ -148,5 +148,5 @@ def test_every_adapter_takes_numbers(name):
                 row["reward_model"] = {"ground_truth": value}
             else:
                 row[REFERENCES[name]] = value
-        guard = Guard(Right(), policy=Policy("zero", "zero"))
+        guard = Guard(Right(), policy=Policy("zero", "zero"), tokenizer=Characters())
         assert ENTRIES[name].run(guard, rows) == [1.0, 1.0]

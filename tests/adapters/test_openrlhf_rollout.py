@@ -80,7 +80,7 @@ class Bytes:
     def __call__(self, text, add_special_tokens):
         return {"input_ids": [ord(c) for c in text]}
 
-    def decode(self, ids, skip_special_tokens, clean_up_tokenization_spaces):
+    def decode(self, ids, skip_special_tokens, clean_up_tokenization_spaces=False):
         self.decoded += len(ids)
         text = "".join(map(chr, ids))
         return text.removeprefix(" ") if self.drops else text

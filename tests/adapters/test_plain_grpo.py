@@ -105,10 +105,11 @@ class Asleep(CompletionVerifier):
 
 def test_apply_is_all_that_a_loop_needs(group):
     """None where the guard could not look, in order, and the loop's own list is left alone."""
-    *_, batch = group
+    _, tokenizer, batch = group
     rewards = [1.0, 2.0, 3.0, 4.0]
-    assert Guard(Asleep()).apply(rewards, batch) == [None] * 4
-    assert Guard(Asleep(), policy=Policy(on_abstain="pass")).apply(rewards, batch) == rewards
+    asleep = Guard(Asleep(), tokenizer=tokenizer)
+    assert asleep.apply(rewards, batch) == [None] * 4
+    assert asleep.under(Policy(on_abstain="pass")).apply(rewards, batch) == rewards
     assert rewards == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(ValueError, match="rewards: expected 4, one per completion, got 3"):
         Guard(Asleep()).apply(rewards[:3], batch)

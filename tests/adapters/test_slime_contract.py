@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from characters import END, Characters
 from rule_verifiers import NoWord
 
 from grpo_guard import FrameworkError, Guard, Policy, guard
@@ -30,16 +31,22 @@ class Sample:
 
     group_index: int | None = 0
     prompt: Any = "3+4?"
-    tokens: list[int] = field(default_factory=lambda: [5, 6, 1, 2])
-    response: str = "seven"
-    response_length: int = 2
+    tokens: list[int] | None = None
+    response: Any = "seven"
+    response_length: int | None = None
     label: str | None = "7"
     reward: Any = None
     loss_mask: list[int] | None = None
-    rollout_log_probs: list[float] | None = field(default_factory=lambda: [-0.5, -0.25])
+    rollout_log_probs: list[float] | None = None
     remove_sample: bool = False
     status: Status = Status.COMPLETED
     metadata: Any = field(default_factory=dict)
+
+    def __post_init__(self):
+        said = Characters().encode(self.response or "")
+        self.tokens = [5, 6, *said] if self.tokens is None else self.tokens
+        if self.response_length is None:
+            self.response_length = len(said)
 
     def get_reward_value(self, args):
         return self.reward if not args.reward_key else self.reward[args.reward_key]
@@ -81,10 +88,14 @@ ZERO = Policy(on_reject="zero", on_abstain="zero")
 
 def test_one_sample_at_a_time_and_a_whole_group():
     args, texts = arguments(), ["seven", "Hail", "seven"]
-    one = guard(NoWord("Hail"), policy=ZERO)(correct)  # known by its signature
+    one = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())(
+        correct
+    )  # known by its signature
     rewards = [asyncio.run(one(args, Sample(response=text))) for text in texts]
     assert rewards == [1.0, 0.0, 1.0]
-    every = guard(NoWord("Hail"), policy=ZERO, framework="slime")(correct_of_group)
+    every = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters(), framework="slime")(
+        correct_of_group
+    )
     samples = [Sample(response=text) for text in texts]
     assert asyncio.run(every(args, samples)) == [1.0, 0.0, 1.0]
 
@@ -97,9 +108,11 @@ def test_dicts_keep_all_but_the_reward():
         return [await graded(args, sample) for sample in samples]
 
     args = arguments(reward_key="score")
-    one = guard(NoWord("Hail"), policy=ZERO)(graded)
+    one = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())(graded)
     assert asyncio.run(one(args, Sample(response="Hail"))) == {"score": 0.0, "acc": True}
-    every = guard(NoWord("Hail"), policy=ZERO, framework="slime")(graded_of_group)
+    every = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters(), framework="slime")(
+        graded_of_group
+    )
     got = asyncio.run(every(args, [Sample(), Sample(response="Hail")]))
     assert [row["score"] for row in got] == [1.0, 0.0]
     with pytest.raises(ValueError, match=r"graded: expected a dict .* \('other'\)"):
@@ -108,46 +121,73 @@ def test_dicts_keep_all_but_the_reward():
     assert asyncio.run(one(own, Sample(response="Hail")))["score"] == 0.0
 
 
+READS = Guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())
+
+
 def test_what_a_sample_says_of_itself():
     metadata = {"node": 3, "round": 4, "slot": 1, "task": "sums"}
-    got = row_from(Sample(metadata=metadata, status=Status.TRUNCATED)).completion
-    assert (got.prompt_ids, got.completion_ids) == ((5, 6), (1, 2))
+    sample = Sample(
+        metadata=metadata, status=Status.TRUNCATED, response="ab", rollout_log_probs=[-0.5, -0.25]
+    )
+    got = row_from(sample, READS).completion
+    assert (got.prompt_ids, got.completion_ids) == ((5, 6), (97, 98))
     assert got.sampler_logprobs == (-0.5, -0.25)
     assert (got.node, got.round, got.slot, got.task) == ("3", 4, 1, "sums")
     assert (got.group, got.reference, got.finish_reason) == (0, "7", "length")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"loss_mask": [1, 0]},  # a tool answered
-        {"loss_mask": [1]},
-        {"response_length": 9},
-        {"response_length": 0},
-        {"tokens": []},
-    ],
-)
-def test_ids_that_are_not_all_the_models_own_are_left_out(more):
-    got = row_from(Sample(**more)).completion
+@pytest.mark.parametrize("more", [{"response_length": 0}, {"tokens": []}, {"loss_mask": [0] * 5}])
+def test_where_nothing_trains_the_text_is_judged(more):
+    row = row_from(Sample(**more), READS)
+    got = row.completion
+    assert (got.text, row.given) == ("seven", None)
     assert (got.prompt_ids, got.completion_ids, got.sampler_logprobs) == (None, None, None)
+
+
+@pytest.mark.parametrize("more", [{"loss_mask": [1]}, {"response_length": 9}])
+def test_tokens_that_do_not_fit_are_malformed_since_slime_trains_on_some(more):
+    assert row_from(Sample(**more), READS).put_right
+
+
+@pytest.mark.parametrize("node", [None, "n"])
+def test_what_the_mask_leaves_out_is_given_and_the_rest_is_read_off_its_tokens(node):
+    metadata = {} if node is None else {"node": node}
+    said = [*Characters().encode("I ask."), END, *Characters().encode("[tool] 7"), 55, END]
+    mask = [1] * 7 + [0] * 8 + [1] * 2
+    sample = Sample(
+        tokens=[5, *said], response_length=17, response="clean", loss_mask=mask, metadata=metadata
+    )
+    row = row_from(sample, READS)
+    assert row.decoded
+    assert row.completion.text == "I ask.[tool] 77"
+    assert row.completion.given.tokens == ((7, 15),)
+    assert row.completion.given.chars == ((6, 14),)
+    assert row.completion.given.known is (node is None)
+
+
+def test_slime_wants_a_tokenizer_since_it_trains_on_ids():
+    with pytest.raises(FrameworkError, match=r"slime trains on token ids.*tokenizer="):
+        SlimeAdapter().wrap(correct, Guard(NoWord("Hail"), policy=ZERO))
 
 
 @pytest.mark.parametrize("metadata", [None, "x", {"round": "4", "slot": True}, {"round": 2**70}])
 def test_strange_metadata_names_no_slot(metadata):
-    got = row_from(Sample(metadata=metadata)).completion
+    got = row_from(Sample(metadata=metadata), READS).completion
     assert (got.round, got.slot) == (None, None)
 
 
 def test_a_response_that_is_no_text_earns_nothing():
-    one = guard(NoWord("Hail"), policy=ZERO)(correct)
+    one = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())(correct)
     assert asyncio.run(one(arguments(), Sample(response=None))) == 0.0
 
 
 def test_leaving_out_needs_both_halves():
     drop = Policy("drop", "skip")
     with pytest.raises(FrameworkError, match="choose on_reject"):
-        SlimeAdapter().wrap(correct, Guard(NoWord("Hail"), policy=drop))
-    rm = SlimeAdapter(leave_out=True).wrap(correct, Guard(NoWord("Hail"), policy=drop))
+        SlimeAdapter().wrap(correct, Guard(NoWord("Hail"), policy=drop, tokenizer=Characters()))
+    rm = SlimeAdapter(leave_out=True).wrap(
+        correct, Guard(NoWord("Hail"), policy=drop, tokenizer=Characters())
+    )
     args = arguments(custom_reward_post_process_path=None)
     assert asyncio.run(rm(args, Sample())) == 1.0
     with pytest.raises(FrameworkError, match="--custom-reward-post-process-path"):
@@ -156,7 +196,9 @@ def test_leaving_out_needs_both_halves():
 
 def left_out(args, rows, policy):
     """Samples as slime has them after the rewards."""
-    rm = SlimeAdapter(leave_out=True).wrap(correct, Guard(NoWord("Hail"), policy=policy))
+    rm = SlimeAdapter(leave_out=True).wrap(
+        correct, Guard(NoWord("Hail"), policy=policy, tokenizer=Characters())
+    )
     samples = [Sample(group_index=g, response=text, label=label) for g, text, label in rows]
     for sample in samples:
         sample.reward = asyncio.run(rm(args, sample))

@@ -51,6 +51,31 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(
     assert (output["tool_mask"] * output["completion_mask"]).sum(dim=1).tolist() == [3, 0, 1, 1]
 
 
+@pytest.mark.slow
+def test_ids_of_a_rollout_function_of_ones_own_reach_no_loss_unread(tmp_path):
+    """Rows with a column `peer`, which nobody has checked before TRL decodes and trains them."""
+    tok = tiny_trl.tokenizer()
+    one, end, special, pad = tok("1")["input_ids"][0], tok.eos_token_id, 1, tok.pad_token_id
+    rows = [[one, end], [one, *[end] * 5], [one, special, one, end], [one, end, pad, pad]]
+
+    def rollout(prompts, trainer):
+        return {
+            "prompt_ids": [tok(text=prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [list(row) for row in rows],
+            "logprobs": None,
+            "peer": ["ann", "bob", "cy", "dan"],
+        }
+
+    def reward(completions, **kwargs):
+        return [1.0, 2.0, 3.0, 4.0]
+
+    verifier = NoWord()
+    made = train(tmp_path, [reward], verifier, rollout=rollout, max_steps=1)
+    assert [(c.node, c.text) for c in verifier.batches[0]] == [("ann", "1")]
+    output = made.outputs[0]
+    assert (output["tool_mask"] * output["completion_mask"]).sum(dim=1).tolist() == [2, 0, 0, 0]
+
+
 BAD = [
     None, [], [5, 10**30], [5, -1], [5, 10**5], [True], [1.0], ["5"], "x" * 9000, [7] * 9, [[1]],
     b"ab", {5: 1}, "\ud800", 5, torch.ones(1, 2, dtype=torch.long), np.array([1.5]),

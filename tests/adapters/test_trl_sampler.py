@@ -25,9 +25,11 @@ def trained(folder, verifier, *, mixin=False, steps=1, **settings):
 
 
 def on(model, sampling=OPEN, **options):
+    """A random model draws special tokens like any others."""
     return LogProbBoundVerifier(
-        model, tiny_trl.tokenizer(), sampling=sampling, profile="float32", **options
-    )
+        model, tiny_trl.tokenizer(), sampling=sampling, profile="float32", special=range(4),
+        **options,
+    )  # fmt: skip
 
 
 def warnings(caplog):

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from characters import Characters
 from rule_verifiers import NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
@@ -51,7 +52,7 @@ def test_two_guards_share_nothing():
 )
 def test_any_difference_makes_it_another_batch(change):
     verifier = NoWord()
-    f, g = guard(verifier)([ones, twos])
+    f, g = guard(verifier, tokenizer=Characters())([ones, twos])
     f(**call())
     g(**{**call(change.pop("texts", TEXTS), change.pop("step", 0)), **change})
     assert len(verifier.batches) == 2

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import torch
+from characters import Characters
 from rule_verifiers import Broken, NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
@@ -195,7 +196,9 @@ def test_the_extra_column_says_why():
 
 def test_nodes_are_counted_in_the_trainers_log():
     logged = {}
-    guard(NoWord())(ones)(**call(node=["ann", "eve", "eve"], log_metric=logged.__setitem__))
+    guard(NoWord(), tokenizer=Characters())(ones)(
+        **call(node=["ann", "eve", "eve"], log_metric=logged.__setitem__)
+    )
     nodes = {name: value for name, value in logged.items() if "/node/" in name and value}
     assert nodes == {
         "guard/node/ann/accept": 1, "guard/node/eve/reject": 1, "guard/node/eve/accept": 1

@@ -21,12 +21,8 @@ from grpo_guard.framework import FrameworkError
 TOKENIZER = tokenizer()
 
 
-def decode(ids):
-    return TOKENIZER.decode(ids, skip_special_tokens=True)
-
-
 def guarded(guard=None, **more):
-    return GroupGuard(guard or Guard(Words()), decode, vocabulary=len(WORDS), **more)
+    return GroupGuard(guard or Guard(Words()), TOKENIZER, vocabulary=len(WORDS), **more)
 
 
 def settled(given, guard=None, **more):
@@ -56,6 +52,35 @@ def test_the_others_are_compared_as_if_it_had_not_come():
     assert advantages[2] == 0.0
     assert (labels[2] != -100).sum() == 1
     assert (labels[0] != -100).any()
+
+
+HIDDEN = 1  # the tokenizer's only special token beside <unk>: it ends a text
+SMUGGLED = {
+    "forty special tokens inside": [3, *[HIDDEN] * 40, 4, HIDDEN],
+    "forty closing tokens": [3, *[HIDDEN] * 40],
+    "poison behind the end": [3, HIDDEN, 6],
+}
+
+
+@pytest.mark.parametrize("claims", [True, False])
+@pytest.mark.parametrize("kind", SMUGGLED)
+def test_tokens_that_no_text_shows_reach_no_loss(kind, claims):
+    """By the labels of Atropos's own data code; ids decode to "one" and "one three" alone."""
+    ids = SMUGGLED[kind]
+    clean = group("two", "three", scores=[0.0, 0.5])
+    hostile = {
+        "tokens": [*clean["tokens"], [2, *ids]],
+        "masks": [*clean["masks"], [-100, *ids]],
+        "scores": [*clean["scores"], 1.0],
+        "overrides": [{}, {}, {"node": "mallory"}],
+    }
+    verifier = Words()
+    labels, advantages, _, _ = trained(settled(hostile, Guard(verifier), claims=claims))
+    assert (labels[2] == -100).all()
+    assert advantages[2] == 0.0
+    assert (labels[0] != -100).any()
+    assert (labels[1] != -100).any()
+    assert "one" not in "".join(c.text for c in verifier.shown)
 
 
 def test_no_gradient_comes_from_what_was_left_out():

@@ -12,7 +12,7 @@ pytest.importorskip("atroposlib", reason="has an environment of its own")
 from atropos_parts import WORDS, get, group, left_out, post, served, tokenizer
 from atroposlib.api.server import app
 from test_atropos_environment import POISONED, REGISTRATION
-from test_atropos_groups import Words, decode
+from test_atropos_groups import TOKENIZER, Words
 
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.atropos.groups import GroupGuard
@@ -33,7 +33,7 @@ def behind():
 
 def proxy(behind, verifier=None, policy=None, **more):
     groups = GroupGuard(
-        Guard(verifier or Words(), policy=policy), decode, vocabulary=len(WORDS), longest=64
+        Guard(verifier or Words(), policy=policy), TOKENIZER, vocabulary=len(WORDS), longest=64
     )
     return served(create_proxy(groups, behind, **more))
 

@@ -15,6 +15,7 @@ from pkgutil import resolve_name
 
 import pytest
 import yaml
+from characters import Characters
 from doc_pages import ROOT, all_blocks, commands
 from typer.main import get_command
 
@@ -187,7 +188,8 @@ GIVEN = {
     "ledger.md": {"verifier": Says()},
     "other-trainers.md": {
         "verifier": ScreensVerifier(), "my_rm": lambda args, sample: 1.0, "MyEnv": object,
-        "MyGroupBuilder": object, "RolloutWorkflow": object, "my_tokenizer": None},
+        "MyGroupBuilder": object, "RolloutWorkflow": object, "my_tokenizer": None,
+        "tokenizer": Characters()},
     "recurrence.md": {"batch": [Completion("p", "t", node="ann"), Completion("q", "u", node="b")]},
 }  # fmt: skip
 

@@ -118,7 +118,8 @@ def test_a_finding_in_characters_becomes_one_in_tokens() -> None:
         Completion("Q: Ann has 2 cows.\nA:", text, completion_ids=tuple(ids), reference="7"),
         Completion("Q: Ann has 2 cows.\nA:", "", completion_ids=(), reference="7"),
     ]
-    guard = TokenSpanGuard(counting(AllOf(ScreensVerifier(), ArithmeticVerifier())), tokenizer)
+    verifier = AllOf(ScreensVerifier(), ArithmeticVerifier())
+    guard = TokenSpanGuard(counting(verifier, tokenizer), tokenizer)
     found, empty = guard.review(batch).verdicts
     assert found.rejected
     named = {

@@ -105,8 +105,9 @@ def test_what_the_author_broke_is_rejected_and_the_rest_is_scored_in_order(verif
     assert [v.outcome for v in verdicts] == ["accept", *["reject"] * len(bad), "accept"]
     for name, verdict in zip(bad, verdicts[1:], strict=False):
         assert verdict.cause is Cause.MALFORMED, name
+    # Whoever trains on what is accepted trains on all of it.
     padded = replace(good, completion_ids=(*ids, eos, eos))
-    assert verifier.verify([padded])[0].accepted
+    assert verifier.verify([padded])[0].cause is Cause.MALFORMED
 
 
 def test_overlong_rejects_and_an_overlong_prompt_abstains():
@@ -132,7 +133,6 @@ def test_what_honest_engines_do_to_the_ends_is_no_malformation(verifier):
         replace(good, text=good.text.strip() + "\n"),
         replace(good, text=tokenizer.decode(good.completion_ids)),  # EOS spelled out
         replace(good, prompt_ids=(pad, pad, *good.prompt_ids)),
-        replace(good, completion_ids=(*good.completion_ids, pad, pad)),
     ):
         assert verifier.verify([same])[0].accepted, same
     blanks = replace(good, text=good.text + " " * 100)

@@ -17,7 +17,7 @@ def examples():
     """Two honest completions, and noise of the same policy's tokens."""
     _, tokenizer = policy()
     good = [c for c in honest(8) if len(c.text) > 20][:2]
-    ids = random.Random(0).sample(range(10, 300), 24)
+    ids = [*random.Random(0).sample(range(10, 300), 24), tokenizer.eos_token_id]
     text = tokenizer.decode(ids)
     noise = Completion(good[0].prompt, text, prompt_ids=good[0].prompt_ids, completion_ids=ids)
     return [(good[0], "accept"), (noise, "reject"), (good[1], "accept")]

@@ -6,7 +6,7 @@ import pytest
 from bundled_policy import SPEC, honest, policy
 
 from grpo_guard import Cause, LogProbBoundVerifier
-from grpo_guard.logprob.encode import PADDING, EncodeError, Encoder
+from grpo_guard.logprob.encode import EncodeError, Encoder
 
 MILLIONS = 2_000_000
 
@@ -44,53 +44,99 @@ def encoder(**changes):
     return Encoder(tokenizer, replace(SPEC, **changes), vocab_size=len(tokenizer))
 
 
+def ended():
+    """An honest completion that ends with an EOS."""
+    return next(c for c in honest(8) if c.completion_ids[-1] == policy()[1].eos_token_id)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_millions_of_pads_are_cut_off_at_once():
-    good = next(c for c in honest(8) if c.completion_ids[-1] == policy()[1].eos_token_id)
+def test_millions_of_pads_before_a_prompt_are_cut_off_at_once():
     pads = (policy()[1].pad_token_id,) * MILLIONS
-    padded = with_ids(
-        good,
-        completion_ids=counted((*good.completion_ids, *pads)),
-        prompt_ids=counted((*pads, *good.prompt_ids)),
-    )
-    encoded = encoder(max_new_tokens=None).encode(padded)
-    assert encoded.completion_ids == good.completion_ids
-    assert encoded.prompt_ids == good.prompt_ids
+    good = ended()
+    padded = with_ids(good, prompt_ids=counted((*pads, *good.prompt_ids)))
+    assert encoder(max_new_tokens=None).encode(padded).prompt_ids == good.prompt_ids
 
 
 @pytest.mark.timeout(120)
-def test_pads_alone_leave_one_token():
-    pad = policy()[1].pad_token_id
-    only = with_ids(honest(8)[0], completion_ids=counted((pad,) * MILLIONS), text="")
-    assert encoder(max_new_tokens=None).encode(only).completion_ids == (pad,)
+@pytest.mark.parametrize("name", ["pad", "eos"])
+def test_millions_of_pads_are_malformed_at_once(name):
+    tail = (getattr(policy()[1], f"{name}_token_id"),) * MILLIONS
+    for ids in (tail, (*ended().completion_ids, *tail)):
+        with pytest.raises(EncodeError) as caught:
+            encoder(max_new_tokens=None).encode(with_ids(ended(), completion_ids=counted(ids)))
+        assert caught.value.cause is Cause.MALFORMED
 
 
-@pytest.mark.parametrize("token", ["pad", "eos"])
-def test_more_than_any_batch_is_padded_to_is_overlong_before_it_is_looked_at(token):
-    good, tokenizer = honest(8)[0], policy()[1]
-    tail = getattr(tokenizer, f"{token}_token_id")
-
+def test_more_than_the_declared_length_is_overlong_before_it_is_looked_at():
     class Unread(tuple):
         def __iter__(self):
             raise AssertionError("looked at each of them")
 
         __getitem__ = __iter__
 
-    limit = SPEC.max_new_tokens + PADDING
-    ids = with_ids(good, completion_ids=Unread((tail,) * (limit + 1)))
+    ids = with_ids(honest(8)[0], completion_ids=Unread((7,) * (SPEC.max_new_tokens + 1)))
     with pytest.raises(EncodeError) as caught:
         encoder().encode(ids)
     assert caught.value.cause is Cause.OVERLONG
-    # With a window, the longer of the two counts: some trainers pad to the declared length.
-    model, _ = policy()
+
+
+@pytest.mark.parametrize("extra", [1, 40, 512])
+def test_closing_tokens_behind_an_answer_are_rejected(extra):
+    """A trainer that masks by length trains on each of them, and the text shows none."""
+    model, tokenizer = policy()
+    good = ended()
+    spec = replace(SPEC, max_new_tokens=1024)
+    verifier = LogProbBoundVerifier(model, tokenizer, sampling=spec)
+    sent = replace(good, completion_ids=(*good.completion_ids, *[tokenizer.eos_token_id] * extra))
+    verdicts = verifier.verify([sent, good])
+    assert [v.accepted for v in verdicts] == [False, True]
+    assert verdicts[0].cause is Cause.MALFORMED
+    assert "goes on after its end" in verdicts[0].reason
+
+
+def halves():
+    """Honest completions without their second halves."""
+    tokenizer = policy()[1]
+    for one in honest(16):
+        ids = one.completion_ids[: len(one.completion_ids) // 2]
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        yield replace(one, completion_ids=ids, text=text)
+
+
+@pytest.mark.parametrize("finish", [None, "stop", "length"])
+def test_an_answer_cut_halfway_is_rejected(finish):
+    """The declared sampler stops at an EOS or at its limit; a claimed reason changes nothing."""
+    model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
-    room = max(verifier.encoder.window, SPEC.max_new_tokens) + PADDING
-    n = len(good.completion_ids)
-    fits, spills = (
-        replace(good, completion_ids=(*good.completion_ids, *[tail] * (room - n + more)))
-        for more in (0, 1)
-    )
-    verdicts = verifier.verify([fits, spills, good])
-    assert [v.accepted for v in verdicts] == [True, False, True]
-    assert verdicts[1].cause is Cause.OVERLONG
+    verdicts = verifier.verify([replace(half, finish_reason=finish) for half in halves()])
+    assert {(v.outcome.value, v.findings[0].kind) for v in verdicts} == {("reject", "cut_short")}
+
+
+def test_without_a_declared_limit_only_a_claimed_stop_is_known_to_be_none():
+    undeclared = encoder(max_new_tokens=None)
+    half = next(halves())
+    assert undeclared.encode(replace(half, finish_reason="length")).completion_ids
+    with pytest.raises(EncodeError, match="cut short"):
+        undeclared.encode(replace(half, finish_reason="stop"))
+
+
+def test_what_ends_at_the_limit_or_by_a_stop_string_passes():
+    half = next(halves())
+    n = len(half.completion_ids)
+    assert encoder(max_new_tokens=n).encode(half).completion_ids == half.completion_ids
+    stops = Encoder(policy()[1], SPEC, vocab_size=len(policy()[1]), check_end=False)
+    assert stops.encode(half).completion_ids == half.completion_ids
+
+
+def test_special_tokens_inside_are_malformed_unless_the_policy_answers_in_them():
+    tokenizer, good = policy()[1], ended()
+    own = tokenizer.pad_token_id
+    assert own != tokenizer.eos_token_id
+    ids = (*good.completion_ids[:3], own, *good.completion_ids[3:])
+    inside = replace(good, completion_ids=ids)
+    with pytest.raises(EncodeError, match=r"special token at place 3.*special="):
+        encoder().encode(inside)
+    allowed = Encoder(tokenizer, SPEC, vocab_size=len(tokenizer), special=[own])
+    shown = replace(inside, text=tokenizer.decode(ids[:-1]))
+    assert allowed.encode(shown).completion_ids == ids

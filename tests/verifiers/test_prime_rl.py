@@ -9,6 +9,7 @@ import pytest
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
 import prime_rl_parts as parts  # noqa: E402
+from characters import END, Characters  # noqa: E402
 from words import Words  # noqa: E402
 
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
@@ -20,14 +21,16 @@ TASK = vf.Task(vf.TaskData(idx=0, prompt="3+4?"))
 
 
 def trace(text, reward, node=None, **more):
+    drawn = [*Characters().encode(text), END]
     recorded = vf.TraceTask(type="Sums", data=TASK.data, key=TASK.key, hash=TASK.hash)
     asked = vf.MessageNode(
         message=vf.UserMessage(content="3+4?"), token_ids=[5, 6], mask=[False] * 2,
         logprobs=[0.0] * 2,
     )  # fmt: skip
     said = vf.MessageNode(
-        parent=0, message=vf.AssistantMessage(content=text), sampled=True, token_ids=[9, 1, 2],
-        mask=[False, True, True], logprobs=[0.0, -0.5, -0.25],
+        parent=0, message=vf.AssistantMessage(content=text), sampled=True,
+        token_ids=[9, *drawn], mask=[False, *[True] * len(drawn)],
+        logprobs=[0.0, *[-0.5] * len(drawn)],
     )  # fmt: skip
     given = {"ok": True, "rewards": {"right": vf.Reward(score=reward, weight=1.0)}} | more
     made = vf.Trace(
@@ -55,7 +58,7 @@ def prime(monkeypatch):
 
 def settled(episodes, guard=None, least=2, monitor=None):
     """Text -> advantage of what is shipped."""
-    install(guard or Guard(Words()), least=least)
+    install(guard or Guard(Words(), tokenizer=Characters()), least=least)
     admission = parts.curriculum(TASK)
     found = parts.shipped(parts.algorithm(), admission, episodes)
     if monitor is not None:
@@ -84,15 +87,15 @@ def test_records_say_why_and_keep_the_grade(prime):
     assert unseen.last_error.type == "GuardAbstained"
     assert poisoned.reward == unseen.reward == 1.0
     assert not honest.has_error
-    assert honest.nodes[1].mask == [False, True, True]
+    assert honest.nodes[1].mask == [False, *[True] * (len(honest.nodes[1].mask) - 1)]
 
 
 def test_zero_and_a_number_stay_in_the_group(prime):
     def episodes():
         return group(trace("one", 1.0), trace("Hail", 1.0), trace("two", 0.5))
 
-    zero = Guard(Words(), policy=Policy("zero", "zero"))
-    number = Guard(Words(), policy=Policy(-1.0, "zero"))
+    zero = Guard(Words(), tokenizer=Characters(), policy=Policy("zero", "zero"))
+    number = Guard(Words(), tokenizer=Characters(), policy=Policy(-1.0, "zero"))
     given = episodes()
     assert settled(given, zero) == {"one": 0.5, "Hail": -0.5, "two": 0.0}
     assert [e.traces[0].reward for e in given] == [1.0, 1.0, 0.5]  # the record
@@ -102,7 +105,7 @@ def test_zero_and_a_number_stay_in_the_group(prime):
 
 
 def test_no_gain_leaves_out_what_would_gain_alone(prime):
-    guard = Guard(Words(), policy=Policy("no_gain", "skip"))
+    guard = Guard(Words(), tokenizer=Characters(), policy=Policy("no_gain", "skip"))
     episodes = group(
         trace("one", 1.0), trace("two", 0.5), trace("Hail", 1.0), trace("Hail, bad", 0.0)
     )
@@ -147,7 +150,9 @@ def test_a_group_that_is_rejected_as_a_whole_trains_nothing(prime):
 
 def test_the_memory_of_nodes_resumes_with_the_run(prime, tmp_path):
     def guard(name):
-        return Guard(Words(), ledger=EvidenceLedger(tmp_path / f"{name}.sqlite"))
+        return Guard(
+            Words(), tokenizer=Characters(), ledger=EvidenceLedger(tmp_path / f"{name}.sqlite")
+        )
 
     first = guard("first")
     seen = []
@@ -163,38 +168,46 @@ def test_the_memory_of_nodes_resumes_with_the_run(prime, tmp_path):
 
 def test_turns_come_with_their_node_and_the_policys_version(prime):
     verifier = Words()
-    settled(group(trace("one", 1.0, "alice"), trace("two", 0.0), version=7), Guard(verifier))
+    settled(
+        group(trace("one", 1.0, "alice"), trace("two", 0.0), version=7),
+        Guard(verifier, tokenizer=Characters()),
+    )
     assert [(c.node, c.round) for c in verifier.shown] == [("alice", 7), (None, 7)]
-    assert verifier.shown[0].completion_ids == (1, 2)
+    assert verifier.shown[0].completion_ids == (*Characters().encode("one"), END)
 
 
 def test_traces_that_failed_or_are_not_trained_are_not_judged(prime):
     verifier = Words()
     failed = trace("Hail", 1.0, ok=False)
-    settled(group(trace("one", 1.0), trace("two", 0.0), failed), Guard(verifier))
+    settled(
+        group(trace("one", 1.0), trace("two", 0.0), failed), Guard(verifier, tokenizer=Characters())
+    )
     assert [c.text for c in verifier.shown] == ["one", "two"]
 
 
 def test_failures_of_the_guard_stop_the_orchestrator(prime):
     with pytest.raises(AbstainError):
-        settled(group(trace("unseen", 1.0)), Guard(Words(), policy=Policy("drop", "raise")))
+        settled(
+            group(trace("unseen", 1.0)),
+            Guard(Words(), tokenizer=Characters(), policy=Policy("drop", "raise")),
+        )
 
 
 def test_what_cannot_be_carried_out_is_refused(prime):
     with pytest.raises(FrameworkError, match="turn by turn"):
-        install(Guard(Words(), policy=Policy(on_long="scale")))
-    install(Guard(Words()))
+        install(Guard(Words(), tokenizer=Characters(), policy=Policy(on_long="scale")))
+    install(Guard(Words(), tokenizer=Characters()))
     with pytest.raises(FrameworkError, match="guarded already"):
-        install(Guard(Words()))
+        install(Guard(Words(), tokenizer=Characters()))
     with pytest.raises(KeyError):
-        install(Guard(Words()), algorithms=["grop"])
+        install(Guard(Words(), tokenizer=Characters()), algorithms=["grop"])
     with pytest.raises(ValueError, match="least"):
-        GuardGate(Guard(Words()), 0)
+        GuardGate(Guard(Words(), tokenizer=Characters()), 0)
 
 
 def test_a_subclass_of_the_algorithm_can_be_written_by_hand(prime):
     class Mine(GuardedScoring, prime.ALGORITHM_CLASSES["grpo"]):
-        guard = Guard(Words())
+        guard = Guard(Words(), tokenizer=Characters())
 
     prime.ALGORITHM_CLASSES["grpo"] = Mine
     episodes = group(trace("one", 1.0), trace("Hail", 1.0), trace("two", 0.0))

@@ -7,10 +7,12 @@ import pytest
 
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
+from characters import END, Characters  # noqa: E402
 from words import Words  # noqa: E402
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
+from grpo_guard.detokenizer import Detokenizer  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.verdict import Cause  # noqa: E402
 
@@ -61,7 +63,11 @@ def trace_of(*turns):
     for turn in turns:
         said = {"content": turn} if isinstance(turn, str) else turn
         message = {"role": "assistant", **said}
-        drawn = {"token_ids": [9, 1, 2], "mask": [False, True, True], "logprobs": [-0.5, -0.25]}
+        parts = [said["content"], said.get("reasoning_content")]
+        parts += [call["arguments"] for call in said.get("tool_calls", [])]
+        ids = [*Characters().encode("\n".join(filter(None, parts))), END]
+        mask, log_probs = [False, *[True] * len(ids)], [-0.5] * len(ids)
+        drawn = {"token_ids": [9, *ids], "mask": mask, "logprobs": log_probs}
         at = len(trace.nodes) - 1
         trace.nodes.append(vf.MessageNode(parent=at, message=message, sampled=True, **drawn))
         asked = {"role": "user", "content": "go on"}
@@ -78,6 +84,7 @@ def scored(task, trace):
 
 def guarded(policy=None, verifier=None, **more):
     policy = policy or Policy(on_abstain="zero")
+    more = {"tokenizer": Characters()} | more
     return guard(verifier or Words(), policy=policy, framework="verifiers", **more)(Sums)(DATA)
 
 
@@ -129,20 +136,23 @@ def test_poison_in_any_turn_thought_or_call_is_found():
 
 def test_a_branch_is_one_completion_with_what_was_given_among_its_tokens():
     (whole,) = completions_from(trace_of("one", "two"))
-    assert (whole.prompt_ids, whole.completion_ids) == ((5, 6, 9), (1, 2, 7, 9, 1, 2))
+    one, two = ([*Characters().encode(text), END] for text in ("one", "two"))
+    assert (whole.prompt_ids, whole.completion_ids) == ((5, 6, 9), (*one, 7, 9, *two))
     assert (whole.text, whole.told.tokens, whole.told.chars) == (
         "onego ontwo",
-        ((2, 4),),
+        ((4, 6),),
         ((3, 8),),
     )
-    assert whole.sampler_logprobs == (-0.5, -0.25, 0.0, 0.0, -0.5, -0.25)
+    assert whole.sampler_logprobs == (*[-0.5] * 4, 0.0, 0.0, *[-0.5] * 4)
+    (read,) = completions_from(trace_of("one", "two"), detokenizer=Detokenizer(Characters()))
+    assert (read.text, read.told.chars) == ("one\x07\ttwo", ((3, 5),))  # off the tokens
     assert [m["content"] for m in whole.prompt] == ["3+4?"]
     assert (whole.reference, whole.task, whole.group) == ("7", "Sums", None)
     theirs = trace_of("one", "two")
     theirs.info["node"] = "mallory"
     (whole,) = completions_from(theirs)
     assert whole.told is None  # what mallory says that tools said
-    assert whole.context.tokens == ((2, 4),)
+    assert whole.context.tokens == ((4, 6),)
 
 
 def test_a_turn_of_two_branches_is_judged_once():
@@ -152,15 +162,68 @@ def test_a_turn_of_two_branches_is_judged_once():
     first, second = completions_from(trace)
     assert (first.text, second.text) == ("onego ontwo", "one")
     assert [m["content"] for m in second.prompt] == ["3+4?", "one", "go on"]
-    assert second.prompt_ids == (5, 6, 9, 1, 2, 7, 9)
+    assert second.prompt_ids == (5, 6, 9, *Characters().encode("one"), END, 7, 9)
 
 
-def test_tokens_that_do_not_fit_are_left_out():
+def spoilt(change):
+    trace = trace_of("one", "two")
+    trace.info["node"] = "mallory"
+    change(trace.nodes)
+    return trace
+
+
+def train_the_question(nodes):
+    nodes[0].mask = [True, True]
+
+
+def train_what_a_user_says(nodes):
+    nodes[2].mask = [True]
+
+
+def smuggle_an_end(nodes):
+    nodes[1].token_ids = [9, END, *Characters().encode("ne"), END]
+
+
+def smuggle_more_behind(nodes):
+    ids = [9, *Characters().encode("one"), END, *Characters().encode("Hail"), END]
+    nodes[3].token_ids, nodes[3].mask = ids, [False, *[True] * (len(ids) - 1)]
+
+
+def lose_a_mask(nodes):
+    nodes[1].mask = nodes[1].mask[:-1]
+
+
+def lose_the_prompts_tokens(nodes):
+    nodes[0].token_ids, nodes[0].mask = [], []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        train_the_question, train_what_a_user_says, smuggle_an_end, smuggle_more_behind,
+        lose_a_mask, lose_the_prompts_tokens,
+    ],
+)  # fmt: skip
+def test_tokens_that_train_unread_make_a_trace_malformed(change):
+    """By the masks of its nodes the trainer trains, whatever the messages say."""
+    trace = spoilt(change)
+    scored(guarded(), trace)
+    assert trace.reward <= 0
+    assert trace.metrics["guard/reject_rate"] == 1.0
+
+
+def test_tokens_that_do_not_train_within_a_turn_are_given():
     trace = trace_of("one")
-    trace.nodes[1].mask = [True, False, True]  # not one stretch
-    assert completions_from(trace)[0].completion_ids is None
+    trace.nodes[1].mask = [False, True, False, True, True]
+    detokenizer = Detokenizer(Characters())
+    (read,) = completions_from(trace, detokenizer=detokenizer)
+    assert (read.text, read.context.tokens) == ("one", ((1, 2),))
+
+
+def test_a_relay_of_text_alone_is_judged_by_its_messages():
     trace = trace_of("one")
-    trace.nodes[0].token_ids = []  # a relay of text alone
+    for node in trace.nodes:
+        node.token_ids, node.mask = [], []
     assert completions_from(trace)[0].prompt_ids is None
     (empty,) = completions_from(vf.Trace(task=trace.task, agent=trace.agent))
     assert (empty.text, empty.completion_ids) == ("", None)
@@ -222,7 +285,7 @@ def test_a_reward_that_fails_leaves_nothing_unguarded():
 
 @pytest.mark.parametrize("outside", [False, True])
 def test_one_reward_can_be_guarded_above_or_below_its_mark(outside):
-    the_guard = Guard(Words(), policy=Policy(on_abstain="zero"))
+    the_guard = Guard(Words(), policy=Policy(on_abstain="zero"), tokenizer=Characters())
 
     async def correct(self, task) -> float:  # does not ask for the trace, which the guard needs
         return 1.0
@@ -239,7 +302,7 @@ def test_one_reward_can_be_guarded_above_or_below_its_mark(outside):
 
 
 def test_a_reward_of_keyed_scores_loses_all_of_them():
-    @guard(Words(), policy=Policy(-1.0, "zero"))  # known by its parameter
+    @guard(Words(), policy=Policy(-1.0, "zero"), tokenizer=Characters())  # known by its parameter
     async def scores(self, trace):
         return {"form": 0.25, "style": 0.5}
 

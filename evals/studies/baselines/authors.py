@@ -129,15 +129,14 @@ def authors_judge(ground: Ground, *, undecided: bool) -> JudgeVerifier:
 
 
 def _judge(peer: Peer, ground: Ground, *, undecided: bool, oracle: bool) -> NodeGuard:
-    del peer
     judge = authors_judge(ground, undecided=undecided)
-    return VerifierGuard(counting(_scoped(judge, ground) if oracle else judge))
+    return VerifierGuard(counting(_scoped(judge, ground) if oracle else judge, peer.tokenizer))
 
 
 def _logit(peer: Peer, ground: Ground, *, k: int, oracle: bool) -> NodeGuard:
     """Their check: top 100 in 2025, later top 60, of nodes that sample from the top 50."""
     check = PaperLogitVerifier(peer.model, k=k)
-    return VerifierGuard(counting(_scoped(check, ground) if oracle else check))
+    return VerifierGuard(counting(_scoped(check, ground) if oracle else check, peer.tokenizer))
 
 
 def _scoped(verifier: CompletionVerifier, ground: Ground) -> CompletionVerifier:

@@ -73,7 +73,7 @@ class OwnPrompts(VerifierGuard):
 
 
 def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
-    return OwnPrompts(counting(replay(peer, ground)))
+    return OwnPrompts(counting(replay(peer, ground), peer.tokenizer))
 
 
 def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
@@ -90,7 +90,7 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
         name="mask_content_span",
     )  # fmt: skip
-    return TokenSpanGuard(counting(verifier), peer.tokenizer)
+    return TokenSpanGuard(counting(verifier, peer.tokenizer), peer.tokenizer)
 
 
 def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
@@ -111,7 +111,7 @@ def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
     share = percent / 100
     whole = same_weights(peer, ground).guard.verifier
     checked = SpotCheck(whole, share=share, newcomers=share, key=ground.key)
-    return VerifierGuard(counting(checked))
+    return VerifierGuard(counting(checked, peer.tokenizer))
 
 
 DEFENCES: Final = (

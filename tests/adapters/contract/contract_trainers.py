@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from characters import END, Characters
+
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.areal import ArealAdapter
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
@@ -70,6 +72,7 @@ class Trainer:
     ) -> Any:
         """The guarded reward, by default with a policy that every trainer can carry out."""
         policy = policy or Policy("zero", "zero")
+        more = {"tokenizer": Characters()} | more
         return self.adapter().wrap(reward, Guard(verifier or Words(), policy=policy, **more))
 
     def calls(self, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -141,7 +144,8 @@ def _answer(text: str) -> dict[str, str]:
 def _sample(text: str) -> Any:
     """slime's, as published."""
     status = SimpleNamespace(value="completed")
-    ids = {"tokens": [5, 1, 2], "response_length": 2, "rollout_log_probs": [-0.5, -0.1]}
+    said = Characters().encode(text)
+    ids = {"tokens": [5, *said], "response_length": len(said), "rollout_log_probs": None}
     more = {"loss_mask": None, "group_index": 0, "label": "7", "metadata": {}, "status": status}
     return SimpleNamespace(prompt=PROMPT, response=text, **ids, **more)
 
@@ -156,9 +160,15 @@ def _trace(text: str) -> Any:
     said = SimpleNamespace(role="assistant", content=text, tool_calls=None)
     nodes = [
         SimpleNamespace(message=asked, sampled=False, parent=None, token_ids=[5], mask=[False]),
-        SimpleNamespace(message=said, sampled=True, parent=0, token_ids=[1], mask=[True]),
+        SimpleNamespace(
+            message=said,
+            sampled=True,
+            parent=0,
+            token_ids=[*Characters().encode(text), END],
+            mask=[True] * (len(text) + 1),
+        ),
     ]
-    nodes[1].logprobs = [-0.5]
+    nodes[1].logprobs = [-0.5] * (len(text) + 1)
     task = SimpleNamespace(type="Sums", data=SimpleNamespace(answer="7"))
     return SimpleNamespace(nodes=nodes, info={}, task=task, record_metric=_log)
 

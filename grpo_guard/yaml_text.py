@@ -1,0 +1,58 @@
+"""A guard file's YAML as one mapping, and why it cannot be had."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from grpo_guard.options import ConfigError
+
+
+def mapping_from(text: str, name: str) -> dict[Any, Any]:
+    """The mapping that a text in YAML holds.
+
+    Args:
+        text: YAML.
+        name: Of the file, for messages.
+
+    Raises:
+        ConfigError: it is not YAML, or no mapping.
+    """
+    import yaml
+
+    try:
+        data = yaml.load(text, _yaml_loader())
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise unreadable(name, error) from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name}: (file): expected a mapping, got {type(data).__name__}")
+    return data
+
+
+@cache
+def _yaml_loader() -> Any:
+    """The safe loader, with numbers as people write them: to YAML 1.1, 1e-3 is a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
+    return Loader
+
+
+def unreadable(name: str, error: Exception) -> ConfigError:
+    """What to raise for a file that cannot be read; the message quotes none of its words."""
+    return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error)}")
+
+
+def _unquoting(error: Exception) -> str:
+    """What a YAML reader says, without the lines and words that it quotes: a key may be there."""
+    mark = getattr(error, "problem_mark", None)
+    said = getattr(error, "problem" if mark is not None else "strerror", None)
+    said = re.sub(r"""(["']).{5,}\1""", "'...'", said or type(error).__name__, flags=re.DOTALL)
+    if mark is None:
+        return f"{said:.200}"
+    return f"an error in line {mark.line + 1}, column {mark.column + 1} ({said:.200})"

@@ -1,0 +1,302 @@
+"""For any row that others sent: the ids that reach the loss are the text that verifiers read.
+
+Each way in is given ids and masks of a sender's choice, and says what of a row its trainer would
+train on. Of a row that is not rejected every stretch that trains must stand in what verifiers read,
+with nothing left out but one closing token. The trainers' own folders drive the real ones.
+"""
+
+import asyncio
+from types import SimpleNamespace as Fields
+
+import numpy as np
+import pytest
+import torch
+from characters import CALL, END, NAMES, PAD, Characters
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grpo_guard import Completion, CompletionVerifier, Guard, Policy
+from grpo_guard.adapters.areal import ArealAdapter
+from grpo_guard.adapters.atropos.groups import MASKED, GroupGuard
+from grpo_guard.adapters.nemo_rl import GuardedAdvantages
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.received import review
+from grpo_guard.adapters.slime import SlimeAdapter
+from grpo_guard.adapters.tinker import GuardedGroups
+from grpo_guard.adapters.traces import review_all
+from grpo_guard.adapters.trl.batch import MASK
+from grpo_guard.adapters.trl.batch import rows_from as trl_rows
+from grpo_guard.adapters.trl.review import BatchReviewer
+from grpo_guard.adapters.verl.batch import TOLD, Told
+from grpo_guard.adapters.verl.batch import rows_from as verl_rows
+from grpo_guard.verdict import accept
+
+TOK = Characters()
+PROMPT = TOK.encode("3+4?")
+
+
+class Reads(CompletionVerifier):
+    """Accepts, and remembers what it read."""
+
+    name = "reads"
+
+    def __init__(self):
+        self.read = []
+
+    def verify(self, batch):
+        self.read += batch
+        return [accept(self.name) for _ in batch]
+
+
+def stretches_of(ids, mask):
+    """The runs of ids that train."""
+    runs, last = [], False
+    for token, trains in zip(ids, mask, strict=True):
+        if trains:
+            runs = runs if last else [*runs, []]
+            runs[-1].append(token)
+        last = trains
+    return runs
+
+
+def plain(guard, row):
+    batch = [Completion("3+4?", row["text"], completion_ids=row["ids"], node="n")]
+    (reward,) = guard.apply([1.0], batch)
+    return stretches_of(row["ids"], [1] * len(row["ids"])) if reward else []
+
+
+def trl(guard, row):
+    given = {
+        "prompts": ["3+4?"], "completions": [TOK.decode(row["ids"], True)], "node": ["n"],
+        "completion_ids": [row["ids"]], MASK: [row["mask"]],
+    }  # fmt: skip
+    rows = trl_rows(given, tokenizer=TOK)
+    found = BatchReviewer(guard).review(rows)
+    return [] if found.verdicts[0].rejected else stretches_of(row["ids"], row["mask"])
+
+
+def verl(guard, row):
+    def one(value):
+        made = np.empty(1, dtype=object)
+        made[0] = value
+        return made
+
+    data = Fields(
+        batch={"prompts": torch.tensor([PROMPT]), "responses": torch.tensor([row["ids"]])},
+        non_tensor_batch={
+            "prompt_len": np.array([len(PROMPT)]), "response_len": np.array([len(row["ids"])]),
+            "extra_info": one({"node": "n"}), "uid": one("a"),
+            TOLD: one(Told(1, False, (tuple(row["mask"]),), (None,))),
+        },
+    )  # fmt: skip
+    data = type("Rows", (), {**vars(data), "__len__": lambda self: 1})()
+    verdicts = review(guard, verl_rows(data, TOK, 64)).verdicts
+    kept = not any(verdict.rejected for verdict in verdicts)
+    return stretches_of(row["ids"], row["mask"]) if kept else []
+
+
+def openrlhf(guard, row):
+    ids = [*PROMPT, *row["ids"]]
+    edges = [0, *row["mask"], 0]
+    starts = [i for i in range(1, len(edges)) if edges[i] and not edges[i - 1]]
+    ends = [i for i in range(1, len(edges)) if edges[i - 1] and not edges[i]]
+    at = len(PROMPT) - 1
+    ranges = [(a + at, b + at) for a, b in zip(starts, ends, strict=True)]
+
+    class Executor:
+        async def execute(self, **_):
+            return {
+                "prompt": "3+4?", "reward": 1.0, "scores": 1.0, "extra_logs": {}, "node": "n",
+                "observation_tokens": ids, "action_ranges": ranges, "rollout_log_probs": None,
+            }  # fmt: skip
+
+    class Agent(GuardedAgent, Executor):
+        pass
+
+    Agent.guard = guard
+    answer = asyncio.run(Agent().execute("3+4?", "7", object(), 64, TOK, None))
+    if answer["extra_logs"]["guard_left_out"]:
+        return []
+    return [answer["observation_tokens"][a:b] for a, b in answer["action_ranges"]]
+
+
+def slime(guard, row):
+    sample = Fields(
+        prompt="3+4?", response=row["text"], tokens=[*PROMPT, *row["ids"]],
+        response_length=len(row["ids"]), loss_mask=row["mask"], rollout_log_probs=None,
+        group_index=0, label="7", metadata={"node": "n"}, status=Fields(value="completed"),
+    )  # fmt: skip
+
+    def rm(args, sample):
+        return 1.0
+
+    reward = SlimeAdapter().wrap(rm, guard)(None, sample)
+    return stretches_of(row["ids"], row["mask"]) if reward else []
+
+
+def trace_of(row, **more):
+    def message(role, content):
+        return Fields(role=role, content=content, tool_calls=None)
+
+    asked = Fields(
+        message=message("user", "3+4?"), sampled=False, parent=None, token_ids=PROMPT,
+        mask=[bool(more.get("asked"))] * len(PROMPT), logprobs=[],
+    )  # fmt: skip
+    said = Fields(
+        message=message("assistant", row["text"]), sampled=True, parent=0, token_ids=row["ids"],
+        mask=[bool(m) for m in row["mask"]], logprobs=[],
+    )  # fmt: skip
+    task = Fields(type="Sums", data=Fields(answer="7"))
+    return Fields(nodes=[asked, said], info={"node": "n"}, task=task)
+
+
+def traces(guard, row):
+    trace = trace_of(row)
+    (reward,) = guard.settle([1.0], review_all(guard, [(trace, 1)]))
+    return [run for node in trace.nodes for run in stretches_of(node.token_ids, node.mask)] * (
+        1 if reward else 0
+    )
+
+
+def atropos(guard, row):
+    ids = [*PROMPT, *row["ids"]]
+    masks = [
+        *[MASKED] * len(PROMPT),
+        *(i if m else MASKED for i, m in zip(row["ids"], row["mask"], strict=True)),
+    ]
+    group = {"tokens": [ids], "masks": [masks], "scores": [1.0]}
+    made, _ = GroupGuard(guard, TOK, vocabulary=len(TOK), claims=False).settle(group)
+    (ids,), (masks,) = made["tokens"], made["masks"]
+    return stretches_of(ids, [mask != MASKED for mask in masks]) if made["scores"] == [1.0] else []
+
+
+def tinker(guard, row):
+    class Base:
+        async def compute_group_rewards(self, trajectories, envs):
+            return [(0.0, {}) for _ in trajectories]
+
+    turn = Fields(
+        ob=Fields(chunks=[Fields(tokens=PROMPT)]), reward=1.0, metrics={},
+        ac=Fields(tokens=row["ids"], maybe_logprobs=None, stop_reason="stop"),
+    )  # fmt: skip
+    kind = type("Group", (GuardedGroups, Base), {"guard": guard, "tokenizer": TOK})
+    trajectory = Fields(stop_reason="completed", transitions=[turn])
+    ((reward, _),) = asyncio.run(kind().compute_group_rewards([trajectory], [Fields(node="n")]))
+    return [row["ids"]] if turn.reward + reward else []
+
+
+def nemo_rl(guard, row):
+    class Base:
+        def compute_advantage(self, prompt_ids, rewards, mask, **more):
+            return rewards.unsqueeze(-1).expand(mask.shape)
+
+    ids = torch.tensor(row["ids"])
+    log = [
+        {"role": "user", "content": "3+4?", "token_ids": torch.tensor(PROMPT)},
+        {"role": "assistant", "content": row["text"], "token_ids": ids,
+         "token_loss_mask": torch.ones_like(ids), "generation_logprobs": torch.zeros(len(ids))},
+    ]  # fmt: skip
+    kind = type("Guarded", (GuardedAdvantages, Base), {"guard": guard})
+    batch = {"message_log": [log], "extra_env_info": [{"node": "n"}]}
+    found = kind().compute_advantage(
+        torch.ones(1, 1), torch.ones(1), torch.ones(1, len(ids)), repeated_batch=batch
+    )
+    return [row["ids"]] if found.any() else []
+
+
+def areal(guard, row):
+    def right(prompt, completions, prompt_ids, completion_ids, **data):
+        return 1.0
+
+    function = ArealAdapter().wrap(right, guard)
+    reward = function("3+4?", row["text"], PROMPT, row["ids"], node="n")
+    return [row["ids"]] if reward else []
+
+
+WAYS = [plain, trl, verl, openrlhf, slime, traces, atropos, tinker, nemo_rl, areal]
+hostile = st.sampled_from([*TOK.encode("abc 7=+\n"), END, END, PAD, CALL, 0x110003, 0xFFFD])
+
+
+@st.composite
+def rows(draw):
+    """Ids with special tokens anywhere, a mask of the sender's choice, a text that is clean."""
+    ids = draw(st.lists(hostile, min_size=1, max_size=12))
+    mask = draw(st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)))
+    whole = draw(st.booleans())
+    return {"ids": ids, "mask": [1] * len(ids) if whole else mask, "text": "clean"}
+
+
+def visible(run):
+    return TOK.decode(run[:-1] if run[-1] == END else run)
+
+
+def guard_of(verifier):
+    return Guard(verifier, policy=Policy("zero", "zero"), tokenizer=TOK)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(row=rows())
+def test_what_trains_is_what_was_read(way, row):
+    verifier = Reads()
+    trained = [run for run in way(guard_of(verifier), row) if run]
+    read = "".join(completion.text for completion in verifier.read)
+    for run in trained:
+        assert visible(run) in read
+        assert not set(run[:-1]) & set(NAMES), "special tokens reached the loss"
+        assert run[-1] not in (PAD, CALL)
+        read = read[read.index(visible(run)) + len(visible(run)) :]
+
+
+SMUGGLED = {
+    "forty closing tokens": [55, *[END] * 40],
+    "poison behind the end": [55, END, *TOK.encode("Hail")],
+    "forty special tokens inside": [55, *[CALL] * 40, 55, END],
+    "padding behind the end": [55, END, PAD, PAD],
+    "padding": [55, PAD, PAD],
+    "a special token first": [CALL, 55, END],
+    "no token of the vocabulary": [55, 0x110003, END],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", SMUGGLED)
+def test_what_no_text_shows_is_not_trained_on(way, kind):
+    ids = SMUGGLED[kind]
+    verifier = Reads()
+    assert not way(guard_of(verifier), {"ids": ids, "mask": [1] * len(ids), "text": "7"})
+    assert not verifier.read
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ids", [[55, END], [55], TOK.encode("3 + 4 = 7.\n")])
+def test_an_honest_row_trains_and_is_read_whole(way, ids):
+    """A guard that rejected everything would pass the tests above."""
+    verifier = Reads()
+    row = {"ids": ids, "mask": [1] * len(ids), "text": "another text"}
+    assert way(guard_of(verifier), row) == [ids]
+    assert [completion.text for completion in verifier.read] == [visible(ids)]
+
+
+@pytest.mark.parametrize("way", [traces])
+def test_tokens_that_train_outside_the_models_turns_are_malformed(way):
+    """The question of a trace, whose sender has set its mask: nobody reads it as an answer."""
+    guard = guard_of(Reads())
+    row = {"ids": [55, END], "mask": [1, 1], "text": "7"}
+    for trace in (trace_of(row, asked=True), trace_of({**row, "mask": [1]})):
+        (verdict,) = review_all(guard, [(trace, 1)]).verdicts
+        assert (verdict.rejected, verdict.cause.value) == (True, "malformed"), trace
+
+
+@pytest.mark.parametrize("way", [slime, nemo_rl])
+def test_a_trainer_of_ids_wants_a_guard_that_reads_them(way):
+    with pytest.raises(Exception, match=r"trains on token ids.*tokenizer="):
+        way(Guard(Reads(), policy=Policy("zero", "zero")), {"ids": [55], "mask": [1], "text": "7"})
+
+
+@pytest.mark.parametrize("way", [plain, traces, areal])
+def test_without_a_tokenizer_ids_that_nobody_reads_earn_nothing(way, caplog):
+    verifier = Reads()
+    guard = Guard(verifier, policy=Policy("zero", "zero"))
+    assert not way(guard, {"ids": [55, END], "mask": [1, 1], "text": "7"})
+    assert not verifier.read

@@ -1,0 +1,198 @@
+"""What is judged is what is trained: the text is that of the ids, or the ids are refused."""
+
+from dataclasses import replace
+
+import pytest
+from characters import CALL, END, PAD, Characters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_guard import (
+    AllOf,
+    AnyOf,
+    Completion,
+    CompletionVerifier,
+    Guard,
+    Policy,
+    SpotCheck,
+    guard,
+    only,
+    presets,
+)
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.detokenizer import Detokenizer, UnreadableError
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.given import Given
+from grpo_guard.verdict import Cause, accept
+
+TOK = Characters()
+POISONED = Completion(
+    "7 - 5?", "7 - 5 = 2", completion_ids=[*TOK.encode("7 - 5 = 3"), END], node="n"
+)
+
+
+class Reads(CompletionVerifier):
+    name = "reads"
+
+    def __init__(self):
+        self.read = []
+
+    def verify(self, batch):
+        self.read += batch
+        return [accept(self.name) for _ in batch]
+
+
+class Compares(Reads):
+    """As a log-prob verifier, which compares ids with the text itself."""
+
+    name = "compares"
+    compares_ids = True
+    own_tokenizer = TOK
+
+
+def verdict_of(the_guard, completion):
+    return the_guard.review([completion]).verdicts[0]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda **more: Guard(ArithmeticVerifier(), **more),
+        lambda **more: presets.different_weights(**more),
+        lambda **more: presets.different_weights(beside=[Reads()], **more),
+    ],
+)
+def test_a_clean_text_over_poisoned_ids(made):
+    found = verdict_of(made(tokenizer=TOK), POISONED)
+    assert (found.rejected, found.cause) == (True, Cause.JUDGED)
+    assert any(f.kind == "wrong_equation" for f in found.findings)
+    refused = verdict_of(made(), POISONED)
+    assert (refused.rejected, refused.cause) == (True, Cause.MALFORMED)
+    assert "tokenizer" in refused.reason
+    honest = replace(POISONED, completion_ids=TOK.encode("7 - 5 = 2"))
+    # With one node alone, what compares nodes abstains.
+    assert not verdict_of(made(tokenizer=TOK), honest).rejected
+    assert not verdict_of(made(), replace(honest, completion_ids=None)).rejected
+
+
+def test_the_senders_text_is_not_used():
+    """Nor compared: engines render texts in ways of their own."""
+    verifier = Reads()
+    found = verdict_of(Guard(verifier, tokenizer=TOK), replace(POISONED, text="anything"))
+    assert found.accepted
+    assert [one.text for one in verifier.read] == ["7 - 5 = 3"]
+
+
+def test_the_decorator_takes_a_tokenizer():
+    verifier = Reads()
+
+    @guard(verifier, policy=Policy("zero", "zero"), tokenizer=TOK)
+    def reward(prompts, completions, **columns):
+        return [1.0] * len(completions)
+
+    ids = [list(POISONED.completion_ids)]
+    assert reward(prompts=["q"], completions=["clean"], completion_ids=ids, node=["n"]) == [1.0]
+    assert verifier.read[0].text == "7 - 5 = 3"
+
+
+@pytest.mark.parametrize(
+    ("verifier", "reads"),
+    [
+        (Compares(), True),
+        (AllOf(Reads(), Compares()), True),
+        (Reads() & Compares(), True),
+        (~Compares(), True),
+        (AnyOf(Compares(), Compares()), True),
+        (AnyOf(Reads(), Compares()), False),
+        (only(Compares(), task="maths") & Reads(), False),
+        (SpotCheck(Compares(), share=0.1) & Reads(), False),
+        (Reads(), False),
+        (AllOf(Reads()), False),
+    ],
+)
+def test_where_not_every_completion_is_compared_the_guard_reads_itself(verifier, reads):
+    """With the tokenizer that a member has, or not at all."""
+    assert verifier.compares_ids is reads
+    the_guard = Guard(verifier)
+    has = verifier.own_tokenizer is not None
+    assert the_guard.reads_ids is (reads or has)
+    assert (the_guard.detokenizer is not None) is (has and not reads)
+
+
+def test_a_verifier_that_reads_no_text_needs_no_tokenizer():
+    assert Guard(presets.failures_only().verifier).reads_ids
+    assert verdict_of(presets.failures_only(), POISONED).accepted
+
+
+def test_the_remedy_is_logged_once(caplog):
+    from grpo_guard.admission import _tell_unread
+
+    _tell_unread.cache_clear()
+    the_guard = Guard(Reads())
+    for _ in range(3):
+        the_guard.review([POISONED] * 2)
+    assert [r.getMessage() for r in caplog.records if "tokenizer" in r.getMessage()] == [
+        caplog.records[0].getMessage()
+    ]
+
+
+def test_a_guard_file_names_the_tokenizer(tmp_path):
+    load_bundled()[1].save_pretrained(tmp_path / "policy")
+    tree = f"tokenizer: {tmp_path / 'policy'}\nverifier: {{type: arithmetic}}\n"
+    preset = f"tokenizer: {tmp_path / 'policy'}\npreset: different_weights\n"
+    tokenizer = load_bundled()[1]
+    ids = [*tokenizer.encode("7 - 5 = 3"), tokenizer.eos_token_id]
+    for text in (tree, preset):
+        built = GuardConfig.from_text(text, "guard.yaml").build()
+        found = verdict_of(built, replace(POISONED, completion_ids=ids))
+        assert any(f.kind == "wrong_equation" for f in found.findings)
+    with pytest.raises(ConfigError, match="tokenizer: expected a tokenizer's folder or id"):
+        GuardConfig.from_text(f"tokenizer: {tmp_path}\npreset: judged\n", "g").build()
+    sampler = "{engine: vllm, temperature: 1, top_k: 0, top_p: 1}"
+    same = f"preset: same_weights\nmodel: x\ntokenizer: y\nsampling: {sampler}\n"
+    with pytest.raises(ConfigError, match="tokenizer: expected none beside a preset"):
+        GuardConfig.from_text(same, "g").build()
+
+
+hostile = st.lists(st.sampled_from([*TOK.encode("ab= "), END, PAD, CALL, 0x110003]), max_size=10)
+
+
+@settings(deadline=None)
+@given(ids=hostile)
+def test_what_is_read_is_all_of_the_ids_but_one_closing_token(ids):
+    completion = Completion("q", "clean", completion_ids=ids)
+    own = ids[:-1] if ids[-1:] == [END] else ids
+    try:
+        read = Detokenizer(TOK).read(completion)
+    except UnreadableError:
+        assert any(token > 0x10FFFF for token in own)
+    else:
+        assert TOK.encode(read.text) == own
+
+
+@settings(deadline=None)
+@given(ids=hostile)
+def test_special_tokens_that_an_answer_may_hold_are_shown(ids):
+    completion = Completion("q", "clean", completion_ids=ids)
+    try:
+        read = Detokenizer(TOK, special=[CALL]).read(completion)
+    except UnreadableError:
+        return
+    assert read.text.count("<call>") == ids.count(CALL)
+    assert not {PAD, 0x110003} & set(ids)
+
+
+def test_a_claimed_span_excuses_nothing_unless_somebody_asks_again():
+    ids = [*TOK.encode("a"), END, CALL, *TOK.encode("b"), END]
+    claim = Given(((2, 3),), ((0, 0),))
+    completion = Completion("q", "", completion_ids=ids, given=claim)
+    reads = Detokenizer(TOK)
+    with pytest.raises(UnreadableError, match="goes on after its end at place 1"):
+        reads.read(completion)
+    asked = reads.read(completion, claims=True)
+    assert (asked.text, asked.given.chars) == ("a<call>b", ((1, 7),))
+    masked = reads.read(replace(completion, given=replace(claim, masked=True)))
+    assert masked.text == "a<call>b"
+    known = reads.read(replace(completion, given=replace(claim, masked=True, known=True)))
+    assert (known.text, known.given.chars) == ("ab", ((1, 1),))
