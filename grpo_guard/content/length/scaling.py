@@ -147,10 +147,7 @@ class LengthScaling:
         deviations: list[float | None] = [None] * len(batch)
         records = defaultdict[str, _Record](_Record)
         for member, excess in measured:
-            # Where a node answers a prompt alone its other answers are the measure, and what it
-            # usually writes beside other nodes is in them already.
-            apart = member.node is not None and excess.foreign
-            usual = known.get(member.node or "", _NOTHING) if apart else _NOTHING
+            usual = known.get(member.node or "", _NOTHING)
             deviation = _deviation(excess, usual)
             deviations[member.index] = deviation
             if member.node is not None:
@@ -224,7 +221,7 @@ def _remember(
     unpaid = list[tuple[str, float]]()
     paid = defaultdict[str, list[Paid]](list)
     for member, excess in measured:
-        if member.node is None or member.worth is None or not excess.foreign:
+        if member.node is None or member.worth is None:
             continue
         if member.worth <= 0:
             unpaid.append((member.node, excess.log_ratio))
