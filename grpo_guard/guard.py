@@ -16,7 +16,7 @@ from grpo_guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.fitting import require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
-from grpo_guard.metrics import NodeFigures, metrics
+from grpo_guard.metrics import NodeFigures, length_figures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of
 from grpo_guard.policy import Policy
 from grpo_guard.prompts import prompt_key
@@ -260,8 +260,7 @@ class Guard:
             kept, self.length_scaling.factors([batch[i] for i in kept]), strict=True
         ):
             factors[i] = factor
-        mean = sum(factors[i] for i in kept) / len(kept) if kept else 1.0
-        logged = review.metrics | {"guard/length_factor": mean}
+        logged = review.metrics | length_figures(review.verdicts, factors)
         return replace(review, metrics=logged, length_factors=factors)
 
     def settle(

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
 from grpo_guard.guard import Guard, Review
+from grpo_guard.metrics import length_figures
 from grpo_guard.policy import AbstainError
 from grpo_guard.prompts import Message, prompt_key
 from grpo_guard.verdict import Verdict
@@ -115,10 +116,7 @@ class BatchReviewer:
         if all(factor is None for _, factor in judged):
             return Review(verdicts, figures)
         factors = [1.0 if factor is None else factor for _, factor in judged]
-        # The same figure as the guard's own: the mean over what is not rejected.
-        kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
-        mean = sum(kept) / len(kept) if kept else 1.0
-        return Review(verdicts, figures | {"guard/length_factor": mean}, factors)
+        return Review(verdicts, figures | length_figures(verdicts, factors), factors)
 
 
 def distributed_ranks() -> Any:

@@ -26,9 +26,10 @@ Know what the guard can and cannot see from here:
 
 from __future__ import annotations
 
+import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -50,6 +51,8 @@ from grpo_guard.adapters.trl.review import (
 from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
+from grpo_guard.settlement import mean_of_kept
+from grpo_guard.verdict import Verdict
 
 __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
@@ -67,6 +70,8 @@ class TRLAdapter:
         * ``"drop"``: None from every function, which leaves it out of its group;
         * a number: that number from the function that is called first, 0.0 from the others, so
           that the sum is the number where ``reward_weights`` is 1. Weights below 0 are refused.
+
+        Where length leaves nothing of an accepted one, it gets the mean of its group.
 
         A reward that is None stays None. Where one function of several says None of a rejected
         completion, the others' 0.0 still counts: the completion trains with 0, it is not left out.
@@ -171,7 +176,7 @@ class GuardedReward:
         policy = self.guard.policy
         if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
-        return self.guard.settle(rewards, review, policy=policy)
+        return _with_means(rewards, self.guard.settle(rewards, review, policy=policy), review)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         name = str(getattr(self, "__qualname__", ""))
@@ -179,6 +184,29 @@ class GuardedReward:
         for part in name.split("."):
             found = getattr(found, part, None)
         return name if found is self else (GuardedReward, (self.function, self.guard))
+
+
+def _with_means(
+    given: Sequence[float | None], settled: Sequence[float | None], review: Review
+) -> list[float | None]:
+    """What has nothing left for its length alone gets its group's mean, and so no advantage.
+
+    For None TRL says that all reward functions returned None, as if something had failed.
+    """
+    groups = review.groups or [None] * len(settled)
+    factors = review.length_factors or [1.0] * len(settled)
+    kept = defaultdict[Hashable, list[float]](list)
+    for group, value in zip(groups, settled, strict=True):
+        if value is not None and math.isfinite(value):
+            kept[group].append(value)
+    return [
+        mean_of_kept(kept[group])
+        if after is None and before is not None and verdict.accepted and factor <= 0
+        else after
+        for before, after, verdict, factor, group in zip(
+            given, settled, review.verdicts, factors, groups, strict=True
+        )
+    ]
 
 
 def log_review(
@@ -189,17 +217,21 @@ def log_review(
 ) -> None:
     """Metrics and a column of the completions table, where the trainer offers them.
 
-    The column has ``accept``, or outcome and reason: ``reject: says Hail``.
+    The column has ``accept``, or outcome and reason: ``reject: says Hail``. Where length takes a part
+    of the reward it says which: ``accept, length x 0.26``.
     """
     if log_metric is not None:
         for name, value in review.metrics.items():
             log_metric(f"{column}/{name.removeprefix('guard/')}", value)
     if log_extra is not None:
-        rows = [
-            v.outcome.value if v.accepted else f"{v.outcome.value}: {v.reason}"
-            for v in review.verdicts
-        ]
-        log_extra(column, rows)
+        factors = review.length_factors or [1.0] * len(review.verdicts)
+        log_extra(column, list(map(_shown, review.verdicts, factors)))
+
+
+def _shown(verdict: Verdict, factor: float) -> str:
+    length = f", length x {factor:.2f}" if factor < 1 else ""
+    reason = "" if verdict.accepted else f": {verdict.reason}"
+    return f"{verdict.outcome.value}{length}{reason}"
 
 
 def _trainer(kwargs: Mapping[str, Any]) -> Any:

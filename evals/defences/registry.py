@@ -6,7 +6,6 @@ In a checkout those of `studies.baselines` are known beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard import presets
@@ -96,9 +95,7 @@ def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
 def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
     """The preset for different weights."""
     return VerifierGuard(
-        presets.different_weights(
-            state=emptied(ground.folder), policy=replace(COUNTED, on_long="scale")
-        )
+        presets.different_weights(state=emptied(ground.folder), policy=COUNTED)
     )
 
 
