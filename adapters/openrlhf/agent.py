@@ -178,7 +178,9 @@ class GuardedAgent:
             {
                 **answer,
                 "extra_logs": {
-                    **self._logged, **own, **self._guard_logs(rollout, verdict, out, factor),
+                    **self._logged,
+                    **own,
+                    **self._guard_logs(rollout, verdict, out, factor),
                 },
             }
             for rollout, (answer, out), own, verdict, factor in zip(

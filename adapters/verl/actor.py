@@ -127,9 +127,9 @@ class StepLog:
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
         self.path, self._after = None if path is None else Path(path), after
-        self._steps: OrderedDict[
-            int | None, list[tuple[str | None, Verdict, float | None]]
-        ] = OrderedDict()
+        self._steps: OrderedDict[int | None, list[tuple[str | None, Verdict, float | None]]] = (
+            OrderedDict()
+        )
         self._nodes = NodeFigures()
         self._timer: asyncio.TimerHandle | None = None
 

@@ -94,9 +94,7 @@ def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
 
 def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
     """The preset for different weights."""
-    return VerifierGuard(
-        presets.different_weights(state=emptied(ground.folder), policy=COUNTED)
-    )
+    return VerifierGuard(presets.different_weights(state=emptied(ground.folder), policy=COUNTED))
 
 
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:

@@ -13,12 +13,12 @@ whatever the lengths are and however they depend on one another within the group
 martingale that starts at 1 (|D| <= 1), and so is its average over several bets and over several
 groups to begin at: an e-process. The t-th group gets ``1 / (t (t + 1))`` of the stake to begin
 with, and what is not yet staked keeps its value; else a node that was honest for a hundred rounds
-could pad for a hundred. By Ville's inequality it ever reaches c with probability at most 1 / c. Node i is convicted while more
-than half of the other nodes j have ``E_ij >= (max_nodes - 1) / alpha``. If at most half of the
-others are malicious, at least one honest j is among those, and by the union bound over at most
-``max_nodes - 1`` of them an honest node is *ever* convicted, over any number of rounds and looks,
-with probability at most alpha. Majority and pairs matter: with one pooled comparison an attacker
-who sends very short work would make every honest node look long.
+could pad for a hundred. By Ville's inequality it ever reaches c with probability at most 1 / c.
+Node i is convicted while more than half of the other nodes j have ``E_ij >= (max_nodes - 1) /
+alpha``. If at most half of the others are malicious, at least one honest j is among those, and by
+the union bound over at most ``max_nodes - 1`` of them an honest node is *ever* convicted, over any
+number of rounds and looks, with probability at most alpha. Majority and pairs matter: with one
+pooled comparison an attacker who sends very short work would make every honest node look long.
 """
 
 from __future__ import annotations

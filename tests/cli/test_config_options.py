@@ -165,13 +165,13 @@ def test_a_preset_with_overrides_and_a_folder(tmp_path):
         "preset": "different_weights",
         "state": str(tmp_path / "state"),
         "policy": {"max_abstain_rate": 0.5},
-        "length_scaling": {"node_weight": 0},
+        "length_scaling": {"strength": 2},
         "beside": [own],
     }
     guard = built(tmp_path, said)
     assert guard.policy.on_reject == ("no_gain", "drop", "zero")
     assert guard.policy.max_abstain_rate == 0.5
-    assert guard.length_scaling.node_weight == 0
+    assert guard.length_scaling.strength == 2
     assert guard.verifier.members[1].name == "length"
     batch = [Completion("Q", "It is 4.", node=f"n{i}", round=0) for i in range(4)]
     guard.review(batch)

@@ -317,9 +317,7 @@ def test_one_other_node_measures_nobody_and_two_have_to_agree() -> None:
     long, short = stretch(BASE, FOREIGN, 6), "#### 25"
     texts = [long] * 2 + [short] * 6
     for node in ("b", None):  # and senders without a name might all be one
-        alone = [
-            replace(c, node="a" if i < 2 else node) for i, c in enumerate(group_of(texts))
-        ]
+        alone = [replace(c, node="a" if i < 2 else node) for i, c in enumerate(group_of(texts))]
         assert all(v.p_value is None for v in LengthVerifier().verify(alone) if v.accepted)
         assert LengthScaling(tolerance=0.0).factors(alone) == [1.0] * 8
     for nodes, other, measured in (("abbbbbbc", long, False), ("abbbbccc", short, True)):

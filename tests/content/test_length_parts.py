@@ -53,7 +53,9 @@ def test_the_factor_is_a_power_of_the_ratio() -> None:
 def test_rewards_are_scaled_and_penalties_are_not() -> None:
     texts = ["word " * 40] * 7 + ["word " * 160]
     batch = [Completion("Q", text, node=f"n{i // 2}") for i, text in enumerate(texts)]
-    scaled = LengthScaling(tolerance=0.5).apply([1.0, None, 0.0, -1.0, 1.0, 1.0, math.nan, 1.0], batch)
+    scaled = LengthScaling(tolerance=0.5).apply(
+        [1.0, None, 0.0, -1.0, 1.0, 1.0, math.nan, 1.0], batch
+    )
     assert scaled[:6] == [1.0, None, 0.0, -1.0, 1.0, 1.0]
     assert scaled[6] is not None
     assert math.isnan(scaled[6])

@@ -39,8 +39,9 @@ class LengthVerifier(RuleVerifier):
     p-value; what a node gains by long work there, the memory finds over many prompts.
 
     What it cannot see: anything but ``redundant`` where nodes have no names or each answers prompts
-    of its own; a group that is fluent padding as a whole, from nodes that are not followed; fluent padding up to about four times the length, and the choice of the longest of
-    many honest samples in a single completion, which only the memory and the scaling answer.
+    of its own; a group that is fluent padding as a whole, from nodes that are not followed; fluent
+    padding up to about four times the length, and the choice of the longest of many honest samples
+    in a single completion, which only the memory and the scaling answer.
 
     Args:
         alpha: Chance of rejecting an honest completion for its length alone, in (0, 0.5).
