@@ -146,7 +146,7 @@ def different_weights(
         length: Whether the rewards of nodes that choose their length for the reward are scaled,
             where the trainer can do that; it rejects nobody. Off by default: an honest model whose
             wrong answers are its short ones can look like such a node, and where each node answers
-            prompts of its own it finds nothing (docs/length.md).
+            prompts of its own it finds nothing (docs/content-verifiers.md).
         length_scaling: How; given, it turns ``length`` on. None = `LengthScaling` as it comes.
 
     Raises:

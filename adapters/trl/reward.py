@@ -217,8 +217,8 @@ def log_review(
 ) -> None:
     """Metrics and a column of the completions table, where the trainer offers them.
 
-    The column has ``accept``, or outcome and reason: ``reject: says Hail``. Where length takes a part
-    of the reward it says which: ``accept, length x 0.26``.
+    The column has ``accept``, or outcome and reason: ``reject: says Hail``. Where length takes a
+    part of the reward it says which: ``accept, length x 0.26``.
     """
     if log_metric is not None:
         for name, value in review.metrics.items():

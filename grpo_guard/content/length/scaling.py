@@ -50,8 +50,8 @@ class LengthScaling:
 
     Args:
         tolerance: Standard deviations above the middle of the other nodes' lengths that cost any
-            completion nothing, >= 0; beyond it honest work is scaled, too, at 0.5 by 3 to 7 % on
-            average. None: only nodes that choose their length are scaled.
+            completion nothing, >= 0; beyond it honest work is scaled, too (figures:
+            docs/content-verifiers.md). None: only nodes that choose their length are scaled.
         strength: ``factor = exp(-strength * (z - tolerance))`` for z standard deviations above the
             middle, at most 1; that is, a power of the ratio of lengths. 0 = nothing is scaled.
         reward_of: Reward of a completion, which says what was paid; None = by the ``reference``
