@@ -144,9 +144,10 @@ def different_weights(
         policy: In place of ``POLICIES["different_weights"]``.
         beside: Verifiers that judge as well.
         length: Whether the rewards of nodes that choose their length for the reward are scaled,
-            where the trainer can do that; it rejects nobody. Off by default: an honest model whose
-            wrong answers are its short ones can look like such a node, and where each node answers
-            prompts of its own it finds nothing (docs/content-verifiers.md).
+            where the trainer can do that and whatever ``policy`` says of it; it rejects nobody. Off
+            by default: an honest model whose wrong answers are its short ones can look like such a
+            node, and where each node answers prompts of its own it finds nothing
+            (docs/content-verifiers.md).
         length_scaling: How; given, it turns ``length`` on. None = `LengthScaling` as it comes.
 
     Raises:
@@ -162,13 +163,13 @@ def different_weights(
     scaling = length_scaling or LengthScaling()
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
-    own = POLICIES["different_weights"]
-    if length or length_scaling is not None:
-        own = replace(own, on_long=("scale", "keep"))
+    chosen = policy or POLICIES["different_weights"]
+    if length or length_scaling is not None:  # a guard file always says a whole policy
+        chosen = replace(chosen, on_long=("scale", "keep"))
     return _guard(
         "different_weights",
         store,
-        policy or own,
+        chosen,
         *beside,
         ScreensVerifier(),
         ArithmeticVerifier(store=store),
