@@ -25,7 +25,7 @@ from grpo_guard.evals.studies.harness import RESULTS, option, say, study
 
 Round: TypeAlias = list[tuple[Completion, bool]]
 """Completions and whether they are right."""
-TOLERANCES: Final = (0.5, 3.0)
+TOLERANCES: Final = (0.5, 1.0, 3.0)
 
 
 class _Cost:
