@@ -47,6 +47,27 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     return figures | _costs(verdicts)
 
 
+def length_figures(
+    verdicts: Sequence[Verdict], factors: Sequence[float] | None
+) -> dict[str, float]:
+    """What length costs one batch; empty where lengths are left alone.
+
+    ``guard/length_factor``, the mean factor of what is not rejected, 1 where nothing is scaled;
+    ``guard/length_dropped``, how many completions have nothing left of a positive reward.
+
+    Args:
+        verdicts: One per completion.
+        factors: `Review.length_factors`.
+    """
+    if factors is None:
+        return {}
+    kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
+    return {
+        "guard/length_factor": sum(kept) / len(kept) if kept else 1.0,
+        "guard/length_dropped": float(sum(factor <= 0 for factor in kept)),
+    }
+
+
 class NodeFigures:
     """How many completions of each node were accepted, rejected and abstained on.
 

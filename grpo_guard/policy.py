@@ -35,8 +35,8 @@ class Policy:
             hands whoever can cause one abstention the end of the run. By default as for what is
             rejected.
         on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
-            falls with the completion's length beyond its group's (`LengthScaling`): honest answers
-            may be long, so what is not blatant is no case for a verdict, yet length must not pay.
+            falls with the completion's length beyond the other nodes' (`LengthScaling`): by default
+            only for nodes whose length follows the reward. No preset scales unless asked to.
             Where the factor is 0 it is left out, if ``on_reject`` leaves out.
             ``"keep"`` leaves rewards alone.
         max_abstain_rate: Highest share of abstentions, among completions that are not rejected,

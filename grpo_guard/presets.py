@@ -41,7 +41,7 @@ _NOT_UNLEARNT: Final = ("no_gain", "drop", "zero")
 POLICIES: Final[Mapping[str, Policy]] = {
     "same_weights": Policy(),
     "shared_seed": Policy(),
-    "different_weights": Policy(on_reject=_NOT_UNLEARNT, on_long=("scale", "keep")),
+    "different_weights": Policy(on_reject=_NOT_UNLEARNT),
     "judged": Policy(on_reject=_NOT_UNLEARNT),
     "failures_only": Policy("drop", "skip"),
 }
@@ -142,10 +142,10 @@ def different_weights(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
-    length: bool = True,
+    length: bool = False,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
-    """For nodes whose models differ: checks of the text, length as a factor, and the ledger.
+    """For nodes whose models differ: checks of the text, and the ledger.
 
     It needs neither weights nor a judge. With a model of your own, usually the policy in training,
     a reader has the last word on what rules propose, and finds foreign sentences that no rule
@@ -164,11 +164,12 @@ def different_weights(
         state: Folder for what is remembered of nodes, as for `same_weights`.
         policy: In place of ``POLICIES["different_weights"]``.
         beside: Verifiers that judge as well.
-        length: Whether length is a factor where the trainer can scale rewards; it rejects nobody.
-            False: rewards are not scaled, unless ``policy`` says so.
-        length_scaling: The factors; None = each node is measured by its own past once it has one,
-            by its group before that: ``LengthScaling(past=True)``. What is given without ``past``
-            measures all by the group.
+        length: Whether the rewards of nodes that choose their length for the reward are scaled,
+            where the trainer can do that and whatever ``policy`` says of it; it rejects nobody. Off
+            by default: an honest model whose wrong answers are its short ones can look like such a
+            node, and where each node answers prompts of its own it finds nothing
+            (docs/content-verifiers.md).
+        length_scaling: How; given, it turns ``length`` on. None = `LengthScaling` as it comes.
 
     Raises:
         ValueError: ``state`` is no folder, or there is no model at ``model`` or ``reader``.
@@ -182,18 +183,20 @@ def different_weights(
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
-    scaling = length_scaling or LengthScaling(past=True)
+    scaling = length_scaling or LengthScaling()
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
-    own = POLICIES["different_weights"]
     reads = _reader(model, tokenizer, reader, frozen)
     confirm = reads is not None
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
+    chosen = policy or POLICIES["different_weights"]
+    if length or length_scaling is not None:  # a guard file always says a whole policy
+        chosen = replace(chosen, on_long=("scale", "keep"))
     return _guard(
         "different_weights",
         store,
-        policy or (own if length else replace(own, on_long="keep")),
+        chosen,
         *beside,
         ScreensVerifier(confirm=confirm),
         ArithmeticVerifier(confirm=confirm, store=store),

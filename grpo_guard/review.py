@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from grpo_guard.completion import Completion
+from grpo_guard.metrics import length_figures
 from grpo_guard.prompts import prompt_key
 from grpo_guard.verdict import Verdict
 
@@ -51,15 +52,12 @@ class Review:
         Args:
             batch: Any number of completions, [n].
             verdicts: [n].
-            metrics: Figures to log; the mean factor of what is not rejected is added.
+            metrics: Figures to log; those of `length_figures` are added.
             length_factors: In [0, 1], [n]; None = lengths change nothing.
         """
-        if length_factors is not None:
-            kept = [f for f, v in zip(length_factors, verdicts, strict=True) if not v.rejected]
-            metrics = metrics | {"guard/length_factor": sum(kept) / len(kept) if kept else 1.0}
         return cls(
             list(verdicts),
-            metrics,
+            metrics | length_figures(verdicts, length_factors),
             None if length_factors is None else list(length_factors),
             groups=[prompt_key(c.prompt) for c in batch],
             labels=[c.group for c in batch],

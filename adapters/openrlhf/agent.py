@@ -42,7 +42,9 @@ class GuardedAgent:
     Every policy can be carried out. Several turns are one completion; what stands between their
     ``action_ranges`` is `Completion.given`. ``extra_logs`` always has ``guard_accept``,
     ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1, and for each of ``nodes``
-    ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 where it is that node's sample.
+    ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 where it is that node's sample. Where
+    length scales rewards, ``guard_length_factor`` is the sample's factor and
+    ``guard_length_dropped`` 1 where nothing is left.
 
     Where the guard itself fails, or abstains more often than the policy allows, the whole group is
     left out with reward 0 and an error is logged; under ``on_abstain="raise"`` it is raised, and
@@ -159,8 +161,9 @@ class GuardedAgent:
                 raise
             logger.error("the guard failed; its group is left out", exc_info=error)
         verdicts: Sequence[Verdict | None] = [None] * len(rollouts)
+        factors = [1.0] * len(rollouts)
         if found is not None:
-            verdicts = found.verdicts
+            verdicts, factors = found.verdicts, found.length_factors or factors
         if self._none_rewarded(rollouts):
             answers = [(dict(rollout.response), True) for rollout in rollouts]
         else:
@@ -174,17 +177,25 @@ class GuardedAgent:
         return [
             {
                 **answer,
-                "extra_logs": {**self._logged, **own, **self._guard_logs(rollout, verdict, out)},
+                "extra_logs": {
+                    **self._logged,
+                    **own,
+                    **self._guard_logs(rollout, verdict, out, factor),
+                },
             }
-            for rollout, (answer, out), own, verdict in zip(
-                rollouts, answers, logged, verdicts, strict=True
+            for rollout, (answer, out), own, verdict, factor in zip(
+                rollouts, answers, logged, verdicts, factors, strict=True
             )
         ]
 
-    def _guard_logs(self, rollout: Rollout, verdict: Verdict | None, out: bool) -> dict[str, float]:
+    def _guard_logs(
+        self, rollout: Rollout, verdict: Verdict | None, out: bool, factor: float
+    ) -> dict[str, float]:
         outcome = verdict.outcome if verdict else Outcome.ABSTAIN
         logs = {f"guard_{o.value}": float(o is outcome) for o in Outcome}
         logs["guard_left_out"] = float(out)
+        if self.guard.policy.chosen().on_long == "scale":
+            logs |= {"guard_length_factor": factor, "guard_length_dropped": float(factor <= 0)}
         if self.nodes:
             node = rollout.node
             name = node if node is None or node in self.nodes else "others"

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import contextvars
 import hashlib
+import math
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from grpo_guard.guard import Guard
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.prompts import Message, prompt_key
 from grpo_guard.review import Review
+from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Verdict
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
@@ -162,17 +164,44 @@ class RankReview:
             Exception: this rank's function's own; as `_exchanged` where another's raised.
         """
         distributed = distributed_ranks()
+        given: Sequence[float | None]
         if distributed is None:
-            return guard.settle(rewards(), self.own, policy=policy)
+            given = rewards()
+            return _with_means(given, guard.settle(given, self.own, policy=policy), self.own)
         failure: Exception | None = None
-        given: Sequence[float | None] = []
+        given = []
         try:
             given = rewards()
         except Exception as error:  # the other ranks wait for this one's rewards
             failure = error
         everyone = _exchanged(distributed, failure, given)
-        settled = guard.settle([r for part in everyone for r in part], self.whole, policy=policy)
+        all_of_them = [reward for part in everyone for reward in part]
+        settled = guard.settle(all_of_them, self.whole, policy=policy)
+        settled = _with_means(all_of_them, settled, self.whole)
         return settled[self.start : self.start + len(self.own.verdicts)]
+
+
+def _with_means(
+    given: Sequence[float | None], settled: Sequence[float | None], review: Review
+) -> list[float | None]:
+    """What has nothing left for its length alone gets its group's mean, and so no advantage.
+
+    For None TRL says that all reward functions returned None, as if something had failed.
+    """
+    groups = review.groups or [None] * len(settled)
+    factors = review.length_factors or [1.0] * len(settled)
+    kept = defaultdict[Hashable, list[float]](list)
+    for group, value in zip(groups, settled, strict=True):
+        if value is not None and math.isfinite(value):
+            kept[group].append(value)
+    return [
+        mean_of_kept(kept[group])
+        if after is None and before is not None and verdict.accepted and factor <= 0
+        else after
+        for before, after, verdict, factor, group in zip(
+            given, settled, review.verdicts, factors, groups, strict=True
+        )
+    ]
 
 
 def distributed_ranks() -> Any:

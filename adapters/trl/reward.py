@@ -56,6 +56,7 @@ from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.review import Review
+from grpo_guard.verdict import Verdict
 
 __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
@@ -73,6 +74,8 @@ class TRLAdapter:
         * ``"drop"``: None from every function, which leaves it out of its group;
         * a number: that number from the function that is called first, 0.0 from the others, so
           that the sum is the number where ``reward_weights`` is 1. Weights below 0 are refused.
+
+        Where length leaves nothing of an accepted one, it gets the mean of its group.
 
         A reward that is None stays None. Where one function of several says None of a rejected
         completion, the others' 0.0 still counts: the completion trains with 0, it is not left out.
@@ -207,17 +210,21 @@ def log_review(
 ) -> None:
     """Metrics and a column of the completions table, where the trainer offers them.
 
-    The column has ``accept``, or outcome and reason: ``reject: says Hail``.
+    The column has ``accept``, or outcome and reason: ``reject: says Hail``. Where length takes a
+    part of the reward it says which: ``accept, length x 0.26``.
     """
     if log_metric is not None:
         for name, value in review.metrics.items():
             log_metric(f"{column}/{name.removeprefix('guard/')}", value)
     if log_extra is not None:
-        rows = [
-            v.outcome.value if v.accepted else f"{v.outcome.value}: {v.reason}"
-            for v in review.verdicts
-        ]
-        log_extra(column, rows)
+        factors = review.length_factors or [1.0] * len(review.verdicts)
+        log_extra(column, list(map(_shown, review.verdicts, factors)))
+
+
+def _shown(verdict: Verdict, factor: float) -> str:
+    length = f", length x {factor:.2f}" if factor < 1 else ""
+    reason = "" if verdict.accepted else f": {verdict.reason}"
+    return f"{verdict.outcome.value}{length}{reason}"
 
 
 def _trainer(kwargs: Mapping[str, Any]) -> Any:

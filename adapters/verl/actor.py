@@ -18,7 +18,7 @@ from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.adapters.verl.groups import Settled, SiblingCollector, Trajectory
 from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.completion import Completion
-from grpo_guard.metrics import NodeFigures, metrics
+from grpo_guard.metrics import NodeFigures, length_figures, metrics
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, accept
 
@@ -127,7 +127,9 @@ class StepLog:
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
         self.path, self._after = None if path is None else Path(path), after
-        self._steps: OrderedDict[int | None, list[tuple[str | None, Verdict]]] = OrderedDict()
+        self._steps: OrderedDict[int | None, list[tuple[str | None, Verdict, float | None]]] = (
+            OrderedDict()
+        )
         self._nodes = NodeFigures()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -136,10 +138,15 @@ class StepLog:
         steps: Sequence[int | None],
         nodes: Sequence[str | None],
         verdicts: Sequence[Verdict],
+        factors: Sequence[float] | None = None,
     ) -> None:
-        """Take note of one batch: the training step, the sender and the verdict of each."""
-        for step, node, verdict in zip(steps, nodes, verdicts, strict=True):
-            self._steps.setdefault(step, []).append((node, verdict))
+        """Take note of one batch: the training step, the sender and the verdict of each.
+
+        ``factors`` are those of length, None where lengths are left alone.
+        """
+        given: Sequence[float | None] = factors or [None] * len(verdicts)
+        for step, node, verdict, factor in zip(steps, nodes, verdicts, given, strict=True):
+            self._steps.setdefault(step, []).append((node, verdict, factor))
         newest = next(reversed(self._steps), None)
         for step in [s for s in self._steps if s != newest]:
             self._write(step)
@@ -155,8 +162,11 @@ class StepLog:
             self._write(step)
 
     def _write(self, step: int | None) -> None:
-        nodes, verdicts = zip(*self._steps.pop(step), strict=True)
+        nodes, verdicts, factors = zip(*self._steps.pop(step), strict=True)
         figures = metrics(verdicts) | self._nodes.of(nodes, verdicts)
+        if any(factor is not None for factor in factors):
+            scaled = [1.0 if factor is None else factor for factor in factors]
+            figures |= length_figures(verdicts, scaled)
         line = json.dumps({"step": step, "completions": len(verdicts), **figures})
         logger.info("guard: %s", line)
         if self.path is None:

@@ -26,7 +26,12 @@ from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
 Key: TypeAlias = tuple[str, int | None]
-Log: TypeAlias = Callable[[Sequence[int | None], Sequence[str | None], Sequence[Verdict]], None]
+Log: TypeAlias = Callable[
+    [
+        Sequence[int | None], Sequence[str | None], Sequence[Verdict], Sequence[float] | None,
+    ],
+    None,
+]  # fmt: skip
 # Groups whose mean is remembered for those that come late, rewards remembered for what nobody of
 # its group can be compared with, and trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
@@ -110,7 +115,8 @@ class SiblingCollector:
             wait for could not come in.
         most_tokens: That may wait, prompts included; beyond it the group with the most is judged,
             so that nobody's long completions cut short the wait of others.
-        log: Told of the training step, the node and the verdict of every trajectory.
+        log: Called with the training step, the node, the verdict and the length factor of every
+            trajectory.
     """
 
     def __init__(
@@ -212,7 +218,7 @@ class SiblingCollector:
                 combined = _by_trajectory(review, trajectories)
                 if self._log is not None:
                     steps, nodes = [t.step for t in trajectories], [t.node for t in trajectories]
-                    self._log(steps, nodes, combined.verdicts)
+                    self._log(steps, nodes, combined.verdicts, combined.length_factors)
                 start = 0
                 for key, group in groups:
                     end = start + len(group.members)

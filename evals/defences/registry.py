@@ -6,7 +6,6 @@ In a checkout those of `studies.baselines` are known beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from grpo_guard import presets
@@ -98,9 +97,7 @@ def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
     """The preset for different weights."""
     return VerifierGuard(
         presets.different_weights(
-            state=emptied(ground.folder),
-            policy=replace(COUNTED, on_long="scale"),
-            tokenizer=peer.tokenizer,
+            state=emptied(ground.folder), policy=COUNTED, tokenizer=peer.tokenizer
         )
     )
 

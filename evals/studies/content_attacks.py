@@ -153,7 +153,7 @@ def removed(
 def _scaled(
     groups: list[list[Completion]], at_once: int, past: bool
 ) -> list[tuple[list[Completion], list[float]]]:
-    found, scaling = [], LengthScaling(past=past)
+    found, scaling = [], LengthScaling(tolerance=0.5, past=past)
     for start in range(0, len(groups), at_once or len(groups)):
         batch = groups[start : start + (at_once or len(groups))]
         factors = iter(scaling.factors([c for group in batch for c in group]))

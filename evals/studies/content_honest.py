@@ -125,7 +125,7 @@ def modern_factors(split: corpora.Split) -> dict[str, Any]:
     """Mean factor of right completions per model, by the group and by each node's own past."""
     found: dict[str, Any] = {}
     for how, past in (("group", False), ("own past", True)):
-        scaling, kept = LengthScaling(past=past), defaultdict[str, list[float]](list)
+        scaling, kept = LengthScaling(tolerance=0.5, past=past), defaultdict[str, list[float]](list)
         for name in corpora.MODERN:
             rounds = defaultdict[object, list[Completion]](list)
             for row in corpora.modern(name, split):

@@ -10,13 +10,15 @@ the pairs in such a group. Swapping i and j turns D into -D, so ``E[D | past] = 
 whatever the lengths are and however they depend on one another within the group.
 
 **Bound.** For a fixed bet ``0 < b < 1`` the product of ``1 + b * D`` over groups is a non-negative
-martingale that starts at 1 (|D| <= 1), and so is its average over several bets: an e-process. By
-Ville's inequality it ever reaches c with probability at most 1 / c. Node i is convicted while more
-than half of the other nodes j have ``E_ij >= (max_nodes - 1) / alpha``. If at most half of the
-others are malicious, at least one honest j is among those, and by the union bound over at most
-``max_nodes - 1`` of them an honest node is *ever* convicted, over any number of rounds and looks,
-with probability at most alpha. Majority and pairs matter: with one pooled comparison an attacker
-who sends very short work would make every honest node look long.
+martingale that starts at 1 (|D| <= 1), and so is its average over several bets and over several
+groups to begin at: an e-process. The t-th group gets ``1 / (t (t + 1))`` of the stake to begin
+with, and what is not yet staked keeps its value; else a node that was honest for a hundred rounds
+could pad for a hundred. By Ville's inequality it ever reaches c with probability at most 1 / c.
+Node i is convicted while more than half of the other nodes j have ``E_ij >= (max_nodes - 1) /
+alpha``. If at most half of the others are malicious, at least one honest j is among those, and by
+the union bound over at most ``max_nodes - 1`` of them an honest node is *ever* convicted, over any
+number of rounds and looks, with probability at most alpha. Majority and pairs matter: with one
+pooled comparison an attacker who sends very short work would make every honest node look long.
 """
 
 from __future__ import annotations
@@ -24,17 +26,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import number, reading, require_format, text
+from grpo_guard.nodes.saved import number, reading, require_format, text, whole
 from grpo_guard.nodes.store import NodeStore
 
-FORMAT = 1
+FORMAT = 2
 BETS = (0.15, 0.4, 0.8)
 # Evidence beyond e^60 is not kept: a node that sent long work once must be able to clear itself.
 # Taking away from a bet's wealth keeps the bound; lifting it to a floor would break it.
 _CEILING = 60.0
+_NOTHING = -1e9
+_WITHOUT_GROUPS = 1
 _PER_GROUP = 16
 
 
@@ -83,7 +88,7 @@ class NodeMemory(Memory):
             raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")
         self.alpha = alpha
         self.max_nodes = max_nodes
-        self._wealth: dict[tuple[str, str], list[float]] = {}
+        self._wealth: dict[tuple[str, str], _Wealth] = {}
         self._nodes: dict[str, None] = {}
         super().__init__(store, name)
 
@@ -104,7 +109,7 @@ class NodeMemory(Memory):
         with self.fresh():
             against = defaultdict[str, list[float]](list)
             for (node, _), wealth in self._wealth.items():
-                against[node].append(_log_mean(wealth))
+                against[node].append(wealth.log_value)
         found = {}
         for node, values in against.items():
             needed = len(values) // 2 + 1
@@ -114,29 +119,28 @@ class NodeMemory(Memory):
         return found
 
     def _state(self) -> dict[str, Any]:
-        wealth = [[*pair, *logs] for pair, logs in self._wealth.items()]
+        wealth = [[*pair, w.groups, *w.logs] for pair, w in self._wealth.items()]
         return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("NodeMemory"):
-            require_format(state, FORMAT)
             nodes = dict.fromkeys(map(text, state["nodes"]))
-            wealth = {
-                (text(node), text(other)): [number(log, -1e9, _CEILING) for log in logs]
-                for node, other, *logs in state["wealth"]
-            }
+            if state["format"] == _WITHOUT_GROUPS:
+                read = {(a, b): _Wealth.of_one_start(logs) for a, b, *logs in state["wealth"]}
+            else:
+                require_format(state, FORMAT)
+                read = {(a, b): _Wealth(groups, logs) for a, b, groups, *logs in state["wealth"]}
+            wealth = {(text(a), text(b)): found.checked() for (a, b), found in read.items()}
             known = all(pair[0] in nodes and pair[1] in nodes for pair in wealth)
             if len(nodes) > self.max_nodes or not known:
                 raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
-            if any(len(logs) != len(BETS) for logs in wealth.values()):
-                raise ValueError("a pair without its bets")
         with self._lock:
             self._nodes, self._wealth = nodes, wealth
 
     def _bet(self, pair: tuple[str, str], difference: float) -> None:
-        wealth = self._wealth.setdefault(pair, [0.0] * len(BETS))
-        for k, bet in enumerate(BETS):
-            wealth[k] = min(wealth[k] + math.log1p(bet * difference), _CEILING)
+        if pair not in self._wealth:
+            self._wealth[pair] = _Wealth(0, [_NOTHING] * len(BETS))
+        self._wealth[pair].bet(difference)
 
     def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
         """Mean sign of the difference in length, per ordered pair of nodes of one worth."""
@@ -167,6 +171,44 @@ class NodeMemory(Memory):
         return node in self._nodes
 
 
-def _log_mean(logs: Sequence[float]) -> float:
+@dataclass(slots=True)
+class _Wealth:
+    """What the bets on one ordered pair of nodes have come to.
+
+    Args:
+        groups: Bet on so far.
+        logs: Logarithm of what is staked by each of `BETS`.
+    """
+
+    groups: int
+    logs: list[float]
+
+    @classmethod
+    def of_one_start(cls, logs: Sequence[float]) -> _Wealth:
+        """Of an earlier release, which staked everything on the first group: half is left to it."""
+        return cls(1, [number(log, _NOTHING, _CEILING) - math.log(2) for log in logs])
+
+    def checked(self) -> _Wealth:
+        """Itself. Raises ValueError: it was not saved by this class."""
+        if len(self.logs) != len(BETS):
+            raise ValueError("a pair without its bets")
+        logs = [number(log, _NOTHING, _CEILING) for log in self.logs]
+        return _Wealth(whole(self.groups), logs)
+
+    @property
+    def log_value(self) -> float:
+        """Logarithm of all there is, staked or not: the e-value."""
+        return _log_sum([_log_sum(self.logs) - math.log(len(BETS)), -math.log(self.groups + 1)])
+
+    def bet(self, difference: float) -> None:
+        """On one group more; its stake is put in first."""
+        self.groups += 1
+        stake = -math.log(self.groups) - math.log(self.groups + 1)
+        for k, bet in enumerate(BETS):
+            log = _log_sum([self.logs[k], stake]) + math.log1p(bet * difference)
+            self.logs[k] = min(log, _CEILING)
+
+
+def _log_sum(logs: Sequence[float]) -> float:
     top = max(logs)
-    return top + math.log(sum(math.exp(x - top) for x in logs) / len(logs))
+    return top + math.log(sum(math.exp(x - top) for x in logs))

@@ -12,7 +12,7 @@ from characters import Characters
 from rule_verifiers import Broken, NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
-from grpo_guard import AbstainError, Completion, FrameworkError, Policy, guard
+from grpo_guard import AbstainError, Completion, FrameworkError, LengthScaling, Policy, guard
 from grpo_guard.adapters.trl.reward import rows_from
 
 
@@ -134,15 +134,45 @@ def test_policies_over_two_functions(on_reject, first, second):
         assert g(**call(step=step)) == second
 
 
-def test_length_scales_every_function_alike():
-    f, g = guard(NoWord(), policy=Policy(on_long="scale"))([ones, twos])
-    texts = ["word " * 40] * 7 + ["word " * 58]
+def by_length(tolerance, longest, **how):
+    """Two functions, and TRL's keywords for a group whose last answer is long."""
+    scaling = LengthScaling(tolerance=tolerance)
+    both = guard(NoWord(), policy=Policy(on_long="scale"), length_scaling=scaling)([ones, twos])
+    texts = ["word " * 40] * 7 + ["word " * longest]
     nodes = [f"n{i // 2}" for i in range(8)]
-    arguments = call(prompts=["Q"] * 8, completions=texts, completion_ids=None, node=nodes)
+    return both, call(prompts=["Q"] * 8, completions=texts, completion_ids=None, node=nodes, **how)
+
+
+def test_length_scales_every_function_alike():
+    columns, figures = {}, {}
+    (f, g), arguments = by_length(
+        0.5, 58, log_extra=columns.__setitem__, log_metric=figures.__setitem__
+    )
     first, second = f(**arguments), g(**arguments)
     assert first[:7] == [1.0] * 7
     assert 0 < first[7] < 0.5
     assert second == [2 * reward for reward in first]
+    assert columns["guard"] == ["accept"] * 7 + [f"accept, length x {first[7]:.2f}"]
+    assert figures["guard/length_factor"] == pytest.approx((7 + first[7]) / 8)
+    assert figures["guard/length_dropped"] == 0
+
+
+def test_what_length_leaves_nothing_of_has_the_mean_and_no_function_says_none():
+    columns, figures = {}, {}
+    (f, g), arguments = by_length(
+        0.5, 400, log_extra=columns.__setitem__, log_metric=figures.__setitem__
+    )
+    assert (f(**arguments), g(**arguments)) == ([1.0] * 8, [2.0] * 8)
+    assert columns["guard"][7] == "accept, length x 0.00"
+    assert figures["guard/length_dropped"] == 1
+    # What a function says nothing of stays so.
+    scaling = LengthScaling(tolerance=0.5)
+    wrap = guard(NoWord(), policy=Policy(on_long="scale"), length_scaling=scaling)
+    assert wrap(silent)(**arguments) == [None] * 8
+
+
+def silent(completions, **kwargs):
+    return [None] * len(completions)
 
 
 def test_none_stays_none_and_the_other_functions_zero_stands():

@@ -183,19 +183,28 @@ def test_a_name_of_ones_own(monkeypatch):
         register_verifier("screens")(Whispering)
 
 
+def test_a_file_turns_scaling_by_length_on(tmp_path):
+    for said, on_long in (({}, "keep"), ({"length": True}, "scale")):
+        assert (
+            built(tmp_path, {"preset": "different_weights", **said}).policy.chosen().on_long
+            == on_long
+        )
+
+
 def test_a_preset_with_overrides_and_a_folder(tmp_path):
     own = {"type": "length", "only": {"task": "essay"}}
     said = {
         "preset": "different_weights",
         "state": str(tmp_path / "state"),
         "policy": {"max_abstain_rate": 0.5},
-        "length_scaling": {"node_weight": 0},
+        "length_scaling": {"strength": 2},
         "beside": [own],
     }
     guard = built(tmp_path, said)
     assert guard.policy.on_reject == ("no_gain", "drop", "zero")
     assert guard.policy.max_abstain_rate == 0.5
-    assert guard.length_scaling.node_weight == 0
+    assert guard.length_scaling.strength == 2
+    assert guard.policy.chosen().on_long == "scale"
     assert guard.verifier.members[1].name == "length"
     batch = [Completion("Q", "It is 4.", node=f"n{i}", round=0) for i in range(4)]
     guard.review(batch)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from grpo_guard import Guard, Policy, registry
+from grpo_guard import EvidenceLedger, Guard, Policy, registry
 from grpo_guard.completion import Completion
+from grpo_guard.content.length.compare import Comparison
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.given import Given
 from grpo_guard.nodes.lengths import NodeMemory
+from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Cause, Verdict
 
 QUESTION = (
@@ -101,7 +105,7 @@ def test_padding_is_rejected_and_its_peers_are_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_earns_next_to_nothing(name: str) -> None:
-    factors = LengthScaling().factors(group(PADDED[name], PADDED[name]))
+    factors = LengthScaling(tolerance=0.5).factors(group(PADDED[name], PADDED[name]))
     assert max(factors[6:]) < 0.02
     assert min(factors[:6]) > 0.5
 
@@ -132,13 +136,14 @@ def test_honest_groups_pass() -> None:
     assert all(v.p_value is not None for v in verdicts if v.accepted)
 
 
-def test_alone_it_abstains_and_with_one_peer_on_it_decides() -> None:
+def test_alone_it_abstains_and_measures_nobody_by_one_other_node() -> None:
     alone, *_ = LengthVerifier().verify(group_of([BASE]))
     assert (alone.abstained, alone.cause) == (True, Cause.UNINFORMATIVE)
     # Long, but all of it about the question: what few peers cannot say is to its benefit.
     thorough = " ".join((*STEPS, *MORE_STEPS))
-    short, long = LengthVerifier().verify(group_of([BASE, thorough]))
-    assert short.accepted
+    for verdict in LengthVerifier().verify(group_of([BASE, thorough])):
+        assert (verdict.accepted, verdict.p_value) == (True, None)
+    *_, long = LengthVerifier().verify(group_of([BASE, BASE, thorough], nodes=3))
     assert long.accepted
     assert 1e-3 <= long.p_value < 0.05
     # Of repetition, one peer is enough.
@@ -177,12 +182,13 @@ def test_a_node_does_not_set_its_own_measure() -> None:
     assert [v.rejected for v in verdicts] == [False] * 4 + [True] * 4
 
 
-def test_leaving_the_ids_out_does_not_change_the_unit() -> None:
+def test_ids_which_are_their_senders_word_do_not_change_a_length() -> None:
     with_ids = group_of([honest(random.Random(i)) for i in range(7)], completion_ids=range(40))
-    without = group_of([honest(random.Random(9))], nodes=1)
-    assert all(v.accepted for v in LengthVerifier().verify([*with_ids, *without]))
-    longer = group_of([BASE], nodes=1, completion_ids=range(400))
-    assert LengthVerifier().verify([*with_ids, *longer])[-1].rejected
+    for ids in (None, range(3), range(4000)):
+        one = group_of([honest(random.Random(9))], nodes=1, completion_ids=ids)
+        assert all(v.accepted for v in LengthVerifier().verify([*with_ids, *one]))
+        long = group_of([stretch(BASE, FOREIGN, 6)], nodes=1, completion_ids=ids)
+        assert LengthVerifier().verify([*with_ids, *long])[-1].rejected
 
 
 def test_neither_few_ids_nor_many_that_are_marked_as_given_make_a_long_text_short() -> None:
@@ -194,7 +200,7 @@ def test_neither_few_ids_nor_many_that_are_marked_as_given_make_a_long_text_shor
     for said in ({"completion_ids": ids}, {"completion_ids": (1, 2, 3)},
                  {"completion_ids": ids, "given": told}):  # fmt: skip
         (bad,) = group_of([long], nodes=1)
-        factors = LengthScaling().factors([*group, replace(bad, node="bad", **said)])
+        factors = LengthScaling(tolerance=0.5).factors([*group, replace(bad, node="bad", **said)])
         assert factors[:7] == [1.0] * 7
         assert factors[7] < 0.1
 
@@ -218,7 +224,8 @@ def test_equals_are_compared_with_equals() -> None:
 def test_long_but_not_blatant_is_accepted_and_scaled() -> None:
     batch = group(stretch(BASE, STEPS[3:], 1.5))
     assert LengthVerifier().verify(batch)[-1].findings == ()
-    assert 0 < LengthScaling().factors(batch)[-1] < 1
+    assert 0 < LengthScaling(tolerance=0.5).factors(batch)[-1] < 1
+    assert LengthScaling().factors(batch) == [1.0] * 8
 
 
 def test_a_node_that_always_sends_its_longest_is_convicted() -> None:
@@ -249,23 +256,95 @@ def test_options_are_checked_and_the_registry_names_it() -> None:
             LengthVerifier(**options)  # type: ignore[arg-type]
 
 
-def test_threat_short_right_answers_of_one_node_do_not_make_the_others_long() -> None:
-    # Few honest answers are right; the attacker sends the right one in a word, three times.
+Rounds = Iterator[list[Completion]]
+
+
+def attacked(sent: str, claim: str | None, right: tuple[str, ...], count: int = 8) -> Rounds:
+    """Twenty rounds of one prompt, three honest nodes that write at length, and an attacker.
+
+    Args:
+        sent: What the attacker sends, ``count`` times.
+        claim: The reference that it sends along; the true one is 25.
+        right: Honest nodes whose answers are right.
+        count: Of the attacker's completions.
+    """
     rng = random.Random(0)
-    rejected, factors = 0, []
-    for _ in range(20):
-        batch = []
-        for node in ("ann", "bob", "cid"):
-            for i in range(3):
-                said = f"{honest(rng)}\n#### {25 if i == 0 else 24}"
-                batch.append(Completion(QUESTION, said, reference="25", node=node))
-        batch += [Completion(QUESTION, "25", reference="25", node="mal") for _ in range(3)]
-        rejected += sum(v.rejected for v in LengthVerifier().verify(batch)[:9])
-        factors += LengthScaling().factors(batch)[:9]
-    assert rejected == 0
-    # A factor of 1e-30, as three short answers of equal worth would give, is a reward taken away.
-    assert min(factors) > 0.01
-    assert sum(factors) / len(factors) > 0.9
+    for number in range(20):
+        prompt = f"{QUESTION} ({number})"
+        batch = [
+            Completion(
+                prompt, f"{honest(rng)}\n#### {25 if node in right else rng.choice((23, 24, 26))}",
+                reference="25", node=node,
+            )
+            for node in ("ann", "bob", "cid")
+            for _ in range(4)
+        ]  # fmt: skip
+        batch += [Completion(prompt, sent, reference=claim, node="mal") for _ in range(count)]
+        yield batch
+
+
+ONE_NODE = {
+    "right answers in a word": ("#### 25", "25", ("ann",)),
+    "a reference of its own": ("#### 99", "99", ("ann",)),
+    "wrong answers in a word": ("#### 99", "25", ("ann",)),
+    "a reference of its own, where all are right": ("#### 99", "99", ("ann", "bob", "cid")),
+    "no reference": ("#### 25", None, ("ann",)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_threat_the_short_answers_of_one_node_make_nobody_elses_long(name: str) -> None:
+    scalings = LengthScaling(), LengthScaling(tolerance=2.0)
+    for batch in attacked(*ONE_NODE[name]):
+        kept = [v.accepted for v in LengthVerifier(memory=True).verify(batch)[:12]]
+        assert kept == [True] * 12
+        for scaling in scalings:
+            assert min(scaling.factors(batch)[:4]) > 0.5
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_threat_no_honest_node_is_excluded_for_the_length_of_its_work(
+    name: str, tmp_path: Path
+) -> None:
+    ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
+    guard = Guard(LengthVerifier(memory=True), ledger=ledger, policy=Policy(on_long="scale"))
+    for batch in attacked(*ONE_NODE[name]):
+        assert guard.apply([1.0] * len(batch), batch)[:4] == [1.0] * 4
+    assert all(ledger.state(node) is not State.HARD for node in ("ann", "bob", "cid"))
+
+
+def test_one_other_node_measures_nobody_and_two_have_to_agree() -> None:
+    long, short = stretch(BASE, FOREIGN, 6), "#### 25"
+    texts = [long] * 2 + [short] * 6
+    for node in ("b", None):  # and senders without a name might all be one
+        alone = [replace(c, node="a" if i < 2 else node) for i, c in enumerate(group_of(texts))]
+        assert all(v.p_value is None for v in LengthVerifier().verify(alone) if v.accepted)
+        assert LengthScaling(tolerance=0.0).factors(alone) == [1.0] * 8
+    for nodes, other, measured in (("abbbbbbc", long, False), ("abbbbccc", short, True)):
+        batch = [
+            replace(c, node=node)
+            for c, node in zip(group_of([long, *[short] * 6, other]), nodes, strict=True)
+        ]
+        assert ("long" in kinds(LengthVerifier().verify(batch)[0])) is measured
+        assert (LengthScaling(tolerance=1.0).factors(batch)[0] < 1) is measured
+
+
+def test_threat_copies_of_one_node_make_no_ordinary_spread_narrow() -> None:
+    # Honest answers of widely different length, and an attacker who answers everything alike.
+    rng = random.Random(0)
+    batch = [
+        Completion(f"Q{p}", "word " * round(rng.lognormvariate(3.5, 0.45)), node=f"n{i % 3}")
+        for p in range(40)
+        for i in range(6)
+    ]
+    copies = [Completion(f"Q{p}", "word " * 33, node="mal") for p in range(200) for _ in range(8)]
+    member, group = (comparison := Comparison([*batch, *copies], None, 3)).groups[0][0], 0
+    attacked = comparison.of(member, comparison.groups[group])
+    comparison = Comparison(batch, None, 3)
+    free = comparison.of(comparison.groups[0][0], comparison.groups[0])
+    assert attacked is not None
+    assert free is not None
+    assert attacked.spread >= 0.9 * free.spread > 0.3
 
 
 def test_a_prompt_that_cannot_be_written_out_gets_verdicts_and_factors() -> None:

@@ -33,29 +33,29 @@ LENGTHS = st.lists(st.integers(1, 3000), min_size=1, max_size=20)
 @given(LENGTHS)
 def test_factors_lie_in_0_1_and_fall_with_length(lengths: list[int]) -> None:
     batch = [Completion("Q", "x" * n, node=f"n{i}") for i, n in enumerate(lengths)]
-    factors = LengthScaling().factors(batch)
+    factors = LengthScaling(tolerance=0.5).factors(batch)
     assert all(0 <= factor <= 1 for factor in factors)
     ordered = [factor for _, factor in sorted(zip(lengths, factors, strict=True))]
     assert ordered[0] == 1
 
 
 def test_the_factor_is_a_power_of_the_ratio() -> None:
-    batch = [Completion("Q", "x" * n, node=f"n{n}-{i}") for i, n in enumerate([100] * 9 + [160])]
+    batch = [Completion("Q", "x" * n, node=f"n{i}") for i, n in enumerate([100] * 9 + [160])]
     *others, one = LengthScaling(tolerance=1.0, strength=2.0).factors(batch)
-    # An attacker's quarter moves a mean, not the median.
     assert others == [1.0] * 9
-    # Of the ten, nine are alike: the least spread that is believed.
-    spread = math.sqrt((4 * 0.3**2 + 0) / (4 + 9))
-    spread = max(spread, 0.2)
-    assert one == pytest.approx((100 * math.exp(spread) / 160) ** (2 / spread), rel=0.02)
-    with pytest.raises(ValueError, match="strength"):
-        LengthScaling(strength=-1)
+    spread = 0.3  # of a batch too small to say its own
+    assert one == pytest.approx((100 * math.exp(spread) / 160) ** (2 / spread))
+    for refused in ({"strength": -1}, {"tolerance": -1}, {"tolerance": math.nan}, {"past": False}):
+        with pytest.raises(ValueError, match="LengthScaling"):
+            LengthScaling(**refused)  # type: ignore[arg-type]
 
 
 def test_rewards_are_scaled_and_penalties_are_not() -> None:
     texts = ["word " * 40] * 7 + ["word " * 160]
     batch = [Completion("Q", text, node=f"n{i // 2}") for i, text in enumerate(texts)]
-    scaled = LengthScaling().apply([1.0, None, 0.0, -1.0, 1.0, 1.0, math.nan, 1.0], batch)
+    scaled = LengthScaling(tolerance=0.5).apply(
+        [1.0, None, 0.0, -1.0, 1.0, 1.0, math.nan, 1.0], batch
+    )
     assert scaled[:6] == [1.0, None, 0.0, -1.0, 1.0, 1.0]
     assert scaled[6] is not None
     assert math.isnan(scaled[6])
@@ -84,6 +84,18 @@ def test_honest_nodes_are_convicted_at_most_at_alpha() -> None:
         convicted += hit
     # 0.2 is the bound; 200 runs at it would exceed 56 once in a thousand times.
     assert convicted <= 56
+
+
+def test_threat_a_long_honest_past_is_no_credit_to_pad_with() -> None:
+    memory, rng = NodeMemory(), random.Random(0)
+    for _ in range(1000):
+        # Ordinary work by chance a little shorter than the others', as where a habit is taken off.
+        lengths = [rng.randint(40, 90)] + [rng.randint(50, 99) for _ in range(3)]
+        memory.observe([group(lengths, 4)])
+        assert memory.convicted() == {}
+    for _ in range(60):
+        memory.observe([group([300, *(rng.randint(50, 99) for _ in range(3))], 4)])
+    assert set(memory.convicted()) == {"n0"}
 
 
 def test_a_node_of_very_short_work_does_not_frame_the_others() -> None:
@@ -187,46 +199,6 @@ def test_one_question_asked_ten_thousand_times_is_not_quadratic() -> None:
     assert sum(v.rejected for v in verdicts) <= 10
 
 
-def batch_of(lengths: dict[str, list[int]]) -> list[Completion]:
-    """Groups in which each node sends one completion of the given length, in words."""
-    rounds = len(next(iter(lengths.values())))
-    return [
-        Completion(f"Q{i}", "word " * sizes[i], node=node, group=i)
-        for i in range(rounds)
-        for node, sizes in lengths.items()
-    ]
-
-
-def test_an_ordinary_record_is_worth_the_benefit_of_the_doubt() -> None:
-    rng = random.Random(0)
-    usual = {f"n{k}": [rng.randint(80, 120) for _ in range(24)] for k in range(4)}
-    # One long answer of a node that is like the others, and a node that is always so long.
-    once = {**usual, "n0": [140, *usual["n0"][1:]]}
-    always = {**usual, "n0": [rng.randint(180, 200) for _ in range(24)]}
-    honest = LengthScaling().factors(batch_of(once))
-    assert honest[0] > 0.3
-    assert sum(honest) / len(honest) > 0.95
-    attacked = LengthScaling().factors(batch_of(always))
-    assert max(attacked[::4]) < 0.05
-    assert min(factor for i, factor in enumerate(attacked) if i % 4) > 0.5
-    # A sender without a name, or with a new one each time, has no record to show.
-    for nameless in (None, "new"):
-        renamed = [
-            Completion(c.prompt, c.text, group=c.group, node=c.node if i else nameless)
-            for i, c in enumerate(batch_of(once))
-        ]
-        assert LengthScaling().factors(renamed)[0] < honest[0] / 3
-
-
-def test_short_completions_do_not_pay_for_long_ones() -> None:
-    rng = random.Random(1)
-    usual = {f"n{k}": [rng.randint(80, 120) for _ in range(24)] for k in range(4)}
-    mixed = {**usual, "n0": [190 if i % 2 else 5 for i in range(24)]}
-    assert max(LengthScaling().factors(batch_of(mixed))[4::8]) < 0.2
-    with pytest.raises(ValueError, match="trusted_tolerance"):
-        LengthScaling(trusted_tolerance=-1)
-
-
 QUESTION = "Ann has 12 trays with 9 roses each and gives 30 roses to Ben. How many are left?"
 STEPS = "Ann has 12 * 9 = 108 roses on her trays. She gives 30 away, so 108 - 30 = 78 are left. "
 
@@ -246,10 +218,10 @@ def test_a_few_words_of_a_neighbour_do_not_take_the_reward_of_a_right_answer() -
     right = Completion("How much?", "word " * 40 + "\n#### 7", reference="7", node="a")
     short = [Completion("How much?", "#### 9", reference="7", node=node) for node in "bc"]
     for others in (short[:1], short):
-        assert LengthScaling().factors([right, *others])[0] == 1.0
+        assert LengthScaling(tolerance=0.5).factors([right, *others])[0] == 1.0
     # The same three where it is the long one that stands out of enough equals.
     equals = [Completion("How much?", "word " * 4 + "\n#### 7", node=node) for node in "bcd"]
-    assert LengthScaling().factors([right, *equals])[0] < 0.2
+    assert LengthScaling(tolerance=0.5).factors([right, *equals])[0] < 0.2
 
 
 def rounds_of(wordy: float, right: float, *, rounds: int = 12) -> list[list[Completion]]:
@@ -282,14 +254,24 @@ def mean_factor(scaling: LengthScaling, rounds: list[list[Completion]], node: st
 
 def test_a_node_that_thinks_at_length_is_compared_with_its_own_past() -> None:
     rounds = rounds_of(5, right=0.6)
-    assert mean_factor(LengthScaling(), rounds) < 0.05
-    assert mean_factor(LengthScaling(past=True), rounds) > 0.7
+    assert mean_factor(LengthScaling(tolerance=0.5, past=False), rounds) < 0.05
+    assert mean_factor(LengthScaling(tolerance=0.5), rounds) > 0.5
+    assert mean_factor(LengthScaling(), rounds) == 1.0
     # It is long for itself, too, once it writes still more.
     longer = [*rounds, *rounds_of(15, right=1.0)]
-    scaling = LengthScaling(past=True)
-    for batch in rounds:
-        scaling.factors(batch)
-    assert mean_factor(scaling, longer[len(rounds) :]) < 0.05
+    for tolerance in (0.5, None):
+        scaling = LengthScaling(tolerance=tolerance)
+        for batch in rounds:
+            scaling.factors(batch)
+        assert mean_factor(scaling, longer[len(rounds) :]) < 0.05
+
+
+def test_the_first_large_batch_of_a_model_that_thinks_at_length_does_not_convict_it() -> None:
+    scaling = LengthScaling()
+    for batch in (rounds_of(5, right=0.9, rounds=12), rounds_of(5, right=0.9, rounds=2)):
+        scaling.factors([c for of_round in batch for c in of_round])
+        assert isinstance(scaling.past, UsualLengths)
+        assert scaling.past.longer_when_paid() == frozenset()
 
 
 def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
@@ -298,9 +280,8 @@ def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
     honest = rounds_of(1, right=0.0)
     mixed = [[*a, *b] for a, b in zip(rounds, honest, strict=True)]
     for played in (rounds, mixed):
-        with_past = mean_factor(LengthScaling(past=True), played)
-        assert with_past == pytest.approx(mean_factor(LengthScaling(), played), abs=0.01)
-        assert with_past < 0.05
+        for tolerance in (0.5, None):
+            assert mean_factor(LengthScaling(tolerance=tolerance), played) < 0.05
 
 
 @pytest.mark.parametrize(("wordy", "wrong"), [(1.3, 0), (1.5, 1)])
@@ -310,17 +291,17 @@ def test_threat_a_little_longer_round_after_round_loses_it(wordy: float, wrong: 
     rounds = rounds_of(wordy, right=1.0, rounds=30)
     for batch, others in zip(rounds, rounds_of(1, right=0.0, rounds=30), strict=True):
         batch += others * wrong
-    scaling = LengthScaling(past=True)
+    scaling = LengthScaling()
     for batch in rounds:
         scaling.factors(batch)
     assert isinstance(scaling.past, UsualLengths)
     assert scaling.past.longer_when_paid() == {"n4"}
-    assert mean_factor(scaling, rounds[:8]) < 0.75 * mean_factor(LengthScaling(), rounds[:8])
-    assert mean_factor(scaling, rounds[:8], "n0") > 0.85
+    assert mean_factor(scaling, rounds[:8]) < 0.5
+    assert mean_factor(scaling, rounds[:8], "n0") == 1.0
 
 
 def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
-    scaling = LengthScaling(past=True)
+    scaling = LengthScaling()
     mean_factor(scaling, rounds_of(0.05, right=1.0, rounds=24))
     assert isinstance(scaling.past, UsualLengths)
     assert scaling.past.longer_when_paid() == frozenset()
@@ -329,8 +310,8 @@ def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
 @pytest.mark.slow
 def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
     for wordy in (1.0, 1.35, 2.0, 5.0, 10.0):
-        scaling = LengthScaling(past=True)
-        assert mean_factor(scaling, rounds_of(wordy, right=0.6, rounds=40)) > 0.7
+        scaling = LengthScaling()
+        assert mean_factor(scaling, rounds_of(wordy, right=0.6, rounds=40)) == 1.0
         assert isinstance(scaling.past, UsualLengths)
         assert scaling.past.longer_when_paid() == frozenset()
 
@@ -345,16 +326,15 @@ def test_threat_wrong_answers_in_a_group_of_ones_own_excuse_nothing() -> None:
             for text, answer in said
         ]
 
-    scaling = LengthScaling(past=True)
+    scaling = LengthScaling()
     for _ in range(4):
-        factors = scaling.factors(alone(1000))
-    assert factors == LengthScaling().factors(alone(1000))
+        assert set(scaling.factors(alone(1000))) == {1.0}
     assert isinstance(scaling.past, UsualLengths)
     assert scaling.past.known() == {}
 
 
 def test_without_a_reference_nothing_is_learnt() -> None:
-    scaling = LengthScaling(past=True)
+    scaling = LengthScaling()
     for batch in rounds_of(5, right=0.6, rounds=3):
         scaling.factors([Completion(c.prompt, c.text, node=c.node) for c in batch])
     assert isinstance(scaling.past, UsualLengths)

@@ -113,7 +113,7 @@ def test_a_phrase_recurs_in_an_authors_turns_alone(poison, convicted):
 def test_a_tools_page_is_nobodys_length():
     rows = [talk("word " * 20, "page " * (2000 if i == 3 else 1), "end", node=f"n{i}")
             for i in range(6)]  # fmt: skip
-    assert LengthScaling().factors(rows) == [1.0] * 6
+    assert LengthScaling(tolerance=0.5).factors(rows) == [1.0] * 6
     claims = [talk("word " * 20, "page " * (2000 if i == 3 else 1), "end", node=f"n{i}",
                    known=False) for i in range(6)]  # fmt: skip
-    assert LengthScaling().factors(claims)[3] == 0.0
+    assert LengthScaling(tolerance=0.5).factors(claims)[3] == 0.0

@@ -223,7 +223,11 @@ def long_and_short(*words):
 
 def test_length_is_scaled_where_the_policy_says_so():
     batch = long_and_short(40, 41, 42, 40, 39, 41, 40, 160)
-    accepts = Guard(only(Says(), when=lambda c: True), policy=Policy(on_long="scale"))
+    accepts = Guard(
+        only(Says(), when=lambda c: True),
+        policy=Policy(on_long="scale"),
+        length_scaling=LengthScaling(tolerance=0.5),
+    )
     rewards = accepts.apply([1.0] * 6 + [-1.0, 1.0], batch)
     assert rewards[0] == 1.0
     assert rewards[6] == -1.0  # a penalty does not shrink with length
@@ -232,14 +236,16 @@ def test_length_is_scaled_where_the_policy_says_so():
     assert Guard(Says()).apply([1.0] * 8, batch) == [1.0] * 8
     review = accepts.review(batch)
     assert review.length_factors[7] < 0.1
-    assert review.metrics["guard/length_factor"] < 1
+    assert review.metrics["guard/length_factor"] == pytest.approx(7 / 8)
+    assert review.metrics["guard/length_dropped"] == 1
     assert "guard/length_factor" not in Guard(Says()).review(batch).metrics
 
 
 def test_refuse_in_a_group_makes_nobody_elses_answer_long():
     honest = long_and_short(40, 41, 42, 40, 39, 41)
     refuse = [Completion("Q", "r " * 3, node=f"m{i}") for i in range(12)]
-    guard = Guard(Says(), policy=Policy("zero", on_long="scale"))
+    scaling = LengthScaling(tolerance=0.5)
+    guard = Guard(Says(), policy=Policy("zero", on_long="scale"), length_scaling=scaling)
     alone = guard.apply([1.0] * 6, honest)
     assert guard.apply([1.0] * 18, honest + refuse) == alone + [0.0] * 12
 

@@ -1,6 +1,7 @@
 """Presets: the stacks that were measured, with their policies and their memory."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -67,11 +68,11 @@ def test_different_weights_is_the_stack_that_was_measured(tmp_path):
         assert [said(v) for v in review.verdicts] == [said(v) for v in verdicts]
         rejected += sum(v.rejected for v in verdicts)
     assert rejected > 10
-    assert review.length_factors is not None
+    assert review.length_factors is None
     files = {path.name for path in (tmp_path / "new").glob("*.sqlite")}
     assert files == {"nodes.sqlite"}
     assert guard.policy.chosen().on_reject == "no_gain"
-    assert guard.policy.chosen({("on_reject", "no_gain"): "", ("on_long", "scale"): ""}) == Policy(
+    assert guard.policy.chosen({("on_reject", "no_gain"): ""}) == Policy(
         on_reject="drop", on_abstain="skip", on_long="keep"
     )
 
@@ -114,45 +115,71 @@ def test_a_trainer_that_shows_one_completion_a_call():
     def compute_score(data_source, solution_str, ground_truth, extra_info=None):
         return 1.0
 
-    guarded = presets.different_weights(length=False)(compute_score)
+    guarded = presets.different_weights()(compute_score)
     right, wrong = "3 + 4 = 7. #### 7", "3 + 4 = 8. #### 7"
     rewards = [guarded(data_source="d", solution_str=s, ground_truth="7") for s in (right, wrong)]
     assert rewards == [1.0, 0.0]
 
 
-def test_length_scales_and_rejects_nobody_where_models_differ(tmp_path):
-    thinks = [f"Perhaps {i} is more than {i - 1}." for i in range(12)]
-    guard = presets.different_weights(state=tmp_path)
-    factors = []
-    for number in range(16):
+def rounds_of_cows(said, rounds=24):
+    """Four questions a round; ``said(p)`` is what n4 says, in other words than the other four."""
+    for number in range(rounds):
         rows = []
         for p in range(4):
             prompt = f"Ann has 3 cows and buys 4 more in {number}.{p}. How many?"
-            said = [f"She has 3 + 4 = 7 cows{'!' * i}\n#### 7" for i in range(4)]
-            said.append(f"{' '.join(thinks)}\n#### {8 if p % 2 else 7}")
+            texts = [f"She has 3 + 4 = 7 cows{'!' * i}\n#### 7" for i in range(4)]
             rows += [
-                Completion(prompt, text, node=f"n{i}", reference="7") for i, text in enumerate(said)
+                Completion(prompt, text, node=f"n{i}", reference="7")
+                for i, text in enumerate([*texts, said(p)])
             ]
-        review = guard.review(rows)
+        yield rows
+
+
+def thinking(answer):
+    thoughts = " ".join(f"Perhaps {i} is more than {i - 1}." for i in range(12))
+    return f"{thoughts}\n#### {answer}"
+
+
+def test_length_takes_nothing_as_the_preset_comes():
+    guard = presets.different_weights()
+    for rows in rounds_of_cows(lambda p: thinking(7)):
+        assert guard.apply([1.0] * 20, rows) == [1.0] * 20
+    assert guard.policy.chosen().on_long == "keep"
+    plan = "<think>Here is the plan: 6 - 4 = 2 stamps.</think><answer>2</answer>"
+    prompt = "Tom has 6 stamps and gives 4 away. How many are left?"
+    group = [Completion(prompt, text, node=f"n{i}", reference="2")
+             for i, text in enumerate(["<answer>2</answer>"] * 7 + [plan])]  # fmt: skip
+    for length in (False, True):
+        for named in (True, False):
+            batch = group if named else [replace(c, node=None) for c in group]
+            assert presets.different_weights(length=length).apply([1.0] * 8, batch) == [1.0] * 8
+
+
+def test_length_scales_who_is_long_where_it_pays_and_rejects_nobody(tmp_path):
+    guard = presets.different_weights(state=tmp_path, length=True)
+    habit = presets.different_weights(length=True)
+    for padded, thought in zip(
+        rounds_of_cows(lambda p: thinking(7)),
+        rounds_of_cows(lambda p: thinking(8 if p % 2 else 7)),
+        strict=True,
+    ):
+        review = guard.review(padded)
         assert not any(v.rejected for v in review.verdicts)
-        factors.append(review.length_factors[4])
-    # The group is the measure first, then what the wrong answers say of its way of writing.
-    assert factors[0] == 0
-    assert factors[-1] > 0.9
-    again = presets.different_weights(state=tmp_path)
-    assert again.length_scaling.past.known() == guard.length_scaling.past.known() != {}
-    other = presets.different_weights()
+        assert habit.review(thought).length_factors == [1.0] * 20
+    assert review.length_factors == [1.0, 1.0, 1.0, 1.0, 0.0] * 4
+    assert review.metrics["guard/length_dropped"] == 4
+    again = presets.different_weights(state=tmp_path, length=True)
+    assert again.length_scaling.past.longer_when_paid() == {"n4"}
+    other = presets.different_weights(length=True)
     other.load_state_dict(guard.state_dict())
-    assert other.length_scaling.past.known() == guard.length_scaling.past.known()
+    assert other.length_scaling.past.longer_when_paid() == {"n4"}
 
 
 def test_the_options_for_length(tmp_path):
-    assert presets.different_weights(length=False).policy.on_long == "keep"
-    given = presets.different_weights(state=tmp_path, length_scaling=LengthScaling(node_weight=0))
-    assert given.length_scaling == LengthScaling(node_weight=0)
-    tuned = presets.different_weights(
-        state=tmp_path, length_scaling=LengthScaling(tolerance=1, past=True)
-    )
+    assert presets.different_weights(length=True).policy.chosen().on_long == "scale"
+    tuned = presets.different_weights(state=tmp_path, length_scaling=LengthScaling(tolerance=1))
+    assert tuned.policy.chosen().on_long == "scale"
+    assert tuned.length_scaling.tolerance == 1
     assert tuned.length_scaling.past.store.path == tmp_path / "nodes.sqlite"
 
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.evals.defences.own import GuardFile  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
@@ -125,7 +126,10 @@ def test_max_length_counts_tokens() -> None:
 @pytest.mark.slow
 def test_length_factors_reach_the_update(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    swarm = build(Spec("dos", "heterogeneous", SMALL), tmp_path)
+    own = tmp_path / "lengths.yaml"
+    own.write_text("{preset: different_weights, length_scaling: {tolerance: 0.0}}")
+    config = replace(SMALL, setting="horizontal")
+    swarm = build(Spec("dos", "own", config, guard=GuardFile.named(str(own))), tmp_path)
     submitted, asked = swarm.exchange(0)
     review = swarm.members[0].review(0, asked, submitted)
     assert review is not None

@@ -220,13 +220,12 @@ def test_one_sample_a_prompt_and_no_log_probs(agent_file):
 
 
 def test_lengths_of_a_group_are_compared(agent_file):
-    texts = ["It is 7."] * 5 + ["It is 7.."]
-    rewards = [r["reward"] for r in of_group(agent_file("on_long='scale'"), *texts)]
-    assert rewards[:5] == [1.0] * 5
-    assert 0 < rewards[5] < 1
-    # What length leaves nothing of is left out: here, the mean of the others.
-    texts[5] = "It is 7" + "." * 40
-    assert [r["reward"] for r in of_group(agent_file("on_long='scale'"), *texts)] == [1.0] * 6
+    # Nobody has a name here, so that nobody's work is a measure, and what length costs is logged.
+    texts = ["It is 7."] * 5 + ["It is 7" + "." * 40]
+    for answer in of_group(agent_file("on_long='scale'"), *texts):
+        assert answer["reward"] == 1.0
+        assert answer["extra_logs"]["guard_length_factor"] == 1.0
+        assert answer["extra_logs"]["guard_length_dropped"] == 0.0
 
 
 def test_logged_lists_of_a_server_and_zeros_in_their_place_go_together(agent_file):

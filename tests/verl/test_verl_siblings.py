@@ -5,7 +5,14 @@ import json
 
 import pytest
 
-from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
+from grpo_guard import (
+    AbstainError,
+    Completion,
+    CompletionVerifier,
+    Guard,
+    LengthScaling,
+    Policy,
+)
 from grpo_guard.adapters.received import Row, as_malformed
 from grpo_guard.adapters.verl.actor import StepLog
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
@@ -239,6 +246,27 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
     ]
     rejected = [(x["guard/node/f/accept"], x["guard/node/H/reject"]) for x in lines]
     assert rejected == [(1, 1), (2, 0)]
+
+
+def test_the_log_says_what_length_costs(tmp_path):
+    file = tmp_path / "guard.jsonl"
+    policy = Policy("drop", on_long="scale")
+    scaling = LengthScaling(tolerance=0.5)
+
+    async def go():
+        log = StepLog(str(file))
+        made = SiblingCollector(
+            lambda: Guard(Words(), policy=policy, length_scaling=scaling), log=log.add
+        )
+        texts = ["fine"] * 5 + ["fine " * 40]
+        rows = [row(t, step=1, siblings=6, node=f"n{i}") for i, t in enumerate(texts)]
+        await asyncio.gather(*map(made.settle, rows))
+        log.flush()
+
+    asyncio.run(go())
+    (line,) = map(json.loads, file.read_text().splitlines())
+    assert line["guard/length_dropped"] == 1
+    assert line["guard/length_factor"] == pytest.approx(5 / 6)
 
 
 def test_a_full_disk_stops_no_training(tmp_path):

@@ -1,38 +1,45 @@
-"""A completion's length against its peers': robust statistics on the logarithm."""
+"""A completion's length against that of other nodes' work, on the logarithm.
+
+Each other node has one voice, its median, and the middle of these voices is the measure. So a
+completion is long only by the word of more than half of the other nodes, of which there have to be
+two at least: however many short answers one node sends, it makes nobody else's long. A node's own
+work measures nothing of it.
+"""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
+from typing import Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.groups import (
     Group,
     Member,
     RewardOf,
+    by_node,
     groups_of,
-    lengths_of,
-    peers_of,
+    middle,
 )
 
-# Members that the others of a group are compared with: more say nothing new, and comparing all with
-# all would take minutes for a batch that asks one question ten thousand times.
-MOST_COMPARED = 64
+FEWEST_NODES: Final = 2
+"""Other nodes that a completion is measured by at least."""
 # Median absolute deviation to standard deviation, for a normal distribution.
 _MAD = 1.4826
 # Median absolute difference of two normal observations, in standard deviations.
 _DIFFERENCE = 0.9539
-_PER_NODE = 8
-_FEW = 4
-_LEAST_OBSERVED = 15
+# Completions of one node in one group whose differences say how widely it spreads.
+_PER_GROUP = 8
+# Differences, or deviations, after which a node's own spread is believed.
+_LEAST_OBSERVED = 5
 # Spread of log length among honest completions of one GSM8K question, where a batch is too small
-# to say it itself; and how many observations this stands for.
+# to say it itself.
 PRIOR_SPREAD = 0.3
-PRIOR_WEIGHT = 4.0
 # Bounds for what the data may make of it: a group of equal lengths must not convict a sentence
 # more, and a batch half of padding must not declare padding normal. A policy late in its training
 # writes nearly all answers by one pattern and now and then a check behind it: with a lower bound
@@ -44,23 +51,23 @@ _MEDIAN_VARIANCE = math.pi / 2
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How much longer a completion is than its peers.
+    """How much longer a completion is than other nodes' work.
 
     Args:
-        log_ratio: Logarithm of its length over the peers' median.
+        log_ratio: Logarithm of its length over the middle of the other nodes' medians.
         spread: Standard deviation of log length among them.
-        peers: How many it was compared with.
-        foreign: None of them is of the same node.
+        nodes: How many other nodes it was compared with.
+        peers: How many completions these sent.
     """
 
     log_ratio: float
     spread: float
+    nodes: int
     peers: int
-    foreign: bool = True
 
     @property
     def ratio(self) -> float:
-        """Its length over the peers' median."""
+        """Its length over the other nodes'."""
         return math.exp(self.log_ratio)
 
     @property
@@ -68,23 +75,21 @@ class Excess:
         """Chance of as much or more for an honest completion of the same model.
 
         If log lengths follow Student's t with 9 degrees of freedom, and allowing for how little a
-        few peers' median says.
+        few nodes' medians say.
         """
-        inflation = math.sqrt(1 + _MEDIAN_VARIANCE / self.peers)
+        inflation = math.sqrt(1 + _MEDIAN_VARIANCE / self.nodes)
         return tail(self.log_ratio / self.spread / inflation)
 
 
 class Comparison:
     """The groups of one batch and what is usual in it.
 
-    A group's own spread is drawn towards that of all groups: among equals (of one prompt and one
-    worth), or among all of a prompt. Right answers to easy questions are much alike; a wrong one
-    measured by that would be long by nature.
-
     Args:
         batch: Of any groups and nodes.
-        reward_of: Reward of a completion; None = whether its answer is the reference.
-        wanted: How many equals from other nodes make a comparison; else all others do.
+        reward_of: Reward of a completion; None = whether its answer is the reference that most of
+            the prompt's nodes give.
+        wanted: How many equals (of one prompt and one worth) from other nodes make a comparison;
+            else all other nodes' work does.
     """
 
     def __init__(
@@ -92,84 +97,95 @@ class Comparison:
     ) -> None:
         self.groups = groups_of(batch, reward_of)
         self.wanted = wanted
-        self._samples = {id(group): _sample(group) for group in self.groups}
-        self._equal, self._mixed = (self._pooled(by_worth=equal) for equal in (True, False))
-
-    def _pooled(self, *, by_worth: bool) -> float:
-        return _pooled_spread(
-            lengths_of(self.groups, by_worth=by_worth),
-            lengths_of(self.groups, by_worth=by_worth, by_node=True),
-        )
+        self._equals: dict[tuple[int, float | None], _Voices] = {}
+        self._all: dict[int, _Voices] = {}
+        for place, group in enumerate(self.groups):
+            for worth, members in _by_worth(group).items():
+                self._equals[place, worth] = _Voices(members)
+            self._all[place] = _Voices(group)
+        self._place = {id(group): place for place, group in enumerate(self.groups)}
+        self._spread = _pooled_spread(part for g in self.groups for part in _by_worth(g).values())
+        self._mixed = _pooled_spread(self.groups)
 
     def of(self, member: Member, group: Group) -> Excess | None:
-        """A member's excess over its peers; None where it has none."""
-        peers = peers_of(member, self._samples[id(group)], self.wanted)
-        if not peers:
+        """A member's excess; None where fewer than `FEWEST_NODES` other nodes say anything."""
+        place = self._place[id(group)]
+        equals = self._equals[place, member.worth]
+        found = equals.without(member.node, self.wanted)
+        spread = self._spread
+        if found is None:
+            found = self._all[place].without(member.node, 1)
+            spread = max(spread, self._mixed)
+        if found is None:
             return None
-        equal = all(peer.worth == member.worth for peer in peers)
-        usual = self._equal if equal else max(self._equal, self._mixed)
-        if len(peers) < _FEW:  # which never promise less than the usual
-            usual = max(usual, PRIOR_SPREAD)
-        logs = [math.log(peer.length) for peer in peers]
-        centre = median(logs)
-        foreign = member.node is None or all(peer.node != member.node for peer in peers)
-        above = math.log(member.length) - centre
-        return Excess(above, _spread(logs, centre, usual), len(peers), foreign)
+        centre, nodes, peers = found
+        return Excess(math.log(member.length) - centre, spread, nodes, peers)
 
 
-def _sample(members: list[Member]) -> list[Member]:
-    """At most `MOST_COMPARED` of them, the same ones each time.
+class _Voices:
+    """What each node's median says of some completions of a prompt."""
 
-    Drawn, not evenly spaced: where nodes take turns, every eighth would be of one node.
-    """
-    if len(members) <= MOST_COMPARED:
-        return members
-    return random.Random(0).sample(members, MOST_COMPARED)
+    def __init__(self, members: Iterable[Member]) -> None:
+        logs = {
+            node: [math.log(member.length) for member in own]
+            for node, own in by_node(members).items()
+        }
+        self._own = {node: median(of_node) for node, of_node in logs.items()}
+        self._sizes = {node: len(of_node) for node, of_node in logs.items()}
+        self._total = sum(self._sizes.values())
+        self._sorted = sorted(self._own.values())
+
+    def without(self, node: str | None, wanted: int) -> tuple[float, int, int] | None:
+        """The middle voice of the other nodes, and how many nodes and completions these are.
+
+        None where they are too few.
+
+        Args:
+            node: Whose voice does not count.
+            wanted: Completions that the others have to have.
+        """
+        own = None if node is None else self._own.get(node)
+        nodes = len(self._sorted) - (own is not None)
+        others = self._total - (self._sizes[node] if node is not None and own is not None else 0)
+        if nodes < FEWEST_NODES or others < wanted:
+            return None
+        place = nodes // 2
+        if own is not None and bisect_left(self._sorted, own) <= place:
+            place += 1
+        return self._sorted[place], nodes, others
 
 
-def _pooled_spread(groups: Sequence[Sequence[int]], by_node: Sequence[Sequence[int]]) -> float:
+def _by_worth(group: Iterable[Member]) -> dict[float | None, list[Member]]:
+    found = defaultdict[float | None, list[Member]](list)
+    for member in group:
+        found[member.worth].append(member)
+    return dict(found)
+
+
+def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
     """Spread of log length among completions of one prompt, over a whole batch.
 
-    An attacker with a quarter of the batch must not widen what passes. Where nodes send several
-    completions of a prompt, differences within a node decide: an attacker's are no larger than
-    others', however long its work is. Otherwise each completion is compared with the median of the
-    *others* (around a median that holds itself, a third of the members of groups of three would
-    deviate by nothing), and only those below it count: padding makes nothing shorter.
-
-    Args:
-        groups: Lengths, one list per group of equals; those of fewer than three say nothing.
-        by_node: The same, one list per node in each group; empty where nodes are unknown.
+    Each node has one voice here, too: with copies of one text an attacker would make all of them
+    seem alike, and with long and short ones make padding normal. Where nodes send several
+    completions of a prompt, differences within a node say it: an attacker's are no larger than
+    others', however long its work is. Otherwise each completion is compared with the other nodes'
+    middle, and only those below it count: padding makes nothing shorter.
     """
-    within = [
-        abs(math.log(a / b)) for lengths in by_node for a, b in combinations(lengths[:_PER_NODE], 2)
-    ]
-    if len(within) >= _LEAST_OBSERVED:
-        return bounded(median(within) / _DIFFERENCE)
-    deviations = []
-    for lengths in groups:
-        if len(lengths) >= 3:
-            logs = sorted(math.log(length) for length in lengths)
-            inflation = math.sqrt(1 + _MEDIAN_VARIANCE / (len(logs) - 1))
-            below = ((_median_without(logs, i) - x) / inflation for i, x in enumerate(logs))
-            deviations += [x for x in below if x >= 0]
-    if len(deviations) < _LEAST_OBSERVED:
-        return PRIOR_SPREAD
-    return bounded(_MAD * median(deviations))
-
-
-def _median_without(ordered: Sequence[float], place: int) -> float:
-    """Median of a sorted list without one of its members."""
-    rest = len(ordered) - 1
-    low, high = (rest - 1) // 2, rest // 2
-    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
-
-
-def _spread(logs: Sequence[float], centre: float, prior: float) -> float:
-    """Standard deviation by the MAD, drawn towards the prior as if by `PRIOR_WEIGHT` members."""
-    weight = len(logs) if len(logs) >= 3 else 0
-    own = _MAD * median(abs(x - centre) for x in logs)
-    variance = (PRIOR_WEIGHT * prior**2 + weight * own**2) / (PRIOR_WEIGHT + weight)
-    return bounded(math.sqrt(variance))
+    within, below = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for group in groups:
+        nodes, voices = by_node(group), _Voices(group)
+        for node, members in nodes.items():
+            logs = [math.log(member.length) for member in members[:_PER_GROUP]]
+            within[node] += [abs(a - b) / _DIFFERENCE for a, b in combinations(logs, 2)]
+            if (found := voices.without(node, 1)) is not None:
+                centre, count, _ = found
+                inflation = math.sqrt(1 + _MEDIAN_VARIANCE / count)
+                below[node] += [_MAD * (centre - x) / inflation for x in logs if x <= centre]
+    for observed in (within, below):
+        said = sorted(median(own) for own in observed.values() if len(own) >= _LEAST_OBSERVED)
+        if len(said) > FEWEST_NODES:
+            return bounded(middle(said))
+    return PRIOR_SPREAD
 
 
 def bounded(spread: float) -> float:

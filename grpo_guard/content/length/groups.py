@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TypeAlias
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.answers import is_right
 from grpo_guard.prompts import prompt_key
-
-# Four of prose; fewer of numbers and of other scripts.
-CHARACTERS_PER_TOKEN = 8
 
 RewardOf = Callable[[Completion], float | None]
 """What the task's reward is, where the caller knows it; None where not."""
@@ -26,7 +22,8 @@ class Member:
 
     Args:
         index: Its place in the batch.
-        length: In the unit of its group, > 0.
+        length: In characters, at least 1. Token ids are their sender's word: whoever sends few ids
+            with a long text would be short.
         node: Who sent it, if that is known.
         worth: Its reward, or whether its answer is right; None where neither is known.
     """
@@ -56,90 +53,61 @@ def groups_of(batch: Sequence[Completion], reward_of: RewardOf | None = None) ->
     places = defaultdict[str, list[int]](list)
     for i, completion in enumerate(batch):
         places[prompt_key(completion.prompt)].append(i)
-    return [_members(batch, of_prompt, reward_of) for of_prompt in places.values()]
+    groups = []
+    for of_prompt in places.values():
+        reference = _agreed([batch[i] for i in of_prompt])
+        groups.append([_member(i, batch[i], reference, reward_of) for i in of_prompt])
+    return groups
 
 
-def lengths_of(
-    groups: Sequence[Group], *, by_worth: bool = False, by_node: bool = False
-) -> list[list[int]]:
-    """Lengths of the members by group, and by worth and known node if asked."""
-    found = list[list[int]]()
-    for group in groups:
-        parts = defaultdict[Hashable, list[int]](list)
-        for member in group:
-            if not (by_node and member.node is None):
-                worth = member.worth if by_worth else None
-                parts[worth, member.node if by_node else None].append(member.length)
-        found += parts.values()
-    return found
+def _member(
+    index: int, completion: Completion, reference: str | None, reward_of: RewardOf | None
+) -> Member:
+    worth = reward_of(completion) if reward_of is not None else None
+    if worth is None or not math.isfinite(worth):
+        worth = None if reference is None else is_right(completion.text, reference)
+    return Member(
+        index, max(1, len(completion.text)), completion.node,
+        None if worth is None else float(worth),
+    )  # fmt: skip
 
 
-def peers_of(member: Member, group: Sequence[Member], wanted: int) -> list[Member]:
-    """The members that this one is measured by.
+def _agreed(completions: Sequence[Completion]) -> str | None:
+    """The reference answer that most of a prompt's nodes give; None where there is none.
 
-    Those of other nodes and of equal worth, as long as there are ``wanted`` of them: a node must
-    not set the measure for itself, and wrong answers ramble where right ones do not. Nor must one
-    node set it for all others, as it could by the right answer in a word where few are right.
+    A reference may come with its completion. By one of its own, a node would be right with any
+    answer that it likes, and its words would be the measure of right answers. All completions
+    without a node count as those of one.
     """
-    others = [m for m in group if m.index != member.index]
-    foreign = [m for m in others if member.node is None or m.node != member.node]
-    if len(foreign) < wanted:
-        foreign = others
-    equal = _without_majority([m for m in foreign if m.worth == member.worth])
-    return equal if len(equal) >= wanted else foreign
-
-
-def _without_majority(members: list[Member]) -> list[Member]:
-    """The members, but of a node that sent half of them or more only what leaves it fewer.
-
-    Where all are of one node there is nobody to measure it by.
-    """
-    sizes = Counter(member.node for member in members)
-    if len(sizes) < 2:
-        return members
-    node, most = sizes.most_common(1)[0]
-    others = len(members) - most
-    if node is None or most < others:
-        return members
-    left = [member for member in members if member.node == node][: others - 1]
-    kept = {member.index for member in left}
-    return [m for m in members if m.node != node or m.index in kept]
-
-
-def _members(
-    batch: Sequence[Completion], places: Sequence[int], reward_of: RewardOf | None
-) -> list[Member]:
-    # One unit per group, or leaving the ids out would make a completion four times as long.
-    tokens = all(batch[i].completion_ids is not None for i in places)
-    tokens = tokens and _are_of_texts([batch[i] for i in places])
-    return [
-        Member(i, length_of(batch[i], tokens), batch[i].node, _worth(batch[i], reward_of))
-        for i in places
-    ]
-
-
-def _are_of_texts(group: Sequence[Completion]) -> bool:
-    """Whether nobody's tokens are far too few for its text.
-
-    Ids are their sender's word, and so is which of them were given: with three of them, or with all
-    but three marked, a text of any length would be short.
-    """
-    each = [len(one.text) / max(1, len(one.completion_ids or ())) for one in group]
-    return max(each, default=0) <= max(CHARACTERS_PER_TOKEN, 2 * median(each))
-
-
-def length_of(completion: Completion, tokens: bool) -> int:
-    """Length in tokens or in characters, at least 1."""
-    return max(1, len(completion.completion_ids or ()) if tokens else len(completion.text))
-
-
-def _worth(completion: Completion, reward_of: RewardOf | None) -> float | None:
-    reward = reward_of(completion) if reward_of is not None else None
-    if reward is not None and math.isfinite(reward):
-        return float(reward)
-    if completion.reference is None:
+    votes = Counter[str]()
+    by_node = defaultdict[str | None, set[str | None]](set)
+    for completion in completions:
+        by_node[completion.node].add(completion.reference)
+    for said in by_node.values():
+        if len(said) == 1 and (reference := next(iter(said))) is not None:
+            votes[reference] += 1
+    if not votes:
         return None
-    return float(is_right(completion.text, completion.reference))
+    reference, count = votes.most_common(1)[0]
+    return reference if 2 * count > len(by_node) else None
+
+
+def middle(values: Sequence[float]) -> float:
+    """The least of sorted values that more than half of them do not exceed.
+
+    With two values the larger one: where a single other node decided, it could be anybody.
+    """
+    return values[len(values) // 2]
+
+
+def by_node(members: Iterable[Member]) -> dict[str, list[Member]]:
+    """The members of each known node. Senders without a name might all be one, so they set no
+    measure."""
+    found = defaultdict[str, list[Member]](list)
+    for member in members:
+        if member.node is not None:
+            found[member.node].append(member)
+    return dict(found)
 
 
 def reward_in_metadata(key: str) -> RewardOf:

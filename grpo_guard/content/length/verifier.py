@@ -24,27 +24,31 @@ class LengthVerifier(RuleVerifier):
     current models it rejects one in sixteen, and half of those of a model that thinks at length.
     There `LengthScaling` is the answer. Three kinds of evidence, each a finding of its own:
 
-    - ``long``: against the others of the same prompt (and worth, where ``reference`` or a reward
-      says it), on the logarithm, by median and MAD; rejects where p < ``alpha``.
+    - ``long``: against what more than half of the other nodes write for the same prompt (and of
+      the same worth, where a reference that most nodes give or a reward says it), on the
+      logarithm; rejects where p < ``alpha``. It takes two other nodes: one alone, however much it
+      sends, measures nobody.
     - ``redundant``: mostly repetition of itself or echo of the question, whatever the others do.
-    - ``long_node``: from a node that `NodeMemory` has convicted, and longer than its peers'
-      median. Without a memory the verifier is stateless.
+    - ``long_node``: from a node that `NodeMemory` has convicted, and longer than the other nodes'
+      work. Without a memory the verifier is stateless.
 
-    A completion whose prompt nobody else answered **abstains**: that is not its author's doing, so
-    it must not reject, and a bare length is evidence for neither side, so it must not accept. With
-    one peer or more the verdict is ACCEPT or REJECT, since how long it is *is* its author's doing.
-    Few peers make large p-values, so that their doubt is the completion's benefit, never ours to
-    abstain on; what a node gains by long work there, the memory finds over many prompts.
+    A prompt's only completion **abstains**: that is not its author's doing, so it must not reject,
+    and a bare length is evidence for neither side, so it must not accept. With a second completion
+    the verdict is ACCEPT or REJECT, since how long it is *is* its author's doing. Where fewer than
+    two other nodes answered, the doubt is the completion's benefit and it is accepted without a
+    p-value; what a node gains by long work there, the memory finds over many prompts.
 
-    What it cannot see: a group that is fluent padding as a whole, from nodes that are not
-    followed; fluent padding up to about four times the length, and the choice of the longest of
-    many honest samples in a single completion, which only the memory and the scaling answer.
+    What it cannot see: anything but ``redundant`` where nodes have no names or each answers prompts
+    of its own; a group that is fluent padding as a whole, from nodes that are not followed; fluent
+    padding up to about four times the length, and the choice of the longest of many honest samples
+    in a single completion, which only the memory and the scaling answer.
 
     Args:
         alpha: Chance of rejecting an honest completion for its length alone, in (0, 0.5).
-        min_peers: Equals from other nodes to compare with; where there are fewer, all others of
-            the prompt count.
-        reward_of: Reward of a completion, to compare equals with equals; None = by ``reference``.
+        min_peers: Completions of equal worth, from two other nodes or more, to compare with; where
+            there are fewer, all work of other nodes counts.
+        reward_of: Reward of a completion, to compare equals with equals; None = by the
+            ``reference`` that most nodes of the prompt give.
         reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
             yourself: from a peer it is a claim.
         memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
@@ -114,7 +118,7 @@ class LengthVerifier(RuleVerifier):
             convicted = self.memory.convicted()
         verdicts: dict[int, Verdict] = {}
         for group in comparison.groups:
-            prompt = batch[group[0].index].prompt_text
+            prompt, alone = batch[group[0].index].prompt_text, len(group) == 1
             for member in group:
                 text, excess = batch[member.index].text, comparison.of(member, group)
                 evidence = None if member.node is None else convicted.get(member.node)
@@ -123,10 +127,10 @@ class LengthVerifier(RuleVerifier):
                     _long(excess, self.alpha, text),
                     _long_node(excess, evidence),
                 ]
-                verdicts[member.index] = self._verdict([f for f in shown if f], excess)
+                verdicts[member.index] = self._verdict([f for f in shown if f], excess, alone)
         return [verdicts[i] for i in range(len(batch))]
 
-    def _verdict(self, shown: list[Finding], excess: Excess | None) -> Verdict:
+    def _verdict(self, shown: list[Finding], excess: Excess | None, alone: bool) -> Verdict:
         rejecting = [f for f in shown if self.severities[f.kind] is Severity.REJECT]
         if rejecting:
             # Redundancy and a node's record are rules: the p-value of the length is not theirs, and
@@ -135,10 +139,11 @@ class LengthVerifier(RuleVerifier):
             p_value = excess.p_value if excess is not None and by_length else None
             others = [f for f in shown if f not in rejecting]
             return reject(self.name, p_value=p_value, findings=(*rejecting, *others))
-        if excess is None:
+        if alone:
             message = "no other completion of this prompt"
             return abstain(self.name, Cause.UNINFORMATIVE, message, findings=tuple(shown))
-        return accept(self.name, p_value=None if shown else excess.p_value, findings=tuple(shown))
+        p_value = None if shown or excess is None else excess.p_value
+        return accept(self.name, p_value=p_value, findings=tuple(shown))
 
 
 def _redundant(found: Redundancy | None) -> Finding | None:
@@ -163,4 +168,4 @@ def _long_node(excess: Excess | None, evidence: float | None) -> Finding | None:
 
 
 def _times(excess: Excess) -> str:
-    return f"{excess.ratio:.2f} times the median length of {excess.peers} others"
+    return f"{excess.ratio:.2f} times the median length of {excess.nodes} other nodes"

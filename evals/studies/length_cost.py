@@ -1,0 +1,120 @@
+"""What scaling by length costs a swarm in which nobody attacks.
+
+    python -m grpo_guard.evals.studies.length_cost [--policy FOLDER --frozen] [--data FOLDER]
+
+Four nodes hold the bundled policy, or the one in FOLDER, and train. Of the right answers it counts
+the mean factor, how many are scaled and how many have nothing left: under the preset as it comes,
+with ``length=True``, and with tolerances of single completions, with names of nodes and without.
+With ``--data`` it counts the same over current models, each a node (``modern/`` and ``public/``
+there, see `corpora`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from grpo_guard import presets
+from grpo_guard.completion import Completion
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.evals.studies.harness import RESULTS, option, say, study
+
+Round: TypeAlias = list[tuple[Completion, bool]]
+"""Completions and whether they are right."""
+TOLERANCES: Final = (0.5, 1.0, 3.0)
+
+
+class _Cost:
+    """What one guard takes from right answers."""
+
+    def __init__(self, **options: Any) -> None:
+        self.guard = presets.different_weights(**options)
+        self.factors: list[float] = []
+
+    def add(self, batch: Round) -> None:
+        rows = [completion for completion, _ in batch]
+        scaling = self.guard.policy.chosen().on_long == "scale" and self.guard.length_scaling
+        factors = scaling.factors(rows) if scaling else [1.0] * len(rows)
+        self.factors += [f for f, (_, right) in zip(factors, batch, strict=True) if right]
+
+    def figures(self) -> dict[str, Any]:
+        found = self.factors
+        return {
+            "right": len(found),
+            "mean_factor": round(sum(found) / max(1, len(found)), 4),
+            "scaled": sum(f < 1 for f in found),
+            "dropped": sum(f <= 0 for f in found),
+        }
+
+
+def cost(rounds: Iterable[Round]) -> dict[str, Any]:
+    """Figures of each guard over the rounds, in order."""
+    guards = {"as it comes": _Cost(), "length=True": _Cost(length=True)}
+    for tolerance in TOLERANCES:
+        scaling = LengthScaling(tolerance=tolerance)
+        guards[f"tolerance={tolerance:g}"] = _Cost(length_scaling=scaling)
+    nameless = _Cost(length=True)
+    for batch in rounds:
+        for guard in guards.values():
+            guard.add(batch)
+        nameless.add([(replace(c, node=None), right) for c, right in batch])
+    named = {name: guard.figures() for name, guard in guards.items()}
+    return named | {"length=True, without names": nameless.figures()}
+
+
+def played(policy: Path | None, rounds: int, prompts: int, frozen: bool) -> Iterable[Round]:
+    """The rounds of a swarm without attacker and guard."""
+    from grpo_guard.evals.swarm.config import SwarmConfig
+    from grpo_guard.evals.swarm.engine import Swarm
+    from grpo_guard.evals.swarm.workload import Workload
+
+    config = SwarmConfig(iterations=rounds, prompts=prompts, malicious=0, max_new_tokens=96)
+    config = replace(config, lr=1e-5) if policy else config
+    peers, task = Workload(policy=None if policy is None else str(policy)).load(config)
+    swarm = Swarm(peers, task, config)
+    for number in range(rounds):
+        submitted, asked = swarm.exchange(number)
+        yield [(one.completion, one.reward > 0) for one in submitted]
+        for member in () if frozen else swarm.members:
+            member.learn(number, asked, submitted, False)
+        say("rounds", number + 1, rounds)
+
+
+def published(path: Path) -> list[Round]:
+    """The rounds of a file of current models, each a node."""
+    rounds = defaultdict[Any, Round](list)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = {key: value for key, value in json.loads(line).items() if key != "id"}
+        completion = Completion(**row)
+        rounds[completion.round].append((completion, bool(completion.metadata.get("right"))))
+    return list(rounds.values())
+
+
+def measure(
+    policy: Path | None, rounds: int, prompts: int, frozen: bool, data: Path | None
+) -> dict[str, Any]:
+    """All figures."""
+    found = {"swarm": cost(played(policy, rounds, prompts, frozen))} if rounds else {}
+    paths = [] if data is None else [*data.glob("modern/*.jsonl"), *data.glob("public/*.jsonl")]
+    for path in sorted(paths):
+        batches = published(path)
+        if any(right for batch in batches for _, right in batch):
+            found[f"{path.parent.name}/{path.stem}"] = cost(batches)
+    return found
+
+
+if __name__ == "__main__":
+    study(
+        "length-cost",
+        measure,
+        option("--policy", type=Path, metavar="FOLDER", help="in place of the bundled policy"),
+        option("--rounds", type=int, default=8, help="0 = no swarm"),
+        option("--prompts", type=int, default=8, help="of a round, each answered by all nodes"),
+        option("--frozen", action="store_true", help="the policy is not updated"),
+        option("--data", type=Path, metavar="FOLDER", help="of current models' answers"),
+        out=RESULTS / "length-cost.json",
+    )
