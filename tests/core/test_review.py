@@ -37,8 +37,9 @@ def test_groups_are_prompts_and_labels_the_senders():
 
 def test_the_mean_factor_is_of_what_is_not_rejected():
     review = Review.of(BATCH, VERDICTS, {}, [0.5, 0.1, 1.0, 0.0])
-    assert review.metrics == {"guard/length_factor": 0.5}
-    assert Review.of([], [], {}, []).metrics == {"guard/length_factor": 1.0}
+    assert review.metrics == {"guard/length_factor": 0.5, "guard/length_dropped": 1.0}
+    nothing = {"guard/length_factor": 1.0, "guard/length_dropped": 0.0}
+    assert Review.of([], [], {}, []).metrics == nothing
     with pytest.raises(ValueError, match="zip"):
         Review.of(BATCH, VERDICTS, {}, [1.0])
 
