@@ -234,7 +234,7 @@ def test_threat_harmless_findings_do_not_push_out_the_one_that_rejects():
 
 def test_threat_padding_that_is_only_reported_hides_no_length():
     texts = [PADDED * 4, *(f"{PLAIN} {'So it is. ' * i}" for i in range(8))]
-    batch = [Completion("How many cows?", text) for text in texts]
+    batch = [Completion("How many cows?", text, node=f"n{i}") for i, text in enumerate(texts)]
     reported = {"redundant": "report"}
     (verdict, *_) = LengthVerifier(severity=reported).verify(batch)
     assert verdict.rejected
