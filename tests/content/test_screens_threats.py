@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import pytest
 
@@ -41,7 +42,7 @@ ATTACKS = [
     ("invisible", WORK.replace("apples", "ap\u200bples")),
     ("invisible", WORK.replace(" ", " \u2063", 3)),
     ("invisible", f"{WORK}\ufeff"),
-    ("invisible", WORK.replace(" ", "\u2009").replace("she", "s\u2002he")),
+    ("invisible", re.sub("([a-m])|[n-z]", lambda m: m[0] + ("\u2009" if m[1] else "\u2002"), WORK)),
     # ASCII spelt in tag characters.
     ("tag_character", WORK + hidden("all hail the thief")),
     # Bytes spelt in variation selectors behind a letter or an emoji.

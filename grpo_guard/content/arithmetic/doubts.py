@@ -14,6 +14,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.notation import (
     BREAK,
     CLOSE,
+    LETTER_X,
     NUMBER,
     OF,
     OPEN,
@@ -73,6 +74,7 @@ _CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
 _MONTHS: Final = vocabulary(
     "january february march april may june july august september october november december"
 )
+_OPERANDS: Final = frozenset({NUMBER, CLOSE, PERCENT, VULGAR})
 _MOST_LOOKED_BACK: Final = 8
 _LINE_BEFORE: Final = 400
 _LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
@@ -167,25 +169,27 @@ class Doubts:
 
     def _words_doubt(self, left: Side, touches: bool) -> str:
         words, first = self.words_before(left.at), self.tokens[left.at]
-        last = self.tokens[left.at - 1].text.rpartition(" ")[2]
+        said, _, last = self.tokens[left.at - 1].text.rpartition(" ")
+        letter = len(last) == 1 and not (last == "a" and said)  # "it has a 3 + 4 = 7 minute run"
         # "b \\left(" is a product whatever its blanks say.
         between = self.text[self.tokens[left.at - 1].end : first.start]
         joined = touches or not between or ("\\" in between and first.kind == OPEN)
         plain = is_plain(last) or last.lower() in FUNCTIONS
-        if joined or len(last) == 1 or not plain:
+        if joined or letter or not plain:
             return "a function or an identifier"
         start = left.at
         while start > 0 and self.kinds[start - 1] in (WORDS, OF):
             start -= 1
-        if self.kinds[start - 1] == SIGN and not self._is_dash(start - 1):
+        operated = self.kinds[start - 1] == SIGN and self.kinds[start - 2] in _OPERANDS
+        if operated and not self._is_dash(start - 1):
             return self._sign_before(start, self.tokens[start - 1].text, False)
         joins = (len(words) < 4 and words[-1] in _JOINING and "total" not in words) or words == [
             "and"
         ]
         if self.kinds[start - 1] == NUMBER and joins:
             return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
-        said = next((word for word in reversed(words) if word not in _SMALL), "")
-        if said in _CALCULATING | FUNCTIONS or (said in _AVERAGING and "+" in left.operators):
+        named = next((word for word in reversed(words) if word not in _SMALL), "")
+        if named in _CALCULATING | FUNCTIONS or (named in _AVERAGING and "+" in left.operators):
             return "words that calculate"
         return "a label" if words[-1] in _LABELS else ""  # "Day 1 - 20 + 30 = 50"
 
@@ -223,8 +227,10 @@ class Doubts:
         return at == 0 or self.kinds[at - 1] == BREAK
 
     def _is_dash(self, at: int) -> bool:
-        """``Step 2 - add 3 + 4``: a dash with blanks around it, between words."""
+        """``Step 2 - add 3 + 4``: a dash with blanks around it, or a word that may be a sign."""
         token, before, after = self.tokens[at], self.tokens[at - 1], self.tokens[at + 1]
+        if token.text in (LETTER_X, TIMES):
+            return True  # "the values of X: 3 + 4"
         return token.text == "-" and before.end < token.start and token.end < after.start
 
     def _is_continued(self) -> bool:

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import TypeAlias
 
 from grpo_guard.content.screens.view import View
@@ -35,7 +36,11 @@ _TAG_FLAGS = frozenset(
     for name in ("gbeng", "gbsct", "gbwls")
 )
 _KEYCAP, _BLACK_FLAG, _ZWJ, _VS16 = "\u20e3", "\U0001f3f4", "\u200d", "\ufe0f"
-_HALF, _HALVES_ALLOWED = re.compile("[0-9#*]\ufe0f(?!\u20e3)"), 3
+# Behind neither a symbol nor an emoji, nor within a keycap.
+_STRAY = re.compile(
+    "(?<![\u2190-\u2bff\U0001f000-\U0001faff])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
+)
+_STRAYS_ALLOWED = 3
 _OVERRIDES = frozenset("\u202d\u202e")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CONTROL = re.compile(
@@ -51,8 +56,11 @@ _STACK = re.compile(
 # Overlays and enclosures, which are no language's; a few strike out a term of an equation.
 _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
                       "\u20e4-\u20f0]")  # fmt: skip
-# Typographers use a few thin spaces, as some terms are struck out; a code needs many.
+# Some terms are struck out; a code needs many.
 _FEW = 8
+# Blanks of a visible width are layout: models indent with them and set them around units. A code
+# in widths needs several kinds, one after the other.
+_WIDTHS_ALLOWED, _WIDTHS_CHANGES = 1, 8
 
 
 def _look(
@@ -92,13 +100,15 @@ def _is_variant(view: View, match: re.Match[str]) -> bool:
     if end - start != 1 or start == 0:
         return False
     base, selector = view.text[start - 1], match[0]
-    if base in "0123456789#*":
-        # Half of a keycap: models leave the other half out now and then, a code does each time.
-        if "halves" not in view.notes:
-            view.notes["halves"] = len(_HALF.findall(view.text))
-        return view.text[end : end + 1] == _KEYCAP or view.notes["halves"] <= _HALVES_ALLOWED
     if _pictographic(base) or base in "©®™‼⁉〰〽㊗㊙":
         return True
+    # Half of a keycap, or one that is quoted: models do that now and then, a code all the time.
+    if "strays" not in view.notes:
+        view.notes["strays"] = len(_STRAY.findall(view.text))
+    if selector == _VS16 and view.notes["strays"] <= _STRAYS_ALLOWED:
+        return True
+    if base in "0123456789#*":
+        return view.text[end : end + 1] == _KEYCAP
     if unicodedata.category(base) in ("Sm", "So"):
         return selector <= _VS16
     ideograph = unicodedata.name(base, "").startswith("CJK ")
@@ -143,9 +153,14 @@ bidi_controls = partial(
 
 
 def invisible(view: View) -> Iterator[Finding]:
-    """Zero-width characters, fillers, and blanks of odd widths in number."""
+    """Zero-width characters, fillers, and blanks whose widths are a code."""
     yield from _hidden(view)
-    yield from _many(view, _ODD_BLANK, "invisible", "blanks of unusual width")
+    odd = [] if view.ascii else list(_ODD_BLANK.finditer(view.text))
+    widths = [match[0] for match in odd]
+    changes = sum(a != b for a, b in pairwise(widths))
+    if len(set(widths)) > _WIDTHS_ALLOWED and changes > _WIDTHS_CHANGES:
+        message = f"{len(odd)} blanks of {len(set(widths))} unusual widths by turns"
+        yield Finding("invisible", message, char_span=(odd[0].start(), odd[-1].end()))
 
 
 def stacked_marks(view: View) -> Iterator[Finding]:
