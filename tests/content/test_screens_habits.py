@@ -1,4 +1,4 @@
-"""Honest habits of published models, which no screen may punish, next to the attack they look like."""
+"""Honest habits of published models, which no screen may punish, next to their attacks."""
 
 from __future__ import annotations
 
