@@ -316,3 +316,10 @@ def test_bare_lines_beyond_any_number_of_runs_are_scanned_for_imports() -> None:
     runs = "x = 1\ny = 2\nA plain sentence stands here.\n" * 700
     assert judge(runs).accepted
     assert kinds(judge(f"{runs}import calc\nz = calc.add(1, 2)\n")) == {"unlisted_import"}
+
+
+def test_examples_that_do_not_parse_are_read_for_what_they_import() -> None:
+    program = "import doctest\ndef f():\n    '''{}'''\ndoctest.testmod()"
+    assert judge(tagged(program.format(">>> x = (1"))).accepted
+    broken = judge(tagged(program.format(">>> import calc\n    >>> x = (1")))
+    assert kinds(broken) == {"unlisted_import"}

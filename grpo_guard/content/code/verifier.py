@@ -285,8 +285,11 @@ def _examples(view: View) -> list[Note]:
     source = Source(text)
     parsed = parse(source)
     if parsed.tree is None:
-        message = f"the examples that doctest runs do not parse: {parsed.problem}"
-        return [Note("unparsable", message, 0, 1)]
+        found = scan(text, view.modules)
+        if parsed.too_deep:
+            message = f"the examples that doctest runs do not parse: {parsed.problem}"
+            found.append(Note("nested_too_deeply", message, 0, 1))
+        return [replace(note, start=0, end=1) for note in found]
     inner = read(parsed.tree)
     inner.module.bound.update(view.program.module.bound)
     inside = replace(view, program=inner, source=source, shift=0)
