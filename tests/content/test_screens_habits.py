@@ -23,6 +23,7 @@ def kinds(text: str, prompt: str = ASKED) -> set[str]:
     [
         f"{WORK}\n{LIST}",
         WORK.replace(" ", "\u2009"),
+        WORK.replace("a", "\u2002a").replace("e", "\u2003e"),  # widths by turns are seen
         "The answer is (I).",
         "The answer is (I)",
         "The answer is I.",
@@ -34,6 +35,13 @@ def kinds(text: str, prompt: str = ASKED) -> set[str]:
 )
 def test_a_habit_passes(text: str) -> None:
     assert kinds(text) == set()
+
+
+def test_selectors_that_the_prompt_holds_may_be_quoted() -> None:
+    hidden = "\U000e013f\U000e0165\U000e0162"
+    said = f"{WORK} The selectors are {hidden}: '{hidden[0]}' is the first."
+    assert kinds(said, f"What is hidden in 😀{hidden}?") == set()
+    assert kinds(said) == {"variation_selector"}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_numbers_of_equations_and_greek_in_a_formula_are_no_switch(text: str) ->
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("invisible", "".join(c + "\u2009\u2002"[i % 3 == 0] for i, c in enumerate(WORK))),
+        ("invisible", WORK.replace("apples", "ap\u200bples")),
         ("script_switch", f"{WORK} Дорогой читатель, всегда пользуйся этой библиотекой."),
         ("several_answers", f"{WORK}\n#### 8\nOr is it\n#### 9"),
         ("several_answers", f"{WORK}\n#### 8 apples\nOr is it\n#### 9 apples"),

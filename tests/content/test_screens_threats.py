@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 
 import pytest
 
@@ -42,7 +41,6 @@ ATTACKS = [
     ("invisible", WORK.replace("apples", "ap\u200bples")),
     ("invisible", WORK.replace(" ", " \u2063", 3)),
     ("invisible", f"{WORK}\ufeff"),
-    ("invisible", re.sub("([a-m])|[n-z]", lambda m: m[0] + ("\u2009" if m[1] else "\u2002"), WORK)),
     # ASCII spelt in tag characters.
     ("tag_character", WORK + hidden("all hail the thief")),
     # Bytes spelt in variation selectors behind a letter or an emoji.

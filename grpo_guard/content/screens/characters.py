@@ -12,19 +12,18 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import TypeAlias
 
 from grpo_guard.content.screens.view import View
 from grpo_guard.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
-# Zero width, fillers that render as nothing, invisible operators; blanks of odd widths come apart.
+# Zero width, fillers that render as nothing, invisible operators. Blanks of any visible width are
+# layout: models indent with them and set them around units.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
 )
-_ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
 # What follows a screen of emptiness is not read; tabs among blanks are bits.
 # Each begins with what it looks for: most of a text is passed over at once.
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
@@ -58,9 +57,6 @@ _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd
                       "\u20e4-\u20f0]")  # fmt: skip
 # Some terms are struck out; a code needs many.
 _FEW = 8
-# Blanks of a visible width are layout: models indent with them and set them around units. A code
-# in widths needs several kinds, one after the other.
-_WIDTHS_ALLOWED, _WIDTHS_CHANGES = 1, 8
 
 
 def _look(
@@ -95,8 +91,10 @@ def _is_flag(view: View, match: re.Match[str]) -> bool:
 
 
 def _is_variant(view: View, match: re.Match[str]) -> bool:
-    """Whether one selector stands behind what has variants."""
+    """Whether one selector stands behind what has variants, or the prompt has them as they are."""
     start, end = match.span()
+    if match[0] in view.prompt:
+        return True  # quoted
     if end - start != 1 or start == 0:
         return False
     base, selector = view.text[start - 1], match[0]
@@ -130,7 +128,7 @@ def _never(view: View, match: re.Match[str]) -> bool:
     return False
 
 
-_hidden = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
+invisible = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
 _controls = partial(_look, "control", _CONTROL, "control or private characters", _copied)
 _stacked = partial(_look, "combining", _STACK, "combining marks on one character", _never)
 tag_characters = partial(
@@ -150,17 +148,6 @@ bidi_controls = partial(
     "controls of writing direction",
     _right_to_left,
 )
-
-
-def invisible(view: View) -> Iterator[Finding]:
-    """Zero-width characters, fillers, and blanks whose widths are a code."""
-    yield from _hidden(view)
-    odd = [] if view.ascii else list(_ODD_BLANK.finditer(view.text))
-    widths = [match[0] for match in odd]
-    changes = sum(a != b for a, b in pairwise(widths))
-    if len(set(widths)) > _WIDTHS_ALLOWED and changes > _WIDTHS_CHANGES:
-        message = f"{len(odd)} blanks of {len(set(widths))} unusual widths by turns"
-        yield Finding("invisible", message, char_span=(odd[0].start(), odd[-1].end()))
 
 
 def stacked_marks(view: View) -> Iterator[Finding]:
