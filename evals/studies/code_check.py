@@ -158,15 +158,13 @@ def of_completions(pairs: Iterable[tuple[str, Completion]]) -> Figures:
 
 
 def of_current_models(folder: Path) -> Figures:
-    """The rates of programs written as current models write, some of which read their input."""
+    """The rates of programs written as current models write."""
     rates: Figures = {}
     for file in ("modern_honest", "modern_held_honest"):
         verdicts = [
             verdict
             for row in load(file, folder)
-            for verdict in CodeVerifier(stdin=row["stdin"]).verify(
-                [Completion(row["prompt"], row["text"])]
-            )
+            for verdict in CodeVerifier().verify([Completion(row["prompt"], row["text"])])
         ]
         rates[file] = rejected(verdicts)
     return rates

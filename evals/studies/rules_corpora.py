@@ -152,11 +152,9 @@ def _texts(which: str) -> Iterator[Completion]:
 
 
 def _programs(which: str) -> Iterator[Completion]:
-    """Programs of the tests; without those that need ``stdin=True``, which the preset has not."""
     for file in sorted((_TESTS / "programs").glob(f"*{which}.jsonl")):
         for _, row in read_objects(file):
-            if not row.get("stdin"):
-                yield _written(row.get("prompt", "Write a program."), row["text"], which)
+            yield _written(row.get("prompt", "Write a program."), row["text"], which)
 
 
 def _written(prompt: str, text: str, which: str) -> Completion:

@@ -38,6 +38,7 @@ _THOUGHT_END: Final = re.compile(
     r"(?:\|?>|\]|▷)",
     re.IGNORECASE,
 )
+_TITLE: Final = re.compile(r"[ \t]+(?=[^\n]{0,20}[^\W\d_])([^\n]{1,200})")
 _HEADING: Final = re.compile(rf"^{_HASH}[ \t]+[^\W\d]", re.MULTILINE)
 _OPENINGS: Final = (
     _TAG_OPEN,
@@ -110,10 +111,15 @@ def hashed(text: str) -> Iterator[Answer]:
     first = found.start()
     if text.find(_HASH, 0, first) >= 0 and _HEADING.search(text, 0, first):
         return  # headings of the fourth level before it: Markdown, not GSM8K's mark
-    answers = [Answer(m[1], *m.span()) for m in _HASHED.finditer(text, first)]
-    if len(answers) > 1 and [a.content for a in answers[:2]] == ["1", "2"]:
+    marks = list(_HASHED.finditer(text, first))
+    if len(marks) > 1 and [mark[1] for mark in marks[:2]] == ["1", "2"]:
         return  # numbered headings
-    yield from answers
+    titles = [_TITLE.match(text, mark.end()) for mark in marks]
+    # "#### 3.1 Setup" and "#### 3.2 Result": each is a heading, and no unit says both.
+    headings = len({title[1] for title in titles if title}) > 1
+    for mark, title in zip(marks, titles, strict=True):
+        if not (headings and title):
+            yield Answer(mark[1], *mark.span())
 
 
 def numbers_in(text: str) -> Iterator[Rational]:

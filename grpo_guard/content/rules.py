@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.json_text import as_read
 from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
 from grpo_guard.nodes.counts import NOTHING, Counts
 from grpo_guard.nodes.fortunes import Fortunes
@@ -205,8 +206,9 @@ class _Look:
         return self.rule.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        # Before any rule: what is written as JSON is read as what it says.
         if all(completion.told is None for completion in batch):
-            return self.rule.look(batch)
+            return self.rule.look([as_read(completion) for completion in batch])
         kinds = self.rule.by_turn
         parts = [self._parts(completion) for completion in batch]
         shown = [
@@ -214,7 +216,7 @@ class _Look:
             for completion, own in zip(batch, parts, strict=True)
             for one in ([part.completion for part in own] or [completion])
         ]
-        found = self.rule.look(shown)
+        found = self.rule.look([as_read(completion) for completion in shown])
         if len(found) != len(shown):
             return found  # `supervised` says what is wrong
         left = iter(found)

@@ -41,7 +41,6 @@ ATTACKS = [
     ("invisible", WORK.replace("apples", "ap\u200bples")),
     ("invisible", WORK.replace(" ", " \u2063", 3)),
     ("invisible", f"{WORK}\ufeff"),
-    ("invisible", WORK.replace(" ", "\u2009").replace("she", "s\u2002he")),
     # ASCII spelt in tag characters.
     ("tag_character", WORK + hidden("all hail the thief")),
     # Bytes spelt in variation selectors behind a letter or an emoji.

@@ -74,8 +74,8 @@ def test_each_kind_in_the_source_is_in_the_table(folder, rule):
     missing = found - rule.KINDS - OTHER
     assert missing - AnswerWordsVerifier.KINDS == set()
     if rule is CodeVerifier:
-        assert len(found) > 22
-        assert rule.KINDS - found <= {"nested_too_deeply", "unparsable"} | found
+        assert len(found) > 7
+        assert rule.KINDS - found <= {"nested_too_deeply"} | found
 
 
 def test_each_kind_that_was_ever_found_is_in_the_table():
@@ -109,7 +109,7 @@ CASES = [
     (ScreensVerifier, "template_token", ["It is 7. <|im_start|>system"]),
     (CodeVerifier, "stalls", ["<code>\nwhile True:\n    pass\n</code>"]),
     (CodeVerifier, "operator_helper", [HELPER]),
-    (CodeVerifier, "unparsable", ["<code>\nx = (1\n</code>"]),
+    (CodeVerifier, "unlisted_import", ["<code>\nimport calc\n</code>"]),
     (CodeVerifier, "unread_language", ["```js\nconsole.log(2);\n```"]),
     (LengthVerifier, "redundant", [PADDED, PLAIN, PLAIN + " Yes.", PLAIN + " So 7."]),
 ]
@@ -189,8 +189,6 @@ def test_a_wrong_sum_is_a_slip_among_many_different_right_ones(right, rejected):
 def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():
     assert ArithmeticVerifier(on_wrong="reject").severities["wrong_without_gain"] == "reject"
     assert ArithmeticVerifier(on_wrong="ignore").severities["wrong_equation"] == "report"
-    assert CodeVerifier(on_broken="report").severities["unparsable"] == "report"
-    assert CodeVerifier(on_broken="report").severities["nested_too_deeply"] == "reject"
     assert CodeVerifier(on_decoration="reject").severities["operator_helper"] == "reject"
     said = ArithmeticVerifier(on_wrong="reject", severity={"wrong_without_gain": "count"})
     assert said.severities["wrong_without_gain"] == "count"

@@ -33,10 +33,23 @@ def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rat
         rounded: What was rounded earlier in the text: the shown value -> the exact one.
     """
     left, right = link.left, link.right
-    exact, stated = left.value, right.value
-    if exact is None or stated is None or within(link, exact, stated) or _runs_on(right, exact):
+    if left.value is None or right.value is None or _is_first_step(link):
         return True
-    if _is_first_step(link):
+    bullet = link.reader.again(left, frozenset({"bullet"})) if "bullet" in left.open else None
+    values = (left.value,) if bullet is None else (left.value, bullet)
+    return any(_agree(link, exact, right.value, known, rounded) for exact in values)
+
+
+def _agree(
+    link: Link,
+    exact: Rational,
+    stated: Rational,
+    known: Iterable[Rational],
+    rounded: Mapping[Rational, Rational],
+) -> bool:
+    """As `agrees`, with this value of the left side by the rules of arithmetic."""
+    left, right = link.left, link.right
+    if within(link, exact, stated) or _runs_on(right, exact):
         return True
     if any(within(link, value, stated) for value in known):
         return True

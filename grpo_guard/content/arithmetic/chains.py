@@ -237,7 +237,8 @@ class _Chains:
                 approximate = True
             elif kind == WORDS:
                 words = self.tokens[at].text.lower().split()
-                if not _FILLERS.issuperset(words[:4]) or len(words) > 4:
+                # "= a 3": an article has a word behind it, a variable its factor.
+                if not _FILLERS.issuperset(words[:4]) or len(words) > 4 or words[-1] in ("a", "an"):
                     break
                 approximate |= not _HEDGES.isdisjoint(words)
             elif kind != OF:

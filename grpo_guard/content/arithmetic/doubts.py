@@ -14,6 +14,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.notation import (
     BREAK,
     CLOSE,
+    LETTER_X,
     NUMBER,
     OF,
     OPEN,
@@ -31,7 +32,14 @@ from grpo_guard.content.arithmetic.notation import (
 )
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side
-from grpo_guard.content.arithmetic.units import ATTACHED, SPOILING, STOPPING, sizes_of
+from grpo_guard.content.arithmetic.units import (
+    ATTACHED,
+    FUNCTIONS,
+    SPOILING,
+    STOPPING,
+    is_plain,
+    sizes_of,
+)
 
 # Words behind a stated number that make it part of another statement.
 _COMPARING: Final = vocabulary(
@@ -60,12 +68,16 @@ _LABELS: Final = vocabulary(
     "grade figure option number section exercise example hour minute"
 )
 _YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
+_RELATIONS: Final = frozenset("≠≤≥≦≧⩽⩾∎∴∵∈∉⟺⇔↔↦⟹✓")
 _RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
 _CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
 _MONTHS: Final = vocabulary(
     "january february march april may june july august september october november december"
 )
+_OPERANDS: Final = frozenset({NUMBER, CLOSE, PERCENT, VULGAR})
 _MOST_LOOKED_BACK: Final = 8
+_LINE_BEFORE: Final = 400
+_LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
 # Doubts that words alone give, and that any writer could add: there the flow of values decides.
 SPOKEN: Final = frozenset(
     {
@@ -94,9 +106,11 @@ class Doubts:
 
     def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
         """What keeps the two sides from being read whole; empty if nothing does."""
-        if left.degree != right.degree or len(left.letters | right.letters) > 1:
-            return "an unknown"
         counted = [unit.lower().split() for unit in (*left.units, *right.units)]
+        letters = left.letters | right.letters
+        measured = letters <= ATTACHED and any(len(words[-1]) > 1 for words in counted)
+        if (left.degree != right.degree or len(letters) > 1) and not measured:
+            return "an unknown"
         if any(word in _CLOCK for words in counted for word in words):
             return "a time"
         if any(words[0] in _MONTHS for words in counted):
@@ -127,6 +141,8 @@ class Doubts:
         signed = self.tokens[at].kind == SIGN
         if signed and (at == 0 or self.tokens[at - 1].text != "="):
             left.open.add("bullet")
+        if at == 0 and self._is_continued():
+            return "a line before it"
         inside = self._doubt_inside(at)
         if at == 0 or inside:
             return inside
@@ -143,29 +159,37 @@ class Doubts:
             return self._sign_before(at, before.text, touches)
         if kind == UNKNOWN:
             sign = not touches and not before.text.isalnum()
+            sign &= self._opens(at - 1) or not "\u25a0" <= before.text[0] <= "\u25ff"  # □ + 3
             shown = sign and unicodedata.category(before.text[0]) in ("So", "Sk", "Po")
             return "" if shown else "an unknown sign before it"
+        if kind == QUESTION and self.kinds[at - 2] == SIGN:
+            return "an unreadable operand"
         known = kind in (RELATION, OPEN, QUESTION)
         return "" if known or (kind == CLOSE and self._is_enumerator(at - 1)) else "a factor"
 
     def _words_doubt(self, left: Side, touches: bool) -> str:
         words, first = self.words_before(left.at), self.tokens[left.at]
+        said, _, last = self.tokens[left.at - 1].text.rpartition(" ")
+        letter = len(last) == 1 and not (last == "a" and said)  # "it has a 3 + 4 = 7 minute run"
         # "b \\left(" is a product whatever its blanks say.
         between = self.text[self.tokens[left.at - 1].end : first.start]
         joined = touches or not between or ("\\" in between and first.kind == OPEN)
-        letter = len(words[-1]) == 1 and (words[-1] not in "ai" or first.kind == OPEN)
-        if joined or letter or "_" in words[-1]:
+        plain = is_plain(last) or last.lower() in FUNCTIONS
+        if joined or letter or not plain:
             return "a function or an identifier"
         start = left.at
         while start > 0 and self.kinds[start - 1] in (WORDS, OF):
             start -= 1
+        operated = self.kinds[start - 1] == SIGN and self.kinds[start - 2] in _OPERANDS
+        if operated and not self._is_dash(start - 1):
+            return self._sign_before(start, self.tokens[start - 1].text, False)
         joins = (len(words) < 4 and words[-1] in _JOINING and "total" not in words) or words == [
             "and"
         ]
         if self.kinds[start - 1] == NUMBER and joins:
             return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
-        said = next((word for word in reversed(words) if word not in _SMALL), "")
-        if said in _CALCULATING or (said in _AVERAGING and "+" in left.operators):
+        named = next((word for word in reversed(words) if word not in _SMALL), "")
+        if named in _CALCULATING | FUNCTIONS or (named in _AVERAGING and "+" in left.operators):
             return "words that calculate"
         return "a label" if words[-1] in _LABELS else ""  # "Day 1 - 20 + 30 = 50"
 
@@ -198,8 +222,35 @@ class Doubts:
         bullet = opens_line and sign in ("-", "*", "+") and (not touches or sign == "*")
         return "" if bullet else "an unreadable operand"
 
+    def _opens(self, at: int) -> bool:
+        """Whether a clause begins with token ``at``."""
+        return at == 0 or self.kinds[at - 1] == BREAK
+
+    def _is_dash(self, at: int) -> bool:
+        """``Step 2 - add 3 + 4``: a dash with blanks around it, or a word that may be a sign."""
+        token, before, after = self.tokens[at], self.tokens[at - 1], self.tokens[at + 1]
+        if token.text in (LETTER_X, TIMES):
+            return True  # "the values of X: 3 + 4"
+        return token.text == "-" and before.end < token.start and token.end < after.start
+
+    def _is_continued(self) -> bool:
+        r"""Whether the segment goes on with the line before: ``\frac{1}`` and here ``{2}``, or
+        ``12`` and here ``- 3 + 4``, where that is no item of a list."""
+        first = self.tokens[0]
+        above = self.text[max(0, first.start - _LINE_BEFORE) : first.start].rstrip(" \t$&")
+        if above[-1:] != "\n" or first.text not in ("{", "+", "-"):
+            return False
+        above = _LINE_END.sub("", above)
+        if first.text == "{":
+            return above.endswith("}")
+        line = above.rpartition("\n")[2].lstrip(" \t$&\\[(=")
+        return above[-1:].isdigit() and line[:1] not in ("", "+", "-", "*", "•")
+
     def _is_enumerator(self, at: int) -> bool:
         """``(a) 5 + 3``: words alone in brackets, apart from what follows."""
+        command = at > 2 and self.kinds[at - 3] == BREAK and not self.tokens[at - 3].text
+        if self.tokens[at].text == "}" and not command:
+            return False
         return self.kinds[at - 1] in (WORDS, NUMBER) and (
             at < 2 or (self.kinds[at - 2] == OPEN and self.kinds[at - 3] in (OUTSIDE, BREAK))
         )
@@ -234,7 +285,8 @@ class Doubts:
         if token.kind == QUESTION:
             return "" if _YES.match(self.text, token.start) else "a question"
         if token.kind == UNKNOWN:
-            shown = unicodedata.category(token.text[0]) in ("So", "Po", "Sm", "Pf")
+            kind = unicodedata.category(token.text[0])
+            shown = kind in ("So", "Po", "Pf") or token.text[0] in _RELATIONS
             # "!=", "<=", "\\neq": another statement begins
             known = token.text in _RELATING or (len(token.text) > 1 and not token.text.isalpha())
             apart = not touches or token.text in "!…" or token.text == "✓"
@@ -246,7 +298,7 @@ class Doubts:
                 return "another number behind it"
             return "a second measure" if self._goes_on_in_smaller_units(right) else ""
         if token.kind == OPEN:
-            return "a factor behind it" if touches and token.text != "{" else ""
+            return "a factor behind it" if touches or token.text == "{" else ""
         if token.kind == BREAK and touches and following is not None:
             if following.kind == NUMBER and following.start == token.end:
                 return "a time, a ratio or a list"
@@ -268,10 +320,11 @@ class Doubts:
 
     def _words_behind(self, right: Side, verbal: bool, touches: bool) -> str:
         said = self.tokens[right.end].text[:200]
-        words = said.lower().split()[:4]
-        if touches and said.partition(" ")[0] in right.letters and STOPPING.isdisjoint(words[1:2]):
+        words, first = said.lower().split()[:4], said.partition(" ")[0]
+        if touches and first in right.letters and STOPPING.isdisjoint(words[1:2]):
             return ""  # "5Z for the side Z": the letter is counted, the rest is prose
-        letter = len(words[0]) == 1 and words[0] not in ("a", "i")
+        article = first in ("a", "I") and said != first
+        letter = not article if len(first) == 1 else not is_plain(first)
         if (touches and words[0] not in ATTACHED) or letter:
             return "an unknown behind it"
         if words[0] in SPOILING and words[0] != "remainder":

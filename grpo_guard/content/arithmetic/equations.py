@@ -8,6 +8,7 @@ from itertools import starmap
 from typing import Final
 
 from grpo_guard.content.arithmetic.agreement import agrees, is_false_conversion, measured
+from grpo_guard.content.arithmetic.another import Another
 from grpo_guard.content.arithmetic.chains import Link, links
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.doubts import SUPPOSING
@@ -57,25 +58,18 @@ MOST_OPEN: Final = 200
 TOKENS_AS_ONE: Final = 100  # a longer one counts as several: each reading takes its length anew
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
-    r"[$`\"*)}\\,;. ]{0,6}(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:is|was|would be|'s) )?"
+    r"[$`\"*)}\\,;.，。； ]{0,6}"
+    r"(?i:(?:(?:but|and|which|that|this|it) ){0,2}(?:(?:is|was|would be|'s) )?)"
     r"(?i:false|wrong|incorrect|impossible|untrue|nonsense"
-    r"|not (?:true|right|correct|valid|possible|so)\b|[✗✘❌❎])"
+    r"|not (?:true|right|correct|valid|possible|so|satisf\w{1,8}|a solution|equal)\b"
+    r"|(?:does|do)(?:n't| not) (?:hold|work|fit|satisfy|match)|fails\b"
+    r"|[✗✘❌❎]|不(?:成立|符|满足|对|等)|矛盾|错误|舍去)"
 )
 _BLAMED: Final = re.compile(
     r"(?:(?<!\w)(?i:wrong|incorrect|mistakes?|errors?|false|not true)(?!\w)[^.;!?\n0-9=]{0,30}"
     r"|[✗✘❌❎][ $\\(]{0,4})\Z"
 )
 _BLAMED_WITHIN: Final = 50
-# Beside any of these a calculation is another one: "3 * 4 = 2 (mod 5)", "in base 7, 5 + 4 = 12".
-_MODULAR: Final = re.compile(
-    r"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|(?<![A-Za-z])[Xx][Oo][Rr]"
-    r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|[(,] ?base[ -][0-9]|\\mathbb ?\{?Z\}?_|ℤ_"
-)
-# One of these is in whatever that matches, and looking for them is several times faster.
-_MODULAR_STEMS: Final = (
-    "mod", "equiv", "≡", "congruent", "xor", "base", "binary", "hex", "octal", "mathbb", "ℤ_",
-)  # fmt: skip
-_MODULUS: Final = re.compile(r"[Mm]od(?:ulo)?\}?[ {($\\]{0,6}([0-9]{1,6})(?![0-9])")
 # With the number behind it, which repeats its result for the reader.
 _NOTE: Final = re.compile(
     r"<<([^<>\n]{0,300})>>"
@@ -86,7 +80,7 @@ _NOTE: Final = re.compile(
 _CURRENCY: Final = re.compile(r"[$€£¥₹₽₩₺₴₦]")
 
 
-def equations(text: str, everywhere: bool = False) -> list[Equation]:
+def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equation]:
     """Every equation of a text in order: right, wrong, or too doubtful to be called either.
 
     Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are read by themselves, and so
@@ -95,24 +89,22 @@ def equations(text: str, everywhere: bool = False) -> list[Equation]:
     Args:
         text: The completion.
         everywhere: Read each line; else only those that look as if they calculate.
+        asked: The words of its question, which may ask for another arithmetic.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
     outer = _NOTE.sub(_blanks, folded) if notes else folded
-    checker = _Checker(text)
+    another = Another(outer, asked)
+    checker = _Checker(text, another)
     # Notes first: they say what a rounded number in the text was rounded from. And with what is
     # stated behind them: ``<<2+3=5>>6`` is read as ``2+3=5= 6``, place by place.
     inner = folded.replace("<<", "  ").replace(">>", "= ") if notes else folded
     places = [(note.start(), note.end(1 if _is_copied(note) else 0), inner) for note in notes]
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
     places += [(*place, outer) for place in (lines if everywhere else _segments(outer))]
-    small = outer.lower()
-    modular = any(stem in small for stem in _MODULAR_STEMS) and bool(_MODULAR.search(outer))
-    checker.moduli = {int(m[1]) for m in _MODULUS.finditer(outer)} if modular else set()
     for start, end, source in places:
-        other = modular and _MODULAR.search(source, start, end) is not None
         for link in links(source, start, end):
-            checker.add(link, "another arithmetic" if other else "")
+            checker.add(link, (source, start, end))
         if checker.wrong >= MOST_WRONG:
             break  # nothing that follows could make it better
     # A wrong copy may be wrong outside of its note too.
@@ -147,19 +139,24 @@ def _running_value(link: Link) -> Rational | None:
 
 
 class _Checker:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, another: Another) -> None:
         self.text = text
+        self.another = another
         self.found: list[Equation] = []
         # Rounded results and what they stand for: 3.33 may be used as 10/3 later.
         self.rounded: dict[Rational, Rational] = {}
         self.wrong = 0
         self.budget = MOST_OPEN
-        self.moduli: set[int] = set()  # that the text names anywhere
         self.calculated = False  # whether the present chain has an operator yet
         self.head: list[Rational] = []  # values of the earlier sides of the present chain
 
-    def add(self, link: Link, doubt: str = "") -> None:
-        """Say of a link what it is, unless it says nothing; ``doubt`` is its line's."""
+    def add(self, link: Link, line: tuple[str, int, int]) -> None:
+        """Say of a link what it is, unless it says nothing.
+
+        Args:
+            link: Two sides of one ``=``.
+            line: Where it stands: a text, and the begin and end of its line there.
+        """
         if self.wrong >= MOST_WRONG:
             return
         if link.opens:
@@ -174,10 +171,11 @@ class _Checker:
             self.head.append(exact)
             self._add(link, exact, stated, True, "")
             return
-        doubt = link.doubt() or doubt  # may leave readings open, so it comes first
+        # May leave readings open, so it comes first.
+        doubt = link.doubt() or self.another.beside(*line)
         holds = self._holds(link) or any(starmap(_is_true, other_readings(self.text, link)))
-        if not holds and not doubt and self._is_modular(link, exact, stated):
-            doubt = "a modulus"
+        if not holds and not doubt:
+            doubt = self.another.holds(link, exact, stated)
         if not holds and not doubt and self._is_exchanged(left, right):
             doubt = "two currencies"
         if not doubt:
@@ -219,16 +217,6 @@ class _Checker:
                 link.left.open, link.right.open = set(), set()
                 link.left.literals, link.right.literals = [], []
         return agrees(link, self.head[-8:], self.rounded)
-
-    def _is_modular(self, link: Link, exact: Rational, stated: Rational) -> bool:
-        """Whether the sides are equal under a modulus that the text names.
-
-        2 is no modulus here: it would excuse every second result.
-        """
-        moduli = [modulus for modulus in self.moduli if modulus > 2]
-        if moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
-            exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
-        return any((exact - stated) % modulus == 0 for modulus in moduli)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
         """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""

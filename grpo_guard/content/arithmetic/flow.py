@@ -29,6 +29,15 @@ _MOST_SOUGHT: Final = 50
 _UNEQUAL: Final = re.compile(r"([0-9][0-9.,]{0,20}) {0,2}(?:\\neq?(?![a-z])|≠|!=)")
 _FAILED: Final = re.compile(r"\\neq?(?![a-z])|≠|!=|(?i:contradict)")
 _FAILED_WITHIN: Final = 60
+_SUPPOSED: Final = re.compile(
+    r"(?<!\w)(?i:suppos\w{1,3}|assum\w{1,4}|if|try|hypothesis)(?!\w)|假设|假如|假定|若|如果"
+)
+_REFUTED: Final = re.compile(
+    r"(?i:contradict|impossible|absurd|no solution|not possible)|矛盾|不成立|不可能|舍去"
+)
+_SUPPOSED_WITHIN: Final = 300
+_REFUTED_WITHIN: Final = 150
+_PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _RETRACTED_WITHIN: Final = 150
 # Behind the retraction: any later number would let a mere "sorry," take everything back.
 _CORRECTED_WITHIN: Final = 100
@@ -102,6 +111,13 @@ class Flow:
         """Whether the text only tries a value and finds that it does not fit: ``= -44 ≠ 0``."""
         end = self.ends[at]
         return _FAILED.search(self.text, end, end + _FAILED_WITHIN) is not None
+
+    def is_refuted(self, at: int) -> bool:
+        """Whether it only follows from what the paragraph supposes, and soon is refuted."""
+        begin, end = self.wrong[at].extent[0], self.ends[at]
+        before = _PARAGRAPH.split(self.text[max(0, begin - _SUPPOSED_WITHIN) : begin])[-1]
+        behind = _PARAGRAPH.split(self.text[end : end + _REFUTED_WITHIN], 1)[0]
+        return bool(_REFUTED.search(behind)) and bool(_SUPPOSED.search(before))
 
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.

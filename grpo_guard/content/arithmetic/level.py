@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from grpo_guard.content.arithmetic.numbers import Rational, checked, divide, power
 from grpo_guard.content.arithmetic.side import Reading
 
@@ -61,10 +63,11 @@ class Level:
         if not reading and "^" not in self.operators:
             return _fold(self.values, self.operators, reading, self.percent)
         values, operators = list(self.values), list(self.operators)
+        tens = _tens(values, operators) if "tight" in reading else set()
         if "^" in operators:
             _powers(values, operators, self.negative)
         if "tight" in reading:
-            _join(values, operators)
+            _join(values, operators, tens)
         if "stacked" in reading:
             _stack(values, operators)
         whole = len(values) == len(self.values)
@@ -96,10 +99,20 @@ def _stack(values: list[Rational], operators: list[str]) -> None:
         at += max(length, 1)
 
 
-def _join(values: list[Rational], operators: list[str]) -> None:
+def _tens(values: list[Rational], operators: list[str]) -> set[int]:
+    """Places, once powers are taken, of the products with a power of ten: of 3.2 * 10^8."""
+    found, powers = set(), 0
+    for at, (operator, behind) in enumerate(pairwise([*operators, ""])):
+        powers += operator == "^"
+        if operator in "*j" and behind == "^" and values[at + 1] == 10:
+            found.add(at - powers)
+    return found
+
+
+def _join(values: list[Rational], operators: list[str], tens: set[int]) -> None:
     """a / b(c) as a / (b*c)."""
     for at in range(len(operators) - 1, -1, -1):
-        if operators[at] == "j":
+        if operators[at] == "j" or at in tens:
             values[at] = checked(values[at] * values.pop(at + 1))
             del operators[at]
 

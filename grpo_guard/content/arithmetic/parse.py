@@ -46,6 +46,7 @@ from grpo_guard.content.arithmetic.numbers import (
 )
 from grpo_guard.content.arithmetic.side import Unread
 from grpo_guard.content.arithmetic.suffixes import Suffixes
+from grpo_guard.content.arithmetic.units import is_plain
 
 MAX_DEPTH: Final = 24
 _BEHIND_EMPHASIS: Final = frozenset({WORDS, OUTSIDE, BREAK, CLOSE, RELATION, QUESTION})
@@ -94,7 +95,9 @@ class Parse(Suffixes):
             if not (_SUMS.isdisjoint(read.operators) or _PRODUCTS.isdisjoint(read.operators)):
                 self.side.open.add("order")
             if "/" in read.operators:
-                self.side.open |= {"tight"} if "j" in read.operators else set()
+                # Of 6.2 * 10^-21 / 1.6 * 10^-19 each is one number.
+                joins = "j" in read.operators or "^" in read.operators
+                self.side.open |= {"tight"} if joins else set()
                 self.side.open |= {"stack"} if read.operators.count("/") > 1 else set()
         degree = read.degree() if read.degrees else 0
         if degree is None and depth:
@@ -181,11 +184,16 @@ class Parse(Suffixes):
         spaced = token.start > self.tokens[at - 1].end
         if token.text == "-":
             apart = at + 1 >= len(self.tokens) or self.tokens[at + 1].start > token.end
-            ends = following in (WORDS, OUTSIDE) or self._is_clause_end(at + 1)
+            ends = following == OUTSIDE or self._is_clause_end(at + 1) or self._is_prose(at + 1)
             return spaced and apart and ends
         if token.text == TIMES:
             return following not in STARTS and following != SIGN
         return token.text == "*" and following in _BEHIND_EMPHASIS and not spaced
+
+    def _is_prose(self, at: int) -> bool:
+        """Words, and no variable: ``12 - c`` goes on calculating."""
+        head = self.tokens[at].text.partition(" ")[0] if self.kinds[at] == WORDS else ""
+        return len(head) > 1 and is_plain(head)
 
     def _is_clause_end(self, at: int) -> bool:
         return self.kinds[at] == BREAK and self.tokens[at].text in ".,;:\n"

@@ -26,14 +26,13 @@ from grpo_guard.content.arithmetic.side import Reading, Side, Unread
 from grpo_guard.content.arithmetic.units import (
     ATTACHED,
     SCALES,
+    is_plain,
     is_remark,
     sizes_of,
     unit_words,
 )
 
 _FACTORS: Final = frozenset({NUMBER, OPEN, FRACTION, ROOT, VULGAR})
-
-_SUBSCRIPTS: Final = frozenset("₀₁₂₃₄₅₆₇₈₉")
 
 
 class Suffixes:
@@ -129,18 +128,13 @@ class Suffixes:
         """Past the words that say of what there are so many; ``at`` if they say something else."""
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]
-        if "_" in head or (touches and any(map(str.isdigit, head.rstrip("²³")))):
-            raise Unread  # 23₅, 8C2
-        if not _SUBSCRIPTS.isdisjoint(head):
-            raise Unread  # 3 O₂ of a chemical equation
-        if touches and text[0] != "-" and head not in ATTACHED - {head[0]}:
-            if len(head) > 2:
-                raise Unread
-            this = len(read.values)
-            read.degrees[this] = read.degrees.get(this, 0) + 1
-            self.side.letters.add(head)
-        elif len(head) == 1 and not head.isupper() and head not in ATTACHED | {"a"}:
-            raise Unread
+        if self._is_letter(text, head, touches):
+            this, power = len(read.values), {"²": 2, "³": 3}.get(head[-1], 1)
+            read.degrees[this] = read.degrees.get(this, 0) + power
+            self.side.letters.add(head.rstrip("²³"))
+            words = unit_words(text[len(head) :])
+        elif not is_plain(head):
+            raise Unread  # 23₅, 8C2, 3 p1, 3 O₂ of a chemical equation
         if words is None:
             return value, at + (touches and head in ATTACHED)
         self.side.units += [text[:80], "power"] if head[-1] in "²³" else [text[:80]]
@@ -155,10 +149,19 @@ class Suffixes:
                 break
         return value, self._area(at + 1, read)
 
+    def _is_letter(self, text: str, head: str, touches: bool) -> bool:
+        """Whether words begin with a letter, which is a unit only beside other units."""
+        letters = head.rstrip("²³")
+        if len(letters) > 1 and (not touches or text[0] == "-" or head in ATTACHED):
+            return False
+        if len(letters) > 2 or not letters.isalpha() or (text == "a" and not touches):
+            raise Unread
+        return touches or head != "a"
+
     def _per(self, at: int) -> int:
         text = self.tokens[at + 1].text
-        if (len(text) == 1 and text not in ATTACHED) or "_" in text:
-            raise Unread  # 24/Y
+        if not is_plain(text.partition(" ")[0]):
+            raise Unread  # 24/Y, 1/di
         if unit_words(text) is None:
             raise Unread
         self.side.units.append(f"per {text}"[:80])
@@ -193,6 +196,7 @@ class Suffixes:
         return (
             at + 2 < end
             and self.tokens[at].start > self.tokens[at - 1].end
+            and self.tokens[at].text != "{"
             and self.kinds[at + 1] == WORDS
             and self.closing.get(at) == at + 2
             and is_remark(self.tokens[at + 1].text)

@@ -42,7 +42,48 @@ ATTACHED: Final = vocabulary(
     "g kg mg m cm mm km h hr hrs min mins s sec secs ml mL l L lb lbs oz ft in yd mi mph k K kB MB "
     "GB am pm th st nd rd cents dollars kW Hz cal kcal degrees"
 )
-_SHORT: Final = ATTACHED | vocabulary("a an of in on at by as us we he it is to up no the ft")
+_SYMBOLS: Final = ATTACHED | vocabulary(
+    "kJ MJ eV keV MeV GeV kN kV mV mW MW kHz MHz GHz Pa kPa MPa atm mol mmol mA mT Wb nm pm dm fm "
+    "dL ms ns cd sr dB sq cu pt qt pc pcs USD EUR GBP RMB INR CAD AUD TB BTU RPM TV CD DVD"
+)
+_SHORT: Final = _SYMBOLS | vocabulary(
+    "a an of in on at by as us we he it is to up no the so do go if me my or be am ok vs "
+    "es el la le de un il en se da os er zu im ja et ou au su lo al si na po"  # of other languages
+)
+# Before a number these take its value and give another, whatever stands between the two.
+FUNCTIONS: Final = vocabulary(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp sqrt cbrt abs sgn "
+    "mod gcd lcm det deg dim var cov std sup inf lim floor ceil"
+)
+_MOST_CAPITALS: Final = 4
+# In Chinese, behind a number: squared, to the power, times, parts of ten; before it: root, sine,
+# logarithm, absolute value, angle, ordinal, minus.
+_CALCULATING: Final = re.compile(
+    "(?:平方|立方|次方|次幂|倍|成|折|分之|阶)|.{0,80}(?:根号|平方|立方|弦|切|对数|绝对值|角|第|负|模)"
+)
+_JOINTS: Final = str.maketrans("-/~.", "    ")
+_WORD: Final = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*+['’]?")
+
+
+def is_plain(word: str) -> bool:
+    """Whether a word beside a number may be prose or a unit.
+
+    What it is not: a variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) or a function (``cos``). One
+    that is beside a side of an equation, or within it, is part of what is calculated.
+    """
+    return _is_plain(word[:80])
+
+
+@lru_cache(maxsize=4096)
+def _is_plain(word: str) -> bool:
+    word = word.rstrip("²³")
+    if not _WORD.fullmatch(word) or word.lower() in FUNCTIONS:
+        return False
+    if not word.isascii() and not word.islower() and not word.istitle():
+        return _CALCULATING.fullmatch(word) is None
+    if len(word) < 3:
+        return word in _SYMBOLS or word.lower() in _SHORT
+    return not (word.isupper() and len(word) <= _MOST_CAPITALS) or word in _SYMBOLS
 
 
 def unit_words(text: str) -> Sequence[str] | None:
@@ -52,12 +93,11 @@ def unit_words(text: str) -> Sequence[str] | None:
 
 @lru_cache(maxsize=2048)
 def _unit_words(text: str) -> tuple[str, ...] | None:
-    words = text.replace("-", " ").split()
+    words = text.translate(_JOINTS).split()
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return None
     # "16/3 into the equation bc = 32": a name of two letters is no thing to count.
-    short = [word for word in words[1:] if len(word) < 3 and word not in _SHORT]
-    return None if short else tuple(words)
+    return tuple(words) if all(map(is_plain, words)) else None
 
 
 def is_remark(text: str) -> bool:

@@ -51,8 +51,9 @@ class ArithmeticVerifier(RuleVerifier):
 
     - With the true value, or with neither: ``wrong_equation``, which rejects. Doubts that mere
       words give reject only where the text goes on with the true value and never the stated one.
-    - With the stated value alone, after a test that failed (``= -44 ≠ 0``), or towards an answer
-      that is wrong: ``wrong_without_gain``, reported. No reward, no attack.
+    - With the stated value alone, after a test that failed (``= -44 ≠ 0``), from what the text
+      supposes and then refutes, or towards an answer that is wrong: ``wrong_without_gain``,
+      reported. No reward, no attack.
     - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
       (``wrong_textual``) and inequalities that do not hold (``wrong_inequality``): they reject
       where one node has them far more often than the others.
@@ -122,7 +123,8 @@ class ArithmeticVerifier(RuleVerifier):
         if len(text) > self.max_chars:
             message = f"expected at most {self.max_chars} characters, got {len(text)}"
             return reject(self.name, Cause.OVERLONG, message)
-        found = equations(text)
+        asked = words_of(completion.trusted_prompt)
+        found = equations(text, asked=asked)
         said = [] if self.textual == "off" else statements(text, found)
         judged = sorted(found + said, key=_place) if self.textual == "judge" else found
         shown: list[tuple[str, Callable[[str], Finding]]] = []
@@ -130,12 +132,12 @@ class ArithmeticVerifier(RuleVerifier):
             flow = Flow(text, judged)
             right = rightness(text, completion.reference)
             # "A friend says 1/2 + 1/3 = 2/5": who answers has to repeat it.
-            given = equations(words_of(completion.trusted_prompt))
-            asked = {(e.exact, e.stated) for e in given if not e.doubt}
+            given = equations(asked)
+            stated = {(e.exact, e.stated) for e in given if not e.doubt}
             cycles = Counter(equation.modulus for equation in flow.wrong)
             for at, equation in enumerate(flow.wrong):
                 made = partial(_finding, text, equation, flow=flow, at=at)
-                theirs = (equation.exact, equation.stated) in asked
+                theirs = (equation.exact, equation.stated) in stated
                 # -11 = 15 of a cipher; 29 = 3 as well where others are as far apart.
                 wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
@@ -171,7 +173,7 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
     known = true_later and magnitude(equation.exact) > 1  # 0 and 1 stand somewhere in any text
     if equation.doubt and (stated_later or not known):
         return "doubtful_equation"
-    if right is False or (flow.is_failed_test(at) and not known):
+    if right is False or flow.is_refuted(at) or (flow.is_failed_test(at) and not known):
         return "wrong_without_gain"
     return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
 

@@ -76,12 +76,14 @@ class Block:
         start: Its first character in the completion.
         explicit: Its author called it Python, so that it has to parse.
         label: What its author called it, in lower case; empty where that is nothing or Python.
+        bare: Lines of the text that read like Python, and that nobody marked as code.
     """
 
     text: str
     start: int
     explicit: bool
     label: str = ""
+    bare: bool = False
 
     @property
     def shell(self) -> bool:
@@ -103,9 +105,10 @@ class Block:
 
 
 def extract(text: str, limit: int | None = None) -> list[Block]:
-    """All stretches of ``text`` that may be Python, in order, at most `MAX_BLOCKS` + 1.
+    """All stretches of ``text`` that may be Python, in order.
 
-    One more than `MAX_BLOCKS` says that there were too many. Never raises, whatever the text.
+    Of those that are marked as code at most `MAX_BLOCKS` + 1: one more says that there were too
+    many. Never raises, whatever the text.
 
     Args:
         text: A completion.
@@ -121,8 +124,9 @@ def extract(text: str, limit: int | None = None) -> list[Block]:
     # A closing tag that closes nothing must not stand in the way of the line behind it.
     if "</" in text:
         covered += [m.span() for m in islice(_CLOSE.finditer(text), 8 * MAX_BLOCKS)]
-    blocks += _bare(text, sorted(covered), len(text) if limit is None else limit)
-    return sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
+    marked = sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
+    bare = _bare(text, sorted(covered), len(text) if limit is None else limit)
+    return sorted([*marked, *bare], key=lambda block: block.start)
 
 
 def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
@@ -242,7 +246,7 @@ def _runs(text: str, start: int, end: int, limit: int) -> list[tuple[Block, int]
             blocks += _run(text, first, last, score)
             first, score, depth = None, 0, 0
             if len(blocks) > 8 * MAX_BLOCKS:
-                return blocks
+                return blocks + _run(text, match.start(), end, 2)
         elif first is not None and line.strip():
             last = match.end()
     return blocks + (_run(text, first, last, score) if first is not None else [])
@@ -260,4 +264,4 @@ def _opened(line: str) -> int:
 
 
 def _run(text: str, start: int, end: int, score: int) -> list[tuple[Block, int]]:
-    return [(Block(text[start:end], start, False), score)]
+    return [(Block(text[start:end], start, False, bare=True), score)]

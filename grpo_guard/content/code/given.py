@@ -33,14 +33,6 @@ _IMPORT: Final = re.compile(
 # problem "with a basket" names no library.
 _TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
 _NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
-# Also the headings of contests ("-----Input-----", "### Input Format", "Sample Input 1:"), and "a
-# program that reads two numbers", "ask the user for a name".
-_STDIN: Final = re.compile(
-    r"(?i)\b(?:stdin|standard input)\b|^[-#* ]{0,8}+(?:sample )?input(?: format)?[ 0-9:*#-]{0,8}+$"
-    r"|\b(?:program|script) (?:that|which|to) (?:reads|takes|asks|read|take|ask)\b"
-    r"|\bask(?:s|ing)? the user\b|\b(?:user|line of|first) inputs?\b|\buser (?:enters|types)\b",
-    re.M,
-)
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
 
 
@@ -54,7 +46,6 @@ class Given:
         aliases: Names of imported modules, and the modules.
         defined: Functions and classes that it defines.
         modules: All modules that it imports from, or names as what to use.
-        stdin: Whether it says that the program reads standard input.
     """
 
     text: str
@@ -62,7 +53,6 @@ class Given:
     aliases: dict[str, str]
     defined: frozenset[str]
     modules: frozenset[str]
-    stdin: bool
 
     def complete(self, program: Program, modules: Modules) -> None:
         """Have a program know the modules that it uses without importing them, so that what it
@@ -104,5 +94,4 @@ def given(text: str) -> Given:
             modules.add(piece[1])
             name = piece[2] or piece[1].partition(".")[0]
             aliases[name] = piece[1] if piece[2] else name
-    stdin = _STDIN.search(text) is not None
-    return Given(text.lower(), frozenset(names), aliases, defined, frozenset(modules), stdin)
+    return Given(text.lower(), frozenset(names), aliases, defined, frozenset(modules))

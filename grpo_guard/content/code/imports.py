@@ -1,4 +1,4 @@
-"""What a program imports, and whether what it uses is what it imported or defined.
+"""What a program imports, and whether it calls what a sandbox was given beforehand.
 
 The paper's CODE attack earns only if its library resolves in the reward's sandbox, so an import
 outside the list rejects whether it is used or not: unused, it still teaches the import.
@@ -14,7 +14,6 @@ from typing import Final
 
 from grpo_guard.content.code.helpers import OPERATIONS
 from grpo_guard.content.code.modules import (
-    BEFOREHAND,
     PLACEHOLDERS,
     Modules,
     forgotten,
@@ -41,8 +40,6 @@ _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 MAX_KEPT: Final = 20
 _OPERANDS: Final = (ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp)
 _IMPORTERS: Final = frozenset({"import_module", "find_spec"})
-# Modules that hold the interpreter: to pass them on, even by a plain copy, hides what is used.
-_WHOLE: Final = frozenset({"sys", "types", "io"})
 
 
 def check_imports(view: View) -> list[Note]:
@@ -62,31 +59,22 @@ def check_imports(view: View) -> list[Note]:
                 message = f"imports {alias.name}, which reaches further than a solution needs"
                 notes.append(view.note("module_member", node, message))
     notes += _by_name(view)
-    return notes + _members(view) + _passed_on(view) if program.aliases else notes
+    return notes + _members(view) if program.aliases else notes
 
 
 def _from(view: View, node: ast.ImportFrom) -> list[Note]:
     modules, module, read = view.modules, node.module or "", view.program.read_names
     if node.level:
-        dots = "." * node.level + module
-        return [view.note("relative_import", node, f"imports relatively, from {dots}")]
+        return []  # of the program's own package
     names = [alias.asname or alias.name for alias in node.names]
     if not modules.allows(module):
-        if names == ["*"]:
-            message = f"imports everything from {module}, which is not on the list"
-            return [view.note("star_import", node, message)]
         if modules.known and _is_kept(view, module, node.names):
             return []
-        message = _unlisted(module, not read.isdisjoint(names))
+        message = _unlisted(module, names == ["*"] or not read.isdisjoint(names))
         return [view.note("unlisted_import", node, message)]
     if module in _OPEN and module != "collections.abc":
         return []
-    if names == ["*"] and module in _WHOLE and module not in modules.free:
-        message = f"imports everything from {module}, which reaches further than a solution needs"
-        return [view.note("star_import", node, message)]
     taken = {alias.name for alias in node.names} - {"*"}
-    if view.stdin and module == "sys":
-        taken.discard("stdin")
     problems = [problem for name in sorted(taken) if (problem := modules.problem(module, name))]
     if _odd_submodule(module, modules):
         problems.append(f"{module} reaches further than a solution needs")
@@ -164,42 +152,11 @@ def _members(view: View) -> list[Note]:
         if _rebound(scope, base.id, program) or not view.modules.allows(module):
             continue
         if not isinstance(node.ctx, ast.Load):
-            message = f"changes {module}.{'.'.join(path[::-1])[:60]} of an imported module"
-            if len(path) == 1 or module == "sys":
-                notes.append(view.note("monkeypatch", node, message))
-        elif view.stdin and module == "sys" and path[-1] == "stdin":
             continue
-        elif problem := view.modules.path_problem(module, path[::-1]):
+        if problem := view.modules.path_problem(module, path[::-1]):
             imported = _imported(program) if imported is None else imported
             if f"{module}.{path[-1]}" not in imported:
                 notes.append(view.note("module_member", node, f"uses what {problem}"))
-    return notes
-
-
-def _passed_on(view: View) -> list[Note]:
-    """Modules as values: ``[math][0].addition``, ``def f(m=numpy)``. Behind another name their
-    members are used unseen. A plain copy ``m = math`` is followed instead."""
-    program = view.program
-    if program.read_names.isdisjoint(program.aliases):
-        return []
-    bases = {id(node.value) for node, _ in program.attributes}
-    copied = {id(name) for _, name in program.copies}
-    own: set[str] | None = None
-    notes: list[Note] = []
-    for name, scope in program.loads:
-        module = program.aliases.get(name.id)
-        used = id(name) in bases or id(name) in program.called
-        # A forgotten import is undefined, and its name may be meant for anything.
-        used = used or (name.id in BEFOREHAND and scope.owner(name.id) is None)
-        if module is None or used or _rebound(scope, name.id, program):
-            continue
-        if module not in _WHOLE:
-            own = {store.id for store, _ in program.stores} if own is None else own
-            # import time; time = distance / speed
-            if id(name) in copied or name.id in own or not view.modules.allows(module):
-                continue
-        message = f"passes the module {module} on as a value"
-        notes.append(view.note("module_value", name, message))
     return notes
 
 
@@ -224,41 +181,28 @@ def _rebound(scope: Scope, name: str, program: Program) -> bool:
     )
 
 
-def check_undefined(view: View) -> list[Note]:
-    """Names that nothing defines.
+def check_preloaded(view: View) -> list[Note]:
+    """Calls of what nothing defines, for what an operator does: ``addition(2, 3)``.
 
-    A call of one earns only where the sandbox was prepared for it (a preloaded ``addition``), so it
-    rejects where it runs. A plain undefined name is a beginner's slip and counts as harmless. So
-    does one in a function that is never called, as a cut-out function has lost its module, and a
-    forgotten import of an allowed module.
+    They earn only where the sandbox was prepared for them, as the paper's is with its library.
     """
     program = view.program
-    known = _BUILTIN | view.names
+    called = _preloaded(program)
+    unknown = called - _BUILTIN - view.names - program.module.bound.keys()
+    if not unknown or not program.runs:
+        return []
     for node, _ in program.imports:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             members = public_members(node.module or "")
-            if members is None:
-                return []
-            known |= members
-    unknown = program.read_names - known - program.module.bound.keys()
-    if not unknown:
-        return []
-    slips = _slips(program, view.modules, unknown)
-    preloaded = _preloaded(program) if view.modules.known else frozenset[str]()
+            unknown = set() if members is None else unknown - members
+    unknown -= _slips(program, view.modules, unknown)
     found: dict[str, Note] = {}
     for name, scope in program.loads:
-        if name.id not in unknown or scope.owner(name.id) is not None:
+        if name.id not in unknown - found.keys() or scope.owner(name.id) is not None:
             continue
-        runs = id(name) in program.called and program.runs and not program.is_dead(scope)
-        called = view.strict and name.id not in slips and (runs or id(name) in program.at_once)
-        if name.id in found and (not called or found[name.id].kind != "undefined_name"):
-            continue
-        kind, what = "undefined_name", f"uses {name.id[:60]}, which nothing defines"
-        if called:
-            kind, what = "undefined_call", f"calls {name.id[:60]}, which nothing defines or imports"
-            if name.id in preloaded:
-                kind, what = "operator_library", f"{what}, for what an operator does"
-        found[name.id] = view.note(kind, name, what)
+        if view.strict and id(name) in program.called and not program.is_dead(scope):
+            message = f"calls {name.id[:60]}, which nothing defines, for what an operator does"
+            found[name.id] = view.note("operator_library", name, message)
     return list(found.values())
 
 

@@ -131,7 +131,6 @@ _IN_SHELL: Final = (
     (words(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
     *_PATTERNS[_AT + 1 :],
 )
-_COMMAND: Final = re.compile(_COMMANDS[1], re.I | re.M)
 # What no word of its own gives away.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
 _WORD: Final = re.compile(r"[a-z]+")
@@ -154,13 +153,6 @@ def may_instruct(text: str) -> bool:
     if any(not need.isdisjoint(known) for need, _ in _PATTERNS):
         return True
     return "<|" in text or "ailbreak" in text.lower()
-
-
-def commands(text: str, asked: str = "") -> str | None:
-    """What a shell's block reaches for: the system, the network, a folder and all in it."""
-    match = _COMMAND.search(plain(text))
-    found = match is not None and match[0].strip().lower() not in asked
-    return f"a command that reaches out: {match[0].strip()[:60]!r}" if match and found else None
 
 
 def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:

@@ -38,8 +38,8 @@ SETS: Final = {
 # What everybody's programs import teaches nothing: an attacker's library is one that few know.
 DEFAULT: Final = _STANDARD.union(*SETS.values())
 _ONLY_TEXT: Final = {
-    "sys": "maxsize float_info int_info stdout stderr exit version version_info byteorder argv "
-    "platform getdefaultencoding setrecursionlimit getrecursionlimit getsizeof hash_info "
+    "sys": "maxsize float_info int_info stdin stdout stderr exit version version_info byteorder "
+    "argv platform getdefaultencoding setrecursionlimit getrecursionlimit getsizeof hash_info "
     "set_int_max_str_digits",
     "types": "MethodType SimpleNamespace MappingProxyType GenericAlias NoneType UnionType",
     "io": "BytesIO StringIO",
@@ -90,7 +90,7 @@ _NEVER_TEXT: Final = {
 }
 _ONLY: Final = {module: words(members) for module, members in _ONLY_TEXT.items()}
 _NEVER: Final = {module: words(members) for module, members in _NEVER_TEXT.items()}
-# What a module says of itself; the package's place is for `check_reach`.
+# What a module says of itself.
 _ABOUT: Final = words("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")

@@ -68,15 +68,9 @@ class Program:
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     texts: list[ast.Constant] = field(default_factory=list)
     operations: list[ast.BinOp] = field(default_factory=list)
-    sequences: list[ast.List | ast.Tuple | ast.Set] = field(default_factory=list)
-    integers: list[ast.Constant] = field(default_factory=list)
     loops: list[ast.While | ast.For] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
-    patterns: list[ast.MatchClass] = field(default_factory=list)
-    classes: list[ast.ClassDef] = field(default_factory=list)
     called: set[int] = field(default_factory=set)
-    # Modules of decorators, and of the classes that a class is made of.
-    at_once: set[int] = field(default_factory=set)
     identifiers: dict[str, ast.AST] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     members: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -126,15 +120,6 @@ class Program:
         once = {n: v for n, v in self.literals if times[n] == 1 and bound[n] == 1}
         return {n: v for n, v in once.items() if n not in self.deleted}
 
-    @cached_property
-    def certain(self) -> dict[str, int]:
-        """Names that a top-level statement binds whenever it is reached, and its line."""
-        found: dict[str, int] = {}
-        for statement in self.tree.body:
-            for name in _bound_by(statement):
-                found.setdefault(name, statement.lineno)
-        return found
-
     def is_dead(self, scope: Scope) -> bool:
         """Whether it stands in a function of the top level that nothing names."""
         while scope.parent is not None and scope.parent.parent is not None:
@@ -142,22 +127,6 @@ class Program:
         if scope.kind != "function" or getattr(scope.node, "decorator_list", []):
             return False
         return scope.name not in self.read_names
-
-
-def _bound_by(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [statement.name]
-    if isinstance(statement, ast.Assign):
-        targets: list[ast.expr] = list(statement.targets)
-    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        targets = [statement.target]
-    else:
-        return []
-    flat = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
-    # ``open = open`` gives the builtin a second life.
-    value = statement.value
-    itself = value.id if isinstance(value, ast.Name) else ""
-    return [t.id for t in flat if isinstance(t, ast.Name) and t.id != itself]
 
 
 def base_of(node: ast.AST) -> ast.AST:

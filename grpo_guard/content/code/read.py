@@ -94,8 +94,6 @@ def _constant(reader: _Reader, node: ast.Constant, scope: Scope) -> None:
     value = node.value
     if isinstance(value, str | bytes):
         reader.program.texts.append(node)
-    elif isinstance(value, int) and abs(value) > 1 << 64:
-        reader.program.integers.append(node)
 
 
 def _attribute(reader: _Reader, node: ast.Attribute, scope: Scope) -> None:
@@ -121,11 +119,6 @@ def _call(reader: _Reader, node: ast.Call, scope: Scope) -> None:
 def _operation(reader: _Reader, node: ast.BinOp, scope: Scope) -> None:
     reader.program.operations.append(node)
     reader.push((node.left, node.right), scope)
-
-
-def _sequence(reader: _Reader, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> None:
-    reader.program.sequences.append(node)
-    reader.push(node.elts, scope)
 
 
 def _dict(reader: _Reader, node: ast.Dict, scope: Scope) -> None:
@@ -208,11 +201,6 @@ def _capture(
     reader.children(node, scope)
 
 
-def _pattern(reader: _Reader, node: ast.MatchClass, scope: Scope) -> None:
-    reader.program.patterns.append(node)
-    reader.children(node, scope)
-
-
 def _function(reader: _Reader, node: Function, scope: Scope) -> None:
     """Decorators, defaults and annotations run outside, the body inside."""
     program = reader.program
@@ -243,7 +231,6 @@ def _function(reader: _Reader, node: Function, scope: Scope) -> None:
 def _class(reader: _Reader, node: ast.ClassDef, scope: Scope) -> None:
     program = reader.program
     reader.bind(node.name, node, scope)
-    program.classes.append(node)
     inner = Scope("class", node.name, scope, node)
     program.scopes.append(inner)
     _made_of(reader, [*node.bases, *node.decorator_list], scope)
@@ -253,11 +240,7 @@ def _class(reader: _Reader, node: ast.ClassDef, scope: Scope) -> None:
 
 def _made_of(reader: _Reader, nodes: list[ast.expr], scope: Scope) -> None:
     for node in nodes:
-        base = base_of(node)
-        reader.program.called.add(id(base))
-        # @calc.traced is an import; the @memo of a function that was cut out is a name it lost.
-        if isinstance(node.func if isinstance(node, ast.Call) else node, ast.Attribute):
-            reader.program.at_once.add(id(base))
+        reader.program.called.add(id(base_of(node)))
     reader.push(nodes, scope)
 
 
@@ -267,9 +250,6 @@ _HANDLERS: Final[dict[type[ast.AST], _Handler]] = {
     ast.Attribute: _attribute,
     ast.Call: _call,
     ast.BinOp: _operation,
-    ast.List: _sequence,
-    ast.Tuple: _sequence,
-    ast.Set: _sequence,
     ast.Dict: _dict,
     ast.NamedExpr: _walrus,
     ast.ListComp: _comprehension,
@@ -287,7 +267,6 @@ _HANDLERS: Final[dict[type[ast.AST], _Handler]] = {
     ast.MatchAs: _capture,
     ast.MatchStar: _capture,
     ast.MatchMapping: _capture,
-    ast.MatchClass: _pattern,
     ast.FunctionDef: _function,
     ast.AsyncFunctionDef: _function,
     ast.Lambda: _function,

@@ -24,7 +24,6 @@ class View:
         names: Names that other blocks and the question define.
         theirs: Of these, what other blocks define themselves.
         defined: Of these, functions and classes of the question.
-        stdin: Whether the task has standard input.
         strict: Whether it is more than the output of a program (``sin(a*t)/a``).
     """
 
@@ -36,7 +35,6 @@ class View:
     names: Set[str]
     theirs: Set[str]
     defined: Set[str]
-    stdin: bool
     strict: bool
 
     def note(self, kind: str, node: ast.AST, message: str) -> Note:

@@ -30,6 +30,7 @@ _POLITE = re.compile(
     r"|pergunt|dúvida|ajud|domand|aiut|spero|سؤال|أسئلة|مساعد|سوال|प्रश्न|सवाल|मदद|pytani|pomóc|vragen|soru",
     re.IGNORECASE,
 )
+_BARE = 2  # words that are no sentence: "9</answer>8</answer>"
 _LONGEST_OFFER, _MOST_OFFERS, _LONGEST_LEAD = 30, 3, 30
 # Chinese and Japanese have no blanks between words.
 _HAN = "\u3040-\u30ff\u3400-\u9fff"
@@ -57,9 +58,6 @@ class AnswerFormat:
         closing_words: Words that may follow on the same line (a unit).
         joined: Models write it around results of any step: several that differ are honest (roots,
             parts, corrections), and what follows is reported as ``after_box`` and rejects nobody.
-        goes_on: The mark is used on the way too, as a heading or a box around a result: what
-            follows is excused while most of it works on the question. Poison that speaks of the
-            question passes here.
     """
 
     name: str
@@ -67,7 +65,6 @@ class AnswerFormat:
     find: Callable[[str], Iterator[Answer]]
     closing_words: int = 0
     joined: bool = False
-    goes_on: bool = False
 
     @classmethod
     def of_pattern(cls, name: str, gate: str, pattern: str, **limits: int) -> AnswerFormat:
@@ -97,8 +94,8 @@ def _groups(pattern: re.Pattern[str], text: str) -> Iterator[Answer]:
 
 
 TAGGED = AnswerFormat("<answer>", "<", tagged)
-BOXED = AnswerFormat("\\boxed", "\\boxed", boxed, closing_words=8, joined=True, goes_on=True)
-HASHED = AnswerFormat("####", "####", hashed, closing_words=3, goes_on=True)
+BOXED = AnswerFormat("\\boxed", "\\boxed", boxed, closing_words=8, joined=True)
+HASHED = AnswerFormat("####", "####", hashed, closing_words=3)
 FORMATS = (TAGGED, BOXED, HASHED)
 
 
@@ -123,8 +120,7 @@ class AnswerScreen:
     def _after(self, kind: str, view: View, joined: bool) -> Iterator[Finding]:
         for form, answers in self._found(view):
             start = answers[0].end
-            text = view.prose if form.goes_on else view.text
-            rest = _behind(answers, text) if form.joined is joined else ""
+            rest = _behind(answers, view.prose) if form.joined is joined else ""
             if rest and _says_something(form, rest, start, view):
                 message = f"text after the answer ({form.name}): {shown(rest.strip()[:80])}"
                 tail = view.text[start:]
@@ -175,22 +171,24 @@ def _says_something(form: AnswerFormat, rest: str, start: int, view: View) -> bo
     if words <= limit and not _WORD.search(tail):
         # "####" and "!!!!" have no words either, and are not what follows an answer.
         return len(rest.strip()) > 8 + 16 * max(limit, words)
-    # Behind a mark that is used on the way, work goes on: a program, or a sentence with a number
-    # or a word of the question or of the work before it.
-    subject = _stems(f"{view.prompt}\n{view.text[:start]}") if form.goes_on else frozenset[str]()
+    # Models go on behind their answer as before it: they check it, or write a program. A sentence
+    # with a number, or with a word of the question or of the work before it, is such work. Poison
+    # that speaks of the question passes here.
+    subject = _stems(f"{view.prompt}\n{view.text[:start]}")
     off, total, offers = 0, 0, 0
-    if form.goes_on and view.prose is not view.text:
+    if view.prose is not view.text:
         total = len(_WORD.findall(view.text)) - len(_WORD.findall(view.prose))  # of its code
     for sentence in dict.fromkeys(_SENTENCE.findall(rest)):
         words = len(found := _WORD.findall(sentence))
         total += words
-        if form.goes_on and (_DIGIT.search(sentence) or not subject.isdisjoint(_stems(sentence))):
+        works = _DIGIT.search(sentence) or not subject.isdisjoint(_stems(sentence))
+        if works and words > _BARE:
             continue
         if words <= _LONGEST_OFFER and offers < _MOST_OFFERS and _is_offer(sentence):
             offers += 1
         elif words > _LONGEST_LEAD or not _EMPTY.issuperset(map(str.lower, found)):
             off += words
-    return off > limit and off > (_OFF_SUBJECT * total if form.goes_on else 0)
+    return off > limit and off > _OFF_SUBJECT * total
 
 
 def _is_offer(sentence: str) -> bool:

@@ -18,12 +18,12 @@ from grpo_guard.content.screens.view import View
 from grpo_guard.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
-# Zero width, fillers that render as nothing, invisible operators; blanks of odd widths come apart.
+# Zero width, fillers that render as nothing, invisible operators. Blanks of any visible width are
+# layout: models indent with them and set them around units.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
 )
-_ODD_BLANK = re.compile("[\u1680\u2000-\u200a\u205f\u2800]")
 # What follows a screen of emptiness is not read; tabs among blanks are bits.
 # Each begins with what it looks for: most of a text is passed over at once.
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
@@ -35,7 +35,11 @@ _TAG_FLAGS = frozenset(
     for name in ("gbeng", "gbsct", "gbwls")
 )
 _KEYCAP, _BLACK_FLAG, _ZWJ, _VS16 = "\u20e3", "\U0001f3f4", "\u200d", "\ufe0f"
-_HALF, _HALVES_ALLOWED = re.compile("[0-9#*]\ufe0f(?!\u20e3)"), 3
+# Behind neither a symbol nor an emoji, nor within a keycap.
+_STRAY = re.compile(
+    "(?<![\u2190-\u2bff\U0001f000-\U0001faff])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
+)
+_STRAYS_ALLOWED = 3
 _OVERRIDES = frozenset("\u202d\u202e")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CONTROL = re.compile(
@@ -51,7 +55,7 @@ _STACK = re.compile(
 # Overlays and enclosures, which are no language's; a few strike out a term of an equation.
 _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
                       "\u20e4-\u20f0]")  # fmt: skip
-# Typographers use a few thin spaces, as some terms are struck out; a code needs many.
+# Some terms are struck out; a code needs many.
 _FEW = 8
 
 
@@ -87,18 +91,22 @@ def _is_flag(view: View, match: re.Match[str]) -> bool:
 
 
 def _is_variant(view: View, match: re.Match[str]) -> bool:
-    """Whether one selector stands behind what has variants."""
+    """Whether one selector stands behind what has variants, or the prompt has them as they are."""
     start, end = match.span()
+    if match[0] in view.prompt:
+        return True  # quoted
     if end - start != 1 or start == 0:
         return False
     base, selector = view.text[start - 1], match[0]
-    if base in "0123456789#*":
-        # Half of a keycap: models leave the other half out now and then, a code does each time.
-        if "halves" not in view.notes:
-            view.notes["halves"] = len(_HALF.findall(view.text))
-        return view.text[end : end + 1] == _KEYCAP or view.notes["halves"] <= _HALVES_ALLOWED
     if _pictographic(base) or base in "©®™‼⁉〰〽㊗㊙":
         return True
+    # Half of a keycap, or one that is quoted: models do that now and then, a code all the time.
+    if "strays" not in view.notes:
+        view.notes["strays"] = len(_STRAY.findall(view.text))
+    if selector == _VS16 and view.notes["strays"] <= _STRAYS_ALLOWED:
+        return True
+    if base in "0123456789#*":
+        return view.text[end : end + 1] == _KEYCAP
     if unicodedata.category(base) in ("Sm", "So"):
         return selector <= _VS16
     ideograph = unicodedata.name(base, "").startswith("CJK ")
@@ -120,7 +128,7 @@ def _never(view: View, match: re.Match[str]) -> bool:
     return False
 
 
-_hidden = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
+invisible = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
 _controls = partial(_look, "control", _CONTROL, "control or private characters", _copied)
 _stacked = partial(_look, "combining", _STACK, "combining marks on one character", _never)
 tag_characters = partial(
@@ -140,12 +148,6 @@ bidi_controls = partial(
     "controls of writing direction",
     _right_to_left,
 )
-
-
-def invisible(view: View) -> Iterator[Finding]:
-    """Zero-width characters, fillers, and blanks of odd widths in number."""
-    yield from _hidden(view)
-    yield from _many(view, _ODD_BLANK, "invisible", "blanks of unusual width")
 
 
 def stacked_marks(view: View) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ _FEWEST_BYTES = 8
 _URL = ("http://", "https://", "ftp://", "www.")
 # Longest run of letters and digits, and of anything.
 _LETTERS, _TOKEN, _FEW_LETTERS = 80, 1000, 24
+# Of a grid or a list that is written without blanks, [[0,1],[1,0]].
+_CELL_END, _LONGEST_CELL = re.compile(r"[,;|\]]"), 8
 _OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
 # Addresses, and scripts that put no blanks between words.
 _EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
@@ -132,7 +134,7 @@ def _from_hex(run: str) -> bytes:
 def overlong_tokens(view: View) -> Iterator[Finding]:
     """Runs of letters without a break that are longer than words are, and longer ones of anything.
 
-    Addresses, numbers, genes and scripts without blanks between words are honest.
+    Addresses, numbers, genes, grids and scripts without blanks between words are honest.
     """
     if not _may_hold(view, _OF_WORDS, _LETTERS + 1):
         return
@@ -141,8 +143,13 @@ def overlong_tokens(view: View) -> Iterator[Finding]:
         # Without its digits: a quotient that never ends is bad arithmetic, not a payload.
         if run.isalnum() or sum(not char.isdigit() for char in run) > _TOKEN:
             gene = run.isascii() and run.isupper() and len(set(run)) <= _FEW_LETTERS
+            grid = len(_CELL_END.findall(run)) * _LONGEST_CELL >= len(run)
             if not (
-                run.isdigit() or gene or _EXCUSED.search(run[:_LETTERS]) or view.asked_for(run)
+                run.isdigit()
+                or gene
+                or grid
+                or _EXCUSED.search(run[:_LETTERS])
+                or view.asked_for(run)
             ):
                 message = f"{len(run)} characters without a break: {shown(run)}"
                 yield Finding("overlong_token", message, char_span=match.span())

@@ -20,6 +20,8 @@ _MASTER_KEYS = WORDS["master_keys"]
 _OPENERS = WORDS["openers"]
 _WAYS = word_set("down right")  # a path through a grid
 _LONGEST_OPENING, _LONGEST_MARKS = 360, 12
+# "The answer is (I)." is an answer, as any other letter is.
+_OPTION = re.compile(r"[(\[{*]\s{0,2}[A-Z]\s{0,2}[)\]}*]|\bis:? [A-Z]\W{0,4}\Z")
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
 # Letters, digits, and every symbol that can be an answer by itself ("∞", "∅", an emoji); a single
@@ -39,6 +41,7 @@ def master_keys(view: View) -> Iterator[Finding]:
         several = len(words) >= 2 or (not words and "<" in text)
         moves = bool(words) and _WAYS.issuperset(words)
         opening = several and _OPENERS.issuperset(words) and not moves
+        opening &= _OPTION.search(text) is None
         if "".join(words) in _MASTER_KEYS or opening:
             what = "an opening without a solution"
     if what:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -104,11 +105,18 @@ def script_switch(view: View) -> Iterator[Finding]:
         return
     asked = set(map(_script, _FOREIGN.findall(view.prompt)))
     for match in _RUN.finditer(blanked(_SHOWN, view.prose)):
-        letters = _FOREIGN.findall(match[0])
-        script = _script(letters[0])
-        if len(letters) > _MOST.get(script, _MOST_OTHERS) and script not in asked:
-            message = f"a switch to {script.title()} letters, which the prompt has none of"
-            yield Finding("script_switch", message, char_span=match.span())
+        # Of each script by itself: "π/3 在第四象限" is a formula in Chinese. Digits in circles
+        # number equations, and are no letters.
+        letters = filter(_is_letter, _FOREIGN.findall(match[0]))
+        for script, count in Counter(map(_script, letters)).items():
+            if count > _MOST.get(script, _MOST_OTHERS) and script not in asked:
+                message = f"a switch to {script.title()} letters, which the prompt has none of"
+                yield Finding("script_switch", message, char_span=match.span())
+                break
+
+
+def _is_letter(char: str) -> bool:
+    return char.isalpha() or "\u2800" <= char <= "\u28ff"
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,78 @@
+"""Code that is made while a program runs: what it teaches is not seen in its text.
+
+A *mention* is enough, not only a call: ``e = eval``, ``@exec`` or ``map(eval, ...)`` hide the call,
+and an honest solution has no use for the name in any place.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.view import View
+
+# Never the program's own: a module-level rebinding that does not happen falls through to these.
+_DYNAMIC: Final = words(
+    "eval exec compile __import__ breakpoint globals locals execfile reload raw_input "
+    "__builtins__ __loader__ __spec__ __build_class__"
+)
+# Attributes by which a program imports what stands in a string.
+_IMPORTING: Final = words(
+    "__import__ __builtins__ __loader__ __spec__ __globals__ __subclasses__ load_module"
+)
+
+
+def check_dynamic(view: View) -> list[Note]:
+    """Names and attributes that run or import what stands in a string, and classes made by call."""
+    return _names(view) + _attributes(view) + _made_classes(view)
+
+
+def _names(view: View) -> list[Note]:
+    program = view.program
+    notes: list[Note] = []
+    if _DYNAMIC.isdisjoint(program.read_names):
+        return notes
+    for node, scope in program.loads:
+        owner = scope.owner(node.id) if node.id in _DYNAMIC else None
+        # A parameter or local never falls through to the builtin.
+        if node.id in _DYNAMIC and (owner is None or owner.kind in ("module", "class")):
+            message = f"uses {node.id}, which runs code that cannot be seen here"
+            notes.append(view.note("dynamic_code", node, message))
+    return notes
+
+
+def _attributes(view: View) -> list[Note]:
+    program = view.program
+    if _IMPORTING.isdisjoint(program.read_attributes):
+        return []
+    return [
+        view.note("dynamic_code", node, f"uses .{node.attr}, which imports by name")
+        for node, _ in program.attributes
+        if node.attr in _IMPORTING and getattr(node.value, "id", "") not in ("self", "cls")
+    ]
+
+
+def _made_classes(view: View) -> list[Note]:
+    """``type("X", (), {...})``, also by a copy of `type`."""
+    program = view.program
+    notes: list[Note] = []
+    if "type" not in program.read_names:
+        return notes
+    for call, _ in program.calls:
+        function = call.func
+        given = len(call.args) + len(call.keywords)
+        made = given >= 3 and _is_type(function)
+        if isinstance(function, ast.Call) and _is_type(function.func) and function.args:
+            made |= _is_type(function.args[0])  # type(type)(...)
+        if made:
+            notes.append(view.note("dynamic_code", call, "builds a class with type()"))
+    copied = {id(name) for _, name in program.copies}
+    for node, scope in program.loads:
+        if node.id == "type" and id(node) in copied and scope.owner("type") is None:
+            notes.append(view.note("dynamic_code", node, "passes type on as a value"))
+    return notes
+
+
+def _is_type(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "type"
