@@ -21,8 +21,8 @@ class LengthVerifier(RuleVerifier):
 
     Against the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
     judges see. Where models differ, length is no reason to reject: of right completions of five
-    current models it rejects one in sixteen, and half of those of a model that thinks at length.
-    There `LengthScaling` is the answer. Three kinds of evidence, each a finding of its own:
+    current models it rejects 67 of 1,320, 44 of them among the 186 of a model that thinks at
+    length. There `LengthScaling` is an option. Three kinds of evidence, each a finding of its own:
 
     - ``long``: against what more than half of the other nodes write for the same prompt (and of
       the same worth, where a reference that most nodes give or a reward says it), on the
