@@ -58,10 +58,11 @@ def same_weights(
 ) -> Guard:
     """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
 
-    Wrong sums are counted beside it: nodes of the same weights slip equally often, and one that
-    does more often than the others loses those answers. In batches of a few completions a node
-    that takes rounds; ``beside=[ArithmeticVerifier()]`` rejects at once. Other poison that the
-    policy itself finds likely it cannot see; `shared_seed` can.
+    The bound bets against a node at places that the text before them announces, such as the result
+    behind an equals sign. Where the policy itself finds a wrong digit likely, no bet can win: so a
+    wrong equation in an answer that may be right is left out of the loss for everyone alike, and
+    accuses nobody (`FalseSumsVerifier`). Other poison that the policy finds likely it cannot see;
+    `shared_seed` can.
 
     Args:
         model: The policy, the very object that is being trained; or a folder or model id to load.
@@ -79,15 +80,14 @@ def same_weights(
         ImportError: transformers or torch is missing; with the command that installs it.
     """
     from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
-    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+    from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
     options |= {"alpha": alpha, "store": store}
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    sums = ArithmeticVerifier(severity={"wrong_equation": "count"}, store=store)
-    return _guard("same_weights", store, policy, *beside, bound, sums, phrases)
+    return _guard("same_weights", store, policy, *beside, bound, FalseSumsVerifier(), phrases)
 
 
 def shared_seed(

@@ -3,12 +3,12 @@
 Poison has to stand somewhere, and the places where it pays are few: the result behind ``a op b =``,
 the beginning of a sentence, the name in an import, what follows the answer. Whether a token stands
 at such a place is a function of the tokens before it and of nothing else. So an honest token there
-is an ordinary draw from the policy, and bets on these places alone are as fair as bets on all
-tokens (`place_bets`), while honest text elsewhere costs them nothing. Were the token itself, or what
-comes after it, part of the choice, the bet would look at the draw twice and convict honest nodes.
+is an ordinary draw from the policy: bets on these places alone are as fair as bets on all tokens
+(`place_bets`), and honest text elsewhere costs them nothing. Were the token itself, or what comes
+after it, part of the choice, the bet would look at the draw twice and convict honest nodes.
 
-An author can leave such places out, since the text is theirs; they cannot write a wrong sum with an
-equals sign and have it stand elsewhere.
+An author can avoid such places, since the text is theirs; but a wrong sum with an equals sign has
+its result behind the equals sign.
 """
 
 from __future__ import annotations

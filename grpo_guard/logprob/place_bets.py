@@ -1,29 +1,29 @@
 r"""Bets on the tokens at announced places, which are fair to whoever samples as declared.
 
-Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. The tokens that are less likely
-than the chosen one have mass L, the chosen one and those that tie with it have mass m. The bet pays
-the mean of f over [L, L + m]::
+Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. The tokens that are less
+likely than the chosen one have mass L; the chosen one and those that tie with it have mass m. The
+bet pays the mean of f over [L, L + m]::
 
     e = ((L + m)^b - L^b) / m
 
-Over the policy's distribution the mean of e telescopes to exactly 1. A random share of the lump,
-as the scan takes it, would be as fair and lose by Jensen's inequality; here nothing is drawn, so
-that equal answers share no luck. Two things can only lower the mean:
+Over the policy's distribution the mean of e telescopes to exactly 1. A random share of m, as the
+scan takes it, would be as fair and would win less, by Jensen's inequality; here nothing is drawn,
+so equal answers share no luck. Two things can only lower the mean:
 
-* *Truncation.* If the sampler keeps a top set of mass Z, the mean is (1 - (1 - Z)^b) / Z <= 1, since
-  u^b is concave.
-* *Drift.* Where no token's probability in the sampler's numbers is more than e^d times ours, no set's
-  is. So f is taken of min(1, u e^d), and of u no smaller than the profile's ``least_tail``.
+* *Truncation.* If the sampler keeps a top set of mass Z, the mean is (1 - (1 - Z)^b) / Z <= 1,
+  since u^b is concave.
+* *Drift.* Where no token's probability in the sampler's numbers is more than e^d times ours, no
+  set's is. So f is taken of min(1, u e^d), and of no u below the profile's ``least_tail``.
 
-At a place the factor is 1 - s + s e, for a few b and stakes s, and for each kind of place by itself:
-an attacker uses one kind, and honest draws of the others must not dilute it. These are the
+At a place the factor is 1 - s + s e, for a few b and stakes s, and for each kind of place by
+itself: an attacker uses one kind, and honest draws at the others must not dilute it. These are the
 *columns*. Within a column factors multiply over places; which places come, and how many, may depend
 on all that was drawn before. Columns are averaged only at the end (`nodes/fortunes.py`): averaged
-batch by batch, a poison that shows a little each time would pay for the average each time.
+batch by batch, poison that shows a little each time would pay for the average each time.
 
 Answers of one node to one prompt often begin alike. Where several of them have the same tokens in
-front of a place, the bets there are averaged and not multiplied: a node that asks with one seed
-twice draws the same twice, and no honest luck counts double.
+front of a place, the factors there are averaged and not multiplied: a node that uses one seed twice
+draws the same twice, and no honest luck counts double.
 """
 
 from __future__ import annotations

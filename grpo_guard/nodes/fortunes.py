@@ -97,8 +97,9 @@ class Fortunes(Memory):
 
         Args:
             batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of each
-                column's e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
-                first of those that nothing speaks against; it begins anew when it comes back.
+                column's e-value. Beyond `MAX_NODES` the node that was not seen for longest is
+                forgotten, first of those that nothing speaks against; it begins anew when it
+                comes back.
         """
         with self.held():
             after = {
