@@ -30,7 +30,7 @@ REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
 PLACES: Final = "improbable_places"
 # What its completions say together has half of the stake, the bets at announced places the rest.
-_WEIGHTS: Final = (0.5, *(0.5 / len(COLUMNS) for _ in COLUMNS))
+WEIGHTS: Final = (0.5, *(0.5 / len(COLUMNS) for _ in COLUMNS))
 _NAMES: Final = {
     Announced.RESULT: "results of sums",
     Announced.SENTENCE: "beginnings of sentences",
@@ -70,7 +70,7 @@ class NodeEvidence:
         self.sampling = sampling
         self.alpha = alpha
         self.places = places
-        self.fortunes = Fortunes(store=store, name=f"{name}_fortunes", weights=_WEIGHTS)
+        self.fortunes = Fortunes(store=store, name=f"{name}_fortunes", weights=WEIGHTS)
         self._warned = False
 
     def convicted(

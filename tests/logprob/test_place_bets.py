@@ -5,17 +5,19 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from bundled_policy import SPEC, honest, policy, with_text
+from bundled_policy import SPEC, honest, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard import LogProbBoundVerifier
-from grpo_guard.logprob.announced import Announced
+from grpo_guard import Completion, LogProbBoundVerifier
+from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
 from grpo_guard.logprob.encode import Encoded
+from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.profile import BITWISE, FLOAT32, TEXT
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.stats import TokenStats
+from grpo_guard.logprob.verifier import Scored
 
 NEVER = 1e-250
 UNIFORM = [1 / 16] * 16  # all of them tie
@@ -120,15 +122,51 @@ def bets_on(check, completions):
     return [check.nodes.bets(scored[i]) for i in range(len(completions))]
 
 
-def wrong_sum(completion):
-    """With the first result raised by one."""
-    head, sign, rest = completion.text.partition(" = ")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    if not sign or not digits:
-        return None
-    return with_text(completion, f"{head} = {int(digits) + 1}{rest[len(digits) :]}")
+def sends(text, odd, prompt, node="eve"):
+    """A completion that the policy is sure of, but for ``odd``, which is a bit unlikely.
+
+    In place of what the policy says of this text, so that nothing but the places decides.
+    """
+    ids = tuple(policy()[1].encode(text, add_special_tokens=False))
+    unlikely = np.array([policy()[1].decode([i]).strip() == odd for i in ids])
+    assert unlikely.sum() == 1
+    values = {
+        "logprob": np.where(unlikely, math.log(0.05), math.log(0.97)),
+        "max_logprob": np.full(len(ids), math.log(0.7)),
+        "tail_mass": np.where(unlikely, 0.08, 1.0),
+        "log_flat_mass": np.zeros((len(ids), 3)),
+        "in_set": np.ones(len(ids), bool),
+    }
+    columns = {f.name: values.get(f.name, np.zeros(len(ids))) for f in fields(TokenStats)}
+    stats = TokenStats(**columns | {"replay_margin": None, "replay_token": None})
+    encoded = Encoded((prompt,), ids, False)
+    return Completion(f"{prompt}?", text, node=node), Scored(encoded, stats, FLOAT32)
 
 
-def poisoned(seed, count):
-    changed = [wrong_sum(c) for c in honest(96, seed=seed)[::4]]
-    return [c for c in changed if c is not None][:count]
+def convicted_after(text, odd, rounds=40):
+    """The round in which the node is convicted, and the findings; None and none if it never is."""
+    check = verifier()
+    nodes = NodeEvidence("n", SPEC, 1e-3, None, AnnouncedPlaces(policy()[1]))
+    for round in range(rounds):
+        sent = [sends(text, odd, 2 * round + i) for i in range(2)]
+        scored = {i: s for i, (_, s) in enumerate(sent)}
+        weighed = {i: check.weigh(s.encoded, s.stats, s.profile) for i, s in scored.items()}
+        if found := nodes.convicted([c for c, _ in sent], scored, weighed):
+            return round, found
+    return None, {}
+
+
+def test_digits_that_are_a_bit_unlikely_each_time_convict_behind_an_equals_sign():
+    after, found = convicted_after("<think>2 + 2 = 5 cows.</think>", "5")
+    assert after is not None
+    assert after > 2  # none of it shows in a single batch
+    assert set(found) == {0, 1}
+    for finding, (start, end) in found.values():
+        assert finding.kind == "improbable_places"
+        assert "'eve'" in finding.message
+        ids = policy()[1].encode("<think>2 + 2 = 5 cows.</think>", add_special_tokens=False)
+        assert policy()[1].decode(ids[start:end]).strip() == "5"
+
+
+def test_the_same_digits_at_a_place_that_nothing_announces_convict_nobody():
+    assert convicted_after("<think>Tom has 5 cows and 2 + 2 cats.</think>", "5")[0] is None
