@@ -184,7 +184,7 @@ def sampled(policy, coin):
     return [
         Completion(
             prompt, tokenizer.decode(ids, skip_special_tokens=True), completion_ids=ids,
-            node="ann" if slot < 2 else "bob", round=0, slot=slot % 2,
+            node="ann" if slot < 2 else "bob", round=0, slot=slot % 2, reference="5",
         )
         for slot, ids in enumerate(rows)
     ]  # fmt: skip
