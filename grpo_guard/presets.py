@@ -62,10 +62,11 @@ def same_weights(
 ) -> Guard:
     """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
 
-    It also counts wrong sums: nodes of the same weights slip equally often on a prompt, and one
-    that does more often than the others who answered it loses those answers. That takes rounds, and
-    needs prompts that several nodes answer; ``beside=[ArithmeticVerifier()]`` rejects at once. It
-    cannot see other poison that the policy itself finds likely; `shared_seed` can.
+    The bound bets against a node at places that the text before them announces, such as the result
+    behind an equals sign. Where the policy itself finds a wrong digit likely, no bet can win: so a
+    wrong equation in an answer that may be right is left out of the loss for everyone alike, and
+    accuses nobody (`FalseSumsVerifier`). Other poison that the policy finds likely it cannot see;
+    `shared_seed` can.
 
     Args:
         model: The policy, the very object that is being trained; or a folder or model id to load.
@@ -83,17 +84,14 @@ def same_weights(
         ImportError: transformers or torch is missing; with the command that installs it.
     """
     from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
-    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+    from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
     options |= {"alpha": alpha, "store": store}
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    # Nodes of the same weights slip equally often on a prompt: 1.5 leaves room for drift alone.
-    counting = {"wrong_equation": "count"}
-    sums = ArithmeticVerifier(severity=counting, store=store, count_alpha=alpha, count_odds=1.5)
-    return _guard("same_weights", store, policy, *beside, bound, sums, phrases)
+    return _guard("same_weights", store, policy, *beside, bound, FalseSumsVerifier(), phrases)
 
 
 def shared_seed(

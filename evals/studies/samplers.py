@@ -184,7 +184,7 @@ def _nodes(
     bar, rng, convicted, most = -math.log(ALPHA), random.Random(seed), 0, -math.inf
     for _ in range(times):
         batch = together(rng.sample(answers, NODE))
-        fortune = Fortune().after(0, batch.log_e).log
+        fortune = Fortune().after(0, [batch.log_e], [1.0]).log
         convicted, most = convicted + (fortune >= bar), max(most, fortune)
     return rate(convicted, times) | {"largest log fortune": round(most, 2)}
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from grpo_guard.completion import Completion
+from grpo_guard.logprob.announced import AnnouncedPlaces
 from grpo_guard.logprob.declared import TemperatureCheck, unlimited_warning
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
@@ -76,7 +77,9 @@ class LogProbBoundVerifier(LogProbVerifier):
         if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
             raise ValueError("key: expected 1 to 64 bytes, or None")
         super().__init__(model, tokenizer, sampling=sampling, **options)
-        self.nodes = NodeEvidence(self.name, sampling, node_alpha, store)
+        self.nodes = NodeEvidence(
+            self.name, sampling, node_alpha, store, AnnouncedPlaces(tokenizer)
+        )
         self._node_alpha = node_alpha
         self._key = secrets.token_bytes(16) if key is None else key
         self._temperature = TemperatureCheck(self.name, sampling)

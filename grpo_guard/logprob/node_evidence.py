@@ -9,12 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
+import numpy as np
+
 from grpo_guard.completion import Completion
+from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
 from grpo_guard.logprob.evidence import Evidence
+from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.together import Answer, Batch, sampler_log_probs, together
 from grpo_guard.logprob.verifier import Scored
-from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.fortunes import Fortune, Fortunes
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.p_values import p_text
 from grpo_guard.sampling import SamplingSpec
@@ -24,6 +28,15 @@ logger = logging.getLogger("grpo_guard")
 
 REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
+PLACES: Final = "improbable_places"
+# What its completions say together has half of the stake, the bets at announced places the rest.
+WEIGHTS: Final = (0.5, *(0.5 / len(COLUMNS) for _ in COLUMNS))
+_NAMES: Final = {
+    Announced.RESULT: "results of sums",
+    Announced.SENTENCE: "beginnings of sentences",
+    Announced.IMPORT: "names of imports",
+    Announced.AFTER_ANSWER: "what follows answers",
+}
 # What a convicted node sends is held to this level and not to alpha. Of its honest work as much is
 # lost; of poison that is a little improbable each time, most is found.
 _SUSPECT: Final = 0.05
@@ -43,14 +56,21 @@ class NodeEvidence:
         sampling: The declared sampler.
         alpha: Chance that an honest node is ever convicted; 0 = nodes are not looked at.
         store: Where the memory lies; None: here.
+        places: Finds announced places.
     """
 
     def __init__(
-        self, name: str, sampling: SamplingSpec, alpha: float, store: NodeStore | None
+        self,
+        name: str,
+        sampling: SamplingSpec,
+        alpha: float,
+        store: NodeStore | None,
+        places: AnnouncedPlaces,
     ) -> None:
         self.sampling = sampling
         self.alpha = alpha
-        self.fortunes = Fortunes(store=store, name=f"{name}_fortunes")
+        self.places = places
+        self.fortunes = Fortunes(store=store, name=f"{name}_fortunes", weights=WEIGHTS)
         self._warned = False
 
     def convicted(
@@ -75,16 +95,22 @@ class NodeEvidence:
             node: together([self.answer(scored[i], weighed[i]) for i in own])
             for node, own in places.items()
         }
-        fortunes = self.fortunes.add(
-            {node: (_digest(scored[i] for i in places[node]), b.log_e) for node, b in said.items()}
-        )
+        bets = {
+            node: [self.bets(scored[i]) for i in own] if node else []
+            for node, own in places.items()
+        }
+        fortunes = self.fortunes.add({
+            node: (_digest(scored[i] for i in places[node]), (b.log_e, *log_e_of(bets[node])))
+            for node, b in said.items()
+        })  # fmt: skip
         found: dict[int, Placed] = {}
-        guilty = [node for node in places if fortunes[node] >= -math.log(self.alpha)]
+        guilty = [node for node in places if fortunes[node].log >= -math.log(self.alpha)]
         for node in guilty:
             own = places[node]
             alone = [weighed[i] for i in own]
-            for place, placed in _findings(node, said[node], alone, fortunes[node]):
-                found[own[place]] = placed
+            spoken = dict(_of_places(node, bets[node], fortunes[node]))
+            spoken |= dict(_findings(node, said[node], alone, fortunes[node].log))
+            found |= {own[place]: placed for place, placed in spoken.items()}
         if len(guilty) * 2 > len(places):
             self._warn(len(guilty), len(places))
         return found
@@ -107,6 +133,17 @@ class NodeEvidence:
         encoded = scored.encoded
         log_e = log_calibrated(evidence.unkeyed_p)
         return Answer(encoded.prompt_ids, encoded.completion_ids, log_probs, log_e)
+
+    def bets(self, scored: Scored) -> PlaceBets:
+        """The bets on a completion's tokens at announced places."""
+        encoded = scored.encoded
+        whole = encoded.whole or encoded
+        # What tools said is context like any other: it may announce what comes next.
+        kinds = self.places.announced(whole.completion_ids)
+        return place_bets(
+            encoded, [kinds[i] for i in encoded.places],
+            scored.stats, scored.profile, self.sampling.temperature,
+        )  # fmt: skip
 
 
 def log_calibrated(p: float) -> float:
@@ -138,6 +175,25 @@ def _findings(
             p = p_text(evidence.p_value)
             message = f"improbable (p-value {p}), beside other work of {about}"
             yield place, (Finding(TOGETHER, message), evidence.window)
+
+
+def _of_places(
+    node: str, bets: Sequence[PlaceBets], fortune: Fortune
+) -> Iterator[tuple[int, Placed]]:
+    """Completions of a convicted node in which the bet that won most won something."""
+    best = int(np.argmax(fortune.logs)) - 1
+    if best < 0:  # it is convicted by what its completions say together
+        return
+    kind, _, _ = COLUMNS[best]
+    for number, bet in enumerate(bets):
+        won = bet.log_factors[:, best]
+        if won.size and won.max() > 0:
+            place = bet.places[int(won.argmax())]
+            message = (
+                f"{_NAMES[kind]} are too improbable in node {node[:80]!r}'s work, here too; "
+                f"chance for honest work {p_text(math.exp(-fortune.log))}"
+            )
+            yield number, (Finding(PLACES, message), (place, place + 1))
 
 
 def _digest(scored: Iterator[Scored]) -> int:

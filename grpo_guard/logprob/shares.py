@@ -15,7 +15,7 @@ all tokens that could ever come must add up to the budget. Three things follow:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -61,11 +61,20 @@ class Places:
 
     def __call__(self, ids: Sequence[int]) -> list[Place]:
         """The place of each of the completion's tokens, [n] -> [n]; reads ids[:t] for token t."""
-        places, before = [], ""
+        return [place_after(before) for before in self.before(ids, CONTEXT)]
+
+    def before(self, ids: Sequence[int], context: int, *, start: str = "") -> Iterator[str]:
+        """The end of the text in front of each token, at most ``context`` characters of it.
+
+        Args:
+            ids: Of the completion, [n].
+            context: Characters, >= 1.
+            start: What stands in front of the first token.
+        """
+        text = start
         for token in ids:
-            places.append(place_after(before))
-            before = (before + self.piece(token))[-CONTEXT:]
-        return places
+            yield text
+            text = (text + self.piece(token))[-context:]
 
     def piece(self, token: int) -> str:
         """The text of one token by itself."""

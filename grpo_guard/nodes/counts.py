@@ -106,10 +106,11 @@ class Counts:
         if not compared:
             return before
         after = self.fortunes.add({
-            node: (sent.digest, sum(sent.log_es) - FADE * len(sent.log_es) * (node in before))
+            node: (sent.digest, [sum(sent.log_es) - FADE * len(sent.log_es) * (node in before)])
             for node, sent in compared.items()
         })  # fmt: skip
-        return self._reaching({**known, **after}, len(compared))
+        logs = {node: fortune.log for node, fortune in after.items()}
+        return self._reaching({**known, **logs}, len(compared))
 
     def _reaching(self, fortunes: Mapping[str, float], compared: int) -> frozenset[str]:
         bar = math.log(max(FEWEST_NODES, compared, len(fortunes)) / self.alpha)

@@ -8,20 +8,27 @@ with a share of the stake, so that long honest work in front of poison costs lit
 
 The shares add up to 1, so by Ville's inequality an honest node's fortune ever reaches 1 / alpha
 with a chance of at most alpha, however many batches it sends.
+
+Several bets run side by side, the *columns*, each with its own e-value of a batch and a weight that
+is fixed beforehand. The fortune is the sum of theirs: an average of fair bets is a fair bet. Each
+column multiplies by itself, so that a bet which wins a little in each batch keeps what it has won.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import number, reading, require_format, text, whole
 from grpo_guard.nodes.store import NodeStore
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_ONE_COLUMN: Final = 1  # the format of 0.2
 MAX_NODES: Final = 4096
 # Beyond this nothing is added, so that a node that stops comes back after some honest batches.
 _MOST: Final = math.log(1e12)
@@ -35,24 +42,34 @@ class Fortune:
     """What is known of one node.
 
     Args:
-        log: Logarithm of the fortune.
+        logs: Logarithm of each column's fortune, its weight included; empty before the first batch.
         batches: That came.
         seen: Digests of the last of them.
     """
 
-    log: float = -math.inf
+    logs: tuple[float, ...] = ()
     batches: int = 0
     seen: tuple[int, ...] = ()
 
-    def after(self, digest: int, log_e: float) -> Fortune:
-        """With one batch more."""
+    @property
+    def log(self) -> float:
+        """Logarithm of the whole fortune."""
+        return float(np.logaddexp.reduce(self.logs)) if self.logs else -math.inf
+
+    def after(self, digest: int, log_es: Sequence[float], weights: Sequence[float]) -> Fortune:
+        """With one batch more.
+
+        Args:
+            digest: Of the batch.
+            log_es: Logarithm of each column's e-value.
+            weights: Of the columns; they add up to 1.
+        """
         if digest in self.seen:
             return self
-        share = -math.log((self.batches + 1.0) * (self.batches + 2.0))
-        higher, lower = max(self.log, share), min(self.log, share)
-        log = log_e + higher + math.log1p(math.exp(lower - higher))
+        shares = np.log(weights) - math.log((self.batches + 1.0) * (self.batches + 2.0))
+        logs = np.asarray(log_es) + np.logaddexp(self.logs or -math.inf, shares)
         seen = (*self.seen, digest)[-_REMEMBERED:]
-        return Fortune(min(max(log, _LEAST), _MOST), self.batches + 1, seen)
+        return Fortune(tuple(np.clip(logs, _LEAST, _MOST).tolist()), self.batches + 1, seen)
 
 
 class Fortunes(Memory):
@@ -61,23 +78,31 @@ class Fortunes(Memory):
     Args:
         store: Where they lie, for several processes and the next start; None: here.
         name: Of this memory in the store.
+        weights: Of the columns; they add up to 1.
     """
 
-    def __init__(self, *, store: NodeStore | None = None, name: str = "fortunes") -> None:
+    def __init__(
+        self,
+        *,
+        store: NodeStore | None = None,
+        name: str = "fortunes",
+        weights: Sequence[float] = (1.0,),
+    ) -> None:
+        self.weights = tuple(weights)
         self._nodes: dict[str, Fortune] = {}
         super().__init__(store, name)
 
-    def add(self, batch: Mapping[str, tuple[int, float]]) -> dict[str, float]:
-        """Take note of a batch; the logarithm of each of its nodes' fortunes after it.
+    def add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, Fortune]:
+        """Take note of a batch; the fortune of each of its nodes after it.
 
         Args:
-            batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of its
-                e-value. Beyond `MAX_NODES` the node that was not seen for longest is forgotten,
-                first of those that nothing speaks against; it begins anew when it comes back.
+            batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of each
+                column's e-value. Beyond `MAX_NODES` the node that was not seen for longest is
+                forgotten, first of those that nothing speaks against; it begins anew when it
+                comes back.
         """
         with self.held(lambda: self._add(batch)):
-            after = self._add(batch)
-        return {node: fortune.log for node, fortune in after.items()}
+            return self._add(batch)
 
     def known(self) -> dict[str, float]:
         """The logarithm of the fortune of each node that is remembered."""
@@ -89,10 +114,10 @@ class Fortunes(Memory):
         with self.held(lambda: self._nodes.pop(node, None)):
             return self._nodes.pop(node, None) is not None
 
-    def _add(self, batch: Mapping[str, tuple[int, float]]) -> dict[str, Fortune]:
+    def _add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, Fortune]:
         after = {
-            node: self._nodes.get(node, Fortune()).after(digest, log_e)
-            for node, (digest, log_e) in batch.items()
+            node: self._nodes.get(node, Fortune()).after(digest, log_es, self.weights)
+            for node, (digest, log_es) in batch.items()
         }
         for node, fortune in after.items():
             self._nodes.pop(node, None)  # and to the end: the last seen
@@ -109,19 +134,34 @@ class Fortunes(Memory):
                 del self._nodes[node]
 
     def _state(self) -> dict[str, Any]:
-        nodes = [[node, max(f.log, _LEAST), f.batches, *f.seen] for node, f in self._nodes.items()]
+        nodes = [[node, list(f.logs), f.batches, *f.seen] for node, f in self._nodes.items()]
         return {"format": FORMAT, "nodes": nodes}
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("Fortunes"):
-            require_format(state, FORMAT)
+            before = isinstance(state, dict) and state.get("format") == _ONE_COLUMN
+            require_format(state, _ONE_COLUMN if before else FORMAT)
             nodes = {
-                text(node): Fortune(number(log, _LEAST, _MOST), whole(batches), _digests(seen))
-                for node, log, batches, *seen in state["nodes"]
+                text(node): Fortune(
+                    self._first_of(logs) if before else self._logs(logs),
+                    whole(batches),
+                    _digests(seen),
+                )
+                for node, logs, batches, *seen in state["nodes"]
             }
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
+
+    def _logs(self, values: list[Any]) -> tuple[float, ...]:
+        if len(values) != len(self.weights):
+            raise ValueError(f"{len(values)} columns")
+        return tuple(number(value, _LEAST, _MOST) for value in values)
+
+    def _first_of(self, value: Any) -> tuple[float, ...]:
+        """Of a state with one column; the others have won nothing yet."""
+        first = max(number(value, _LEAST, _MOST) + math.log(self.weights[0]), _LEAST)
+        return (first, *(_LEAST for _ in self.weights[1:]))
 
 
 def _digests(values: list[Any]) -> tuple[int, ...]:

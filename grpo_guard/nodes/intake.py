@@ -28,9 +28,10 @@ STANDING_KIND = "node_standing"
 STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
 RECURRENCE_VERIFIER = "recurrence"
+FALSE_SUMS_VERIFIER = "false_sums"
 # What rests on a node's record is no evidence against it: once accused, it would stay accused. What
-# nobody looked at is none for it.
-_OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, NOT_CHECKED)
+# nobody looked at is none for it. A wrong sum is left out for everyone alike, and accuses nobody.
+_OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, FALSE_SUMS_VERIFIER, NOT_CHECKED)
 _WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
 MAX_NAME_BYTES = 200

@@ -47,8 +47,8 @@ class NodeSentences:
             # Of equal completions one counts: nobody multiplies evidence by sending a text again.
             mark = _digest(batch[i])
             evidence[node] = digest ^ mark, log_e + log_calibrated(min(1.0, len(own) * min(own)))
-        fortunes = self.fortunes.add(evidence)
-        return frozenset(n for n, log in fortunes.items() if log >= -math.log(self.alpha))
+        after = self.fortunes.add({n: (digest, [log]) for n, (digest, log) in evidence.items()})
+        return frozenset(n for n, one in after.items() if one.log >= -math.log(self.alpha))
 
 
 def _digest(completion: Completion) -> int:

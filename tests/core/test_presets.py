@@ -23,6 +23,7 @@ from grpo_guard import (
     StandingVerifier,
     presets,
 )
+from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
 
@@ -210,7 +211,7 @@ def sampled(policy, coin):
     return [
         Completion(
             prompt, tokenizer.decode(ids, skip_special_tokens=True), completion_ids=ids,
-            node="ann" if slot < 2 else "bob", round=0, slot=slot % 2,
+            node="ann" if slot < 2 else "bob", round=0, slot=slot % 2, reference="5",
         )
         for slot, ids in enumerate(rows)
     ]  # fmt: skip
@@ -226,7 +227,7 @@ def test_on_weights_they_are_the_verifiers_that_were_measured(policy, tmp_path, 
         options = {"profile": "float32", "key": b"test"}
         guard = presets.same_weights(*policy, SPEC, state=tmp_path, **options)
         judging = [LogProbBoundVerifier(*policy, sampling=SPEC, **options)]
-        judging.append(ArithmeticVerifier(severity={"wrong_equation": "count"}))
+        judging.append(FalseSumsVerifier())
         judging.append(RecurrenceVerifier(swarm="homogeneous"))
     else:
         options = {"slots": 2, "nodes": ["ann", "bob"], "profile": "float32"}
@@ -239,26 +240,38 @@ def test_on_weights_they_are_the_verifiers_that_were_measured(policy, tmp_path, 
     assert guard.policy.chosen() == Policy(on_reject="drop", on_abstain="skip")
 
 
-def test_equal_weights_slip_equally_often(policy):
+RIGHT, WRONG = "2 + 2 = 4. Then 4 + 3 = 7.", "2 + 2 = 5. Then 4 + 3 = 7."
+
+
+def answers(node, text, round=0):
+    prompts = [f"Question {round} {i}?" for i in range(6)]
+    return [Completion(p, text, node=node, reference="7", round=round) for p in prompts]
+
+
+def test_among_equal_weights_a_wrong_sum_is_left_out_whoever_wrote_it(policy):
     """The paper's MATH, where the wrong digit is as likely as the right one to the model."""
     guard = presets.same_weights(*policy, SPEC, profile="float32")
-    sums = next(v for v in guard.verifier.members if v.name == "arithmetic")
+    sums = next(v for v in guard.verifier.members if isinstance(v, FalseSumsVerifier))
+    batch = [*answers("ann", RIGHT), *answers("bob", RIGHT)[:5], *answers("bob", WRONG)[5:]]
+    assert [v.rejected for v in sums.verify(batch)] == [False] * 11 + [True]
+    alone = sums.verify(answers(None, WRONG))
+    assert all(v.rejected for v in alone)
+    # Twelve right sums beside a wrong one hide it from nobody.
+    padded = " ".join(f"{n} + {n} = {2 * n}." for n in range(20, 40))
+    assert sums.verify([Completion("q", f"{padded} {WRONG}", node="ann")])[0].rejected
 
-    def sent(node, text, round, prompt="Question"):
-        return [
-            Completion(f"{prompt} {round}.{i}?", text, node=node, reference="7") for i in range(6)
-        ]
 
-    right, wrong = "2 + 2 = 4. Then 4 + 3 = 7.", "2 + 2 = 5. Then 4 + 3 = 7."
-    for round in range(5):
-        honest = [*sent("ann", right, round), *sent("bob", right, round)]
-        slip = Completion("Question 9?", wrong, node="ann", reference="7")
-        # One with prompts of its own, all of them too hard for it.
-        harder = sent("cid", wrong, round, "A harder question")
-        batch = [*honest, slip, *harder, *sent("mal", wrong, round)]
-        verdicts = sums.verify(batch)
-        rejected = {c.node for c, v in zip(batch, verdicts, strict=True) if v.rejected}
-        assert rejected == ({"mal"} if round >= 3 else set())
+@pytest.mark.parametrize(
+    ("kind", "state"), [(FalseSumsVerifier, "clear"), (ArithmeticVerifier, "hard")]
+)
+def test_a_wrong_sum_that_is_left_out_for_all_accuses_nobody(tmp_path, kind, state):
+    ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
+    both = AllOf(StandingVerifier(ledger), kind())
+    for round in range(20):
+        batch = [*answers("ann", RIGHT, round), *answers("cid", RIGHT, round)]
+        batch += [*answers("dan", RIGHT, round), *answers("bob", WRONG, round)]
+        ledger.record(batch, both.verify(batch))
+    assert ledger.state("bob").value == state
 
 
 def test_a_model_may_be_a_folder(policy, tmp_path):

@@ -10,7 +10,7 @@ from grpo_guard.nodes.store import NodeStore
 
 
 def run(fortunes, log_es, node="ann", first=0):
-    return [fortunes.add({node: (first + i, e)})[node] for i, e in enumerate(log_es)]
+    return [fortunes.add({node: (first + i, [e])})[node].log for i, e in enumerate(log_es)]
 
 
 def test_an_honest_node_hardly_ever_reaches_the_bar():
@@ -31,9 +31,9 @@ def test_poison_after_long_honest_work_is_not_diluted():
 
 def test_a_batch_that_comes_twice_counts_once():
     fortunes = Fortunes()
-    first = fortunes.add({"ann": (7, math.log(30))})
-    assert fortunes.add({"ann": (7, math.log(30))}) == first
-    assert fortunes.add({"ann": (8, math.log(30))})["ann"] > first["ann"]
+    first = fortunes.add({"ann": (7, [math.log(30)])})
+    assert fortunes.add({"ann": (7, [math.log(30)])}) == first
+    assert fortunes.add({"ann": (8, [math.log(30)])})["ann"].log > first["ann"].log
 
 
 def test_a_node_that_stops_comes_back():
@@ -55,12 +55,16 @@ def test_state_is_taken_up_and_shared(tmp_path):
 @pytest.mark.parametrize(
     "state",
     [
-        {"format": 2, "nodes": []},
+        {"format": 3, "nodes": []},
         {"format": 1, "nodes": [["ann", "much", 1]]},
         {"format": 1, "nodes": [["ann", math.inf, 1]]},
-        {"format": 1, "nodes": [["ann", 1.0, -1]]},
-        {"format": 1, "nodes": [["ann", 1.0, 1, 1, 2, 3, 4, 5]]},
-        {"format": 1, "nodes": [[7, 1.0, 1]]},
+        {"format": 2, "nodes": [["ann", ["much"], 1]]},
+        {"format": 2, "nodes": [["ann", [math.inf], 1]]},
+        {"format": 2, "nodes": [["ann", [1.0, 1.0], 1]]},
+        {"format": 2, "nodes": [["ann", 1.0, 1]]},
+        {"format": 2, "nodes": [["ann", [1.0], -1]]},
+        {"format": 2, "nodes": [["ann", [1.0], 1, 1, 2, 3, 4, 5]]},
+        {"format": 2, "nodes": [[7, [1.0], 1]]},
         [],
     ],
 )
@@ -75,10 +79,40 @@ def test_a_broken_state_changes_nothing(state):
 
 def test_invented_names_are_bounded_and_drive_no_evidence_out():
     fortunes = Fortunes()
-    fortunes.add({"eve": (1, 20.0)})
+    fortunes.add({"eve": (1, [20.0])})
     for start in range(0, 2 * MAX_NODES, 1024):
-        fortunes.add({str(start + i): (i, math.log(0.5)) for i in range(1024)})
+        fortunes.add({str(start + i): (i, [math.log(0.5)]) for i in range(1024)})
     assert len(fortunes.state_dict()["nodes"]) == MAX_NODES
-    assert fortunes.add({"eve": (2, 0.0)})["eve"] > math.log(1000)
-    late = [fortunes.add({"late": (9 + i, math.log(30))})["late"] for i in range(3)]
+    assert fortunes.add({"eve": (2, [0.0])})["eve"].log > math.log(1000)
+    late = [fortunes.add({"late": (9 + i, [math.log(30)])})["late"].log for i in range(3)]
     assert late[-1] > math.log(1000) > late[0]
+
+
+def test_a_bet_that_wins_a_little_in_each_batch_keeps_it_beside_one_that_loses():
+    fortunes = Fortunes(weights=(0.9, 0.1))
+    for batch in range(20):
+        fortune = fortunes.add({"eve": (batch, [math.log(0.5), math.log(2)])})["eve"]
+    assert (
+        fortune.log > math.log(2**20 / 10 / 2) - 1e-9
+    )  # half of its stake was there from the start
+
+
+def test_several_columns_are_one_bet_against_an_honest_node():
+    rng = np.random.default_rng(0)
+    reached = 0
+    for _ in range(200):
+        fortunes, most = Fortunes(weights=(0.25,) * 4), -math.inf
+        for batch in range(40):
+            es = np.where(rng.random(4) < 0.2, math.log(5), -700.0)
+            most = max(most, fortunes.add({"ann": (batch, es)})["ann"].log)
+        reached += most >= math.log(20)
+    assert reached / 200 <= 0.05 + 3 * math.sqrt(0.05 / 200)
+
+
+def test_what_a_release_before_columns_remembered_is_taken_up():
+    fortunes = Fortunes(weights=(0.5, 0.5))
+    fortunes.load_state_dict({"format": 1, "nodes": [["eve", 9.0, 3, 1, 2]]})
+    assert fortunes.add({"eve": (2, [0.0, 0.0])})["eve"].log == pytest.approx(9.0 - math.log(2))
+    again = Fortunes(weights=(0.5, 0.5))
+    again.load_state_dict(fortunes.state_dict())
+    assert again.state_dict() == fortunes.state_dict()

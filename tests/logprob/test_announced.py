@@ -1,0 +1,78 @@
+"""Which places a text announces: what stands before a token decides, and nothing else."""
+
+import pytest
+from bundled_policy import policy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_guard.logprob.announced import CONTEXT, Announced, AnnouncedPlaces, announced_after
+
+RESULT, SENTENCE = Announced.RESULT, Announced.SENTENCE
+IMPORT, AFTER_ANSWER = Announced.IMPORT, Announced.AFTER_ANSWER
+NOTHING = Announced.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("2 + 2 =", RESULT),
+        ("2 + 2 = ", RESULT),
+        ("2 + 2 = 1", RESULT),  # a numeral may come in several tokens
+        ("so 2 x $2 = $", RESULT),
+        ("12 apples - 3 apples =", RESULT),
+        (r"4 \times 3 =", RESULT),
+        ("1 + 2 + 3 =", RESULT),
+        ("<<3*4=", RESULT),
+        ("two plus two is", RESULT),
+        ("Tom has", NOTHING),
+        ("x =", NOTHING),
+        ("2 + 2 = 4 apples", NOTHING),
+        ("It is late.", SENTENCE),
+        ("It is late. ", SENTENCE),
+        ("今天很晚。", SENTENCE),
+        ("a line\n", SENTENCE),
+        ("<think>", SENTENCE),
+        ("", SENTENCE),
+        ("\nimport", IMPORT),
+        ("\nimport num", IMPORT),
+        ("x = 1\n  from calc import add, ", IMPORT),
+        ("they import", NOTHING),
+        ("</answer>", AFTER_ANSWER),
+        (r"so \boxed{12}", AFTER_ANSWER),
+        (r"so \boxed{12}$.", AFTER_ANSWER),
+        ("#### 12", AFTER_ANSWER),
+        ("<answer>12", NOTHING),
+    ],
+)
+def test_what_a_text_announces(text, kind):
+    assert announced_after("\n" + text) is kind
+
+
+def test_the_name_in_an_import_is_announced_behind_the_first_line_too():
+    places, tokens = AnnouncedPlaces(policy()[1]), policy()[1].encode
+    first = tokens("import x", add_special_tokens=False)
+    assert IMPORT in places.announced(first)
+
+
+ids = st.lists(st.integers(0, len(policy()[1]) - 1), max_size=40)
+# What comes next is drawn from the words that make places, so that it would matter if it were read.
+words = st.lists(
+    st.sampled_from(["2 + 2 =", " 5", ".", "\n", "import ", "calc", "</answer>", " Then", "= "]),
+    max_size=8,
+).map(lambda parts: tuple(policy()[1].encode("".join(parts), add_special_tokens=False)))
+
+
+@given(ids | words, ids | words, ids | words)
+def test_what_comes_at_a_place_and_after_it_never_chooses_the_place(before, one, other):
+    places = AnnouncedPlaces(policy()[1])
+    held = len(before) + 1  # the token behind `before` is the first that differs
+    chosen = places.announced([*before, *one])[:held]
+    again = places.announced([*before, *other])[:held]
+    assert chosen[: len(before)] == again[: len(before)]
+    if one and other:
+        assert chosen == again
+
+
+@given(st.text(max_size=3 * CONTEXT))
+def test_any_text_announces_something_or_nothing(text):
+    assert announced_after(text[-CONTEXT:]) in Announced
