@@ -250,7 +250,7 @@ def test_no_log_prob_reaches_the_trainer_as_it_came(prime, policy, number):
     assert ("three" in found) is (policy.on_reject == "zero")
     assert {"one", "two"} <= set(found)
     assert set(episodes[2].traces[0].nodes[1].logprobs) == {0.0}
-    assert episodes[0].traces[0].nodes[1].logprobs == [0.0, -0.5, -0.5, -0.5]
+    assert episodes[0].traces[0].nodes[1].logprobs == [0.0, *[-0.5] * 4]
 
 
 def test_what_is_the_trainers_to_compute_is_no_peers(prime):
