@@ -1,8 +1,9 @@
 r"""JSON in a completion, with its escapes read, place by place.
 
-Tasks ask for answers as JSON, and there every line break is ``\n`` and every LaTeX command has two
-backslashes. Rules read what the text says. Each escape is replaced by as many characters, so that
-the places of findings stay those of the completion: blanks, and what is meant behind them.
+Tasks ask for answers as JSON, in which each line break is written ``\n`` and each LaTeX command has
+two backslashes. Rules have to read the text that a consumer of the JSON reads. Each escape becomes
+blanks and the character that it means, as long as the escape was, so that the spans of findings
+stay those of the completion.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from test_group_adapters import Tokenizer, areal, ids, nearly, nemo_rl, tinker  
 from test_slime_contract import Sample, Status, arguments  # noqa: E402
 
 from grpo_guard import Completion, presets  # noqa: E402
+from grpo_guard.adapters.atropos.fields import SETS_TO_ZERO  # noqa: E402
 from grpo_guard.adapters.atropos.groups import GroupGuard  # noqa: E402
 from grpo_guard.adapters.genrl.game import GuardedGame  # noqa: E402
 from grpo_guard.adapters.openrlhf.groups import settle_group  # noqa: E402
@@ -148,8 +149,8 @@ def atropos(guard):
     made = GroupGuard(guard, Tokenizer()).settle(group)[0]
     mean = sum(made["scores"]) / 4
     return [
-        None if set(mask) == {-100} else score - mean
-        for mask, score in zip(made["masks"], made["scores"], strict=True)
+        None if own.get(SETS_TO_ZERO) else score - mean
+        for own, score in zip(made["overrides"], made["scores"], strict=True)
     ]
 
 

@@ -107,12 +107,11 @@ def test_a_generator_of_spans_is_read_once():
 
 
 def test_a_sample_that_refuses_to_be_read_earns_nothing():
-    from hostile_entries import slime_samples
+    from hostile_entries import Characters, slime_samples
     from words import Words
 
     honest = slime_samples([ENTRIES["slime"].fields])[0]
-    guard = Guard(Words())
-    rm = SlimeAdapter().wrap(lambda args, samples: [1.0] * len(samples), guard)
+    guard = Guard(Words(), tokenizer=Characters())
 
     def rm_of_groups(args, samples):
         return [1.0] * len(samples)

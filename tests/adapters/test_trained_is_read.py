@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.areal import ArealAdapter
-from grpo_guard.adapters.atropos.groups import MASKED, GroupGuard
+from grpo_guard.adapters.atropos.fields import MASKED, SETS_TO_ZERO
+from grpo_guard.adapters.atropos.groups import GroupGuard
 from grpo_guard.adapters.nemo_rl import GuardedAdvantages
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.received import review
@@ -165,9 +166,10 @@ def atropos(guard, row):
         *(i if m else MASKED for i, m in zip(row["ids"], row["mask"], strict=True)),
     ]
     group = {"tokens": [ids], "masks": [masks], "scores": [1.0]}
-    made, _ = GroupGuard(guard, TOK, vocabulary=len(TOK), claims=False).settle(group)
+    made, _ = GroupGuard(guard, TOK, vocabulary=len(TOK), own=False).settle(group)
     (ids,), (masks,) = made["tokens"], made["masks"]
-    return stretches_of(ids, [mask != MASKED for mask in masks]) if made["scores"] == [1.0] else []
+    trains = not made["overrides"][0].get(SETS_TO_ZERO)  # one label stays, with an advantage of 0
+    return stretches_of(ids, [mask != MASKED for mask in masks]) if trains else []
 
 
 def tinker(guard, row):

@@ -62,9 +62,9 @@ SMUGGLED = {
 }
 
 
-@pytest.mark.parametrize("claims", [True, False])
+@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("kind", SMUGGLED)
-def test_tokens_that_no_text_shows_reach_no_loss(kind, claims):
+def test_tokens_that_no_text_shows_reach_no_loss(kind, own):
     """By the labels of Atropos's own data code; ids decode to "one" and "one three" alone."""
     ids = SMUGGLED[kind]
     clean = group("two", "three", scores=[0.0, 0.5])
@@ -75,8 +75,8 @@ def test_tokens_that_no_text_shows_reach_no_loss(kind, claims):
         "overrides": [{}, {}, {"node": "mallory"}],
     }
     verifier = Words()
-    labels, advantages, _, _ = trained(settled(hostile, Guard(verifier), claims=claims))
-    assert (labels[2] == -100).all()
+    labels, advantages, _, _ = trained(settled(hostile, Guard(verifier), own=own))
+    assert (labels[2] != -100).sum() == 1
     assert advantages[2] == 0.0
     assert (labels[0] != -100).any()
     assert (labels[1] != -100).any()

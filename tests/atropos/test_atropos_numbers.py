@@ -10,11 +10,12 @@ pytest.importorskip("atroposlib", reason="has an environment of its own")
 
 import torch
 from atropos_parts import WORDS, get, group, left_out, post
+from characters import Characters
 from example_trainer.data import pad_data_to_good_offset
 from example_trainer.training import compute_grpo_loss
 from hostile_numbers import JSON, lists, numbers
 from test_atropos_environment import POISONED
-from test_atropos_groups import Words, decode
+from test_atropos_groups import TOKENIZER, Words
 from test_atropos_proxy import behind, body, proxy  # noqa: F401
 
 from grpo_guard import Guard, Policy, presets
@@ -63,7 +64,7 @@ def gradients(*groups, rows=2):
 
 def strangers(policy=None, **more):
     guard = Guard(Words(), policy=policy)
-    return GroupGuard(guard, decode, vocabulary=len(WORDS), longest=64, own=False, **more)
+    return GroupGuard(guard, TOKENIZER, vocabulary=len(WORDS), longest=64, own=False, **more)
 
 
 HONEST = group("one", "two", "three", "on", scores=[1.0, 0.0, 1.0, 0.0])
@@ -162,7 +163,7 @@ def test_of_strangers_only_the_listed_fields_are_handed_on():
 
 
 def test_an_environment_of_ones_own_keeps_its_advantages_within_bounds():
-    own = GroupGuard(Guard(Words()), decode)
+    own = GroupGuard(Guard(Words()), TOKENIZER)
     fine = dict(HONEST) | {"advantages": [[0.5, 0.5, 0.5]] * 4}
     assert own.settle(fine)[0]["advantages"] == fine["advantages"]
     for bad in (1e18, 2 * LARGEST_OWN, *numbers()):
@@ -177,7 +178,7 @@ def test_an_environment_of_ones_own_keeps_its_advantages_within_bounds():
 def test_numbers_of_numpy_and_torch_are_numbers():
     import numpy as np
 
-    own = GroupGuard(presets.failures_only(), decode)
+    own = GroupGuard(presets.failures_only(), TOKENIZER)
     scores = [np.float32(1.0), torch.tensor(0.0), np.int64(1), np.array(0.0)]
     assert own.settle(dict(HONEST) | {"scores": scores})[0]["scores"] == [1.0, 0.0, 1.0, 0.0]
 
@@ -202,17 +203,16 @@ def test_a_strangers_prompt_excuses_nothing(kind, asked, said):
     from grpo_guard.config import GuardConfig
 
     guard = GuardConfig.model_validate({"verifier": {"type": kind}}).build()
-    text = lambda ids: "".join(map(chr, ids))  # noqa: E731
     rows = [_prompted(asked, said), _prompted(asked, "No.")]
     made = {"tokens": [t for t, _ in rows], "masks": [m for _, m in rows], "scores": [1.0, 0.0]}
-    own = GroupGuard(guard, text)
+    own = GroupGuard(guard, Characters())
     assert [v.rejected for v in own.settle(made)[1].verdicts] == [False, False]
-    theirs = GroupGuard(guard, text, own=False)
+    theirs = GroupGuard(guard, Characters(), own=False)
     assert [v.rejected for v in theirs.settle(made)[1].verdicts] == [True, False]
     # A node's row in an environment of one's own has its prompt from the node, too.
     named = made | {"overrides": [{"node": "eve"}, {}]}
     assert [v.rejected for v in own.settle(named)[1].verdicts] == [True, False]
-    trusted = GroupGuard(guard, text, own=False, trusts_prompts=True)
+    trusted = GroupGuard(guard, Characters(), own=False, trusts_prompts=True)
     assert not trusted.settle(made)[1].verdicts[0].rejected
 
 

@@ -60,7 +60,7 @@ def losses(found, odds=ODDS, alpha=ALPHA):
             continue
         log_es = sum(of_prompt(tuple(row), odds) for row in counts.tolist())
         log_es = log_es - FADE * PROMPTS * np.array(hard)
-        fortunes = [f.after(number, e) for f, e in zip(fortunes, log_es, strict=True)]
+        fortunes = [f.after(number, [e], [1.0]) for f, e in zip(fortunes, log_es, strict=True)]
         for node, fortune in enumerate(fortunes):
             if fortune.log >= bar and counts[:, node].any():
                 lost[node].append(number)

@@ -164,8 +164,9 @@ def test_a_forged_token_is_found_and_masked(tmp_path):
     model = tiny_model()
     spec = SamplingSpec("transformers", 1.0, 8, 1.0)
     verifier = LogProbBoundVerifier(
-        None, TOKENIZER, scorer=TransformersScorer(model), sampling=spec
-    )
+        None, TOKENIZER, scorer=TransformersScorer(model), sampling=spec,
+        special=TOKENIZER.all_special_ids,  # an untrained model draws them like any other
+    )  # fmt: skip
     reward = tmp_path / "reward.py"
     reward.write_text("def reward_func(queries, prompts, labels): return {'rewards': 1.0}\n")
 

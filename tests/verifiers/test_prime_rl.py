@@ -246,11 +246,11 @@ def test_no_log_prob_reaches_the_trainer_as_it_came(prime, policy, number):
     poisoned = trace("three", 1.0, node="eve")
     poisoned.nodes[1].logprobs = [0.0, number, -0.25]
     episodes = group(trace("one", 1.0), trace("two", 0.0), poisoned)
-    found = settled(episodes, Guard(Words(), policy=policy))
+    found = settled(episodes, Guard(Words(), tokenizer=Characters(), policy=policy))
     assert ("three" in found) is (policy.on_reject == "zero")
     assert {"one", "two"} <= set(found)
     assert set(episodes[2].traces[0].nodes[1].logprobs) == {0.0}
-    assert episodes[0].traces[0].nodes[1].logprobs == [0.0, -0.5, -0.25]
+    assert episodes[0].traces[0].nodes[1].logprobs == [0.0, *[-0.5] * 4]
 
 
 def test_what_is_the_trainers_to_compute_is_no_peers(prime):
@@ -266,5 +266,8 @@ def test_what_is_the_trainers_to_compute_is_no_peers(prime):
 
 def test_a_peers_prompt_excuses_nothing(prime):
     verifier = Words()
-    settled(group(trace("one", 1.0, node="eve"), trace("two", 0.0)), Guard(verifier))
+    settled(
+        group(trace("one", 1.0, node="eve"), trace("two", 0.0)),
+        Guard(verifier, tokenizer=Characters()),
+    )
     assert [c.prompt_trusted for c in verifier.shown] == [False, True]

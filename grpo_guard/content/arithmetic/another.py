@@ -1,8 +1,8 @@
 """Another arithmetic: residues, finite fields, bases, operations that a question defines.
 
-There ``2^4 = 5`` is right. What a question says holds for the whole answer. What an answer says
-itself excuses the line in which it says it, or one word would switch the rule off for all of it; a
-modulus that it names excuses what is congruent anywhere.
+In the field of 11 elements ``2^4 = 5`` is right. A question that names such an arithmetic excuses
+the whole answer. An answer that names one excuses only that line: otherwise an attacker could
+switch the rule off with one word. A modulus that either names excuses what is congruent under it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Another:
         self._asked = asked[:_LONGEST_PROMPT]
 
     def beside(self, source: str, start: int, end: int) -> str:
-        """The doubt that equations of ``source[start:end]`` are under; empty if there is none."""
+        """Why equations of ``source[start:end]`` are in doubt; empty if they are not."""
         named = self._is_named and _LINE.search(source, start, end) is not None
         return "another arithmetic" if named or self._is_asked else ""
 
     def holds(self, link: Link, exact: Rational, stated: Rational) -> str:
-        """The doubt under which an equation is that holds in another arithmetic; else empty."""
+        """Names the other arithmetic in which an equation holds; empty if it holds in none."""
         if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
         if any((exact - stated) % modulus == 0 for modulus in self._moduli):
@@ -74,7 +74,7 @@ class Another:
 
     @cached_property
     def _moduli(self) -> frozenset[int]:
-        """All that may be one; 2 is none here, since it would excuse every second result."""
+        """All that may be a modulus, but for 2, which would excuse every second result."""
         named = _MODULUS.findall(self._text)[:_MOST] if self._is_named else []
         if _ASKED_RESIDUES.search(self._asked):
             named += (_MODULUS.findall(self._asked) or _NUMBER.findall(self._asked))[:_MOST]
@@ -100,7 +100,7 @@ class Another:
 
 
 def _holds_in(link: Link, base: int) -> bool:
-    """Whether two sides are equal where the numbers of one, or of both, are of a base."""
+    """Whether two sides are equal if the numbers of one, or of both, are read in a base."""
     left, right = ([side.value, _in_base(link, side, base)] for side in (link.left, link.right))
     return any(a is not None and a == b for a in left for b in right)
 
@@ -110,7 +110,7 @@ def _fits(digits: str, base: int) -> bool:
 
 
 def _in_base(link: Link, side: Side, base: int) -> Rational | None:
-    """The value of a side whose numbers are of a base, as far as their digits are."""
+    """The value of a side with its numbers read in a base, if their digits allow it."""
     shift: Mapping[int, Rational] = {
         at: int(token.text, base) - int(token.text)
         for at, token in enumerate(link.reader.tokens[side.at : side.end], side.at)

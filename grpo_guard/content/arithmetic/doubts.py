@@ -234,8 +234,10 @@ class Doubts:
         return token.text == "-" and before.end < token.start and token.end < after.start
 
     def _is_continued(self) -> bool:
-        r"""Whether the segment goes on with the line before: ``\frac{1}`` and here ``{2}``, or
-        ``12`` and here ``- 3 + 4``, where that is no item of a list."""
+        r"""Whether the segment continues the line before it.
+
+        As ``{2}`` continues ``\frac{1}``, and ``- 3 + 4``, unless it is a list's item, ``12``.
+        """
         first = self.tokens[0]
         above = self.text[max(0, first.start - _LINE_BEFORE) : first.start].rstrip(" \t$&")
         if above[-1:] != "\n" or first.text not in ("{", "+", "-"):

@@ -150,7 +150,7 @@ class Suffixes:
         return value, self._area(at + 1, read)
 
     def _is_letter(self, text: str, head: str, touches: bool) -> bool:
-        """Whether words begin with a letter, which is a unit only beside other units."""
+        """Whether words begin with a single letter: a variable, unless there are other units."""
         letters = head.rstrip("²³")
         if len(letters) > 1 and (not touches or text[0] == "-" or head in ATTACHED):
             return False

@@ -66,10 +66,10 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*+['’]?")
 
 
 def is_plain(word: str) -> bool:
-    """Whether a word beside a number may be prose or a unit.
+    """Whether a word next to a number may be prose or a unit.
 
-    What it is not: a variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) or a function (``cos``). One
-    that is beside a side of an equation, or within it, is part of what is calculated.
+    A variable (``p1``, ``di``, ``AB``, ``v_0``, ``λ``) and a function (``cos``) may not: next to a
+    side of an equation, or within it, they are part of the calculation.
     """
     return _is_plain(word[:80])
 
