@@ -116,7 +116,6 @@ def test_a_generator_of_spans_is_read_once():
     """The second reading found nothing, and the tool's tokens were trained."""
     from types import SimpleNamespace as Fields
 
-
     from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 
     trainer = Fields(
