@@ -171,7 +171,7 @@ def _plain_info(info: Any, data: Any) -> dict[str, Any]:
     verl makes a column of each key, in place of the data set's own of that name; it wants the same
     keys of every sample, so that a value that is none becomes 0.
     """
-    taken = {*data.non_tensor_batch, *data.batch}
+    taken = {*data.non_tensor_batch, *data.batch.keys()}  # a TensorDict iterates over its rows
     given = info if isinstance(info, dict) else {}
     return {
         key: value if isinstance(value, str | bool) else number_from(value) or 0.0

@@ -222,8 +222,7 @@ class Identity:
         if together is not None:
             found = _of_one_key(found, units)
         admitted: list[Completion] = []
-        signed = [state.envelope for state in found if isinstance(state, _Signed)]
-        with self._lock, self._held(lambda: self._pin_again(signed)):
+        with self._lock, self._held(lambda: self._pin_again(found)):
             for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
                 if isinstance(state, _Signed):
                     state = self._filled(state) or state
@@ -270,12 +269,11 @@ class Identity:
         """The pinned keys, to be changed; see `Memory.held`."""
         return nullcontext() if self._pins is None else self._pins.held(again)
 
-    def _pin_again(self, signed: Sequence[Envelope]) -> None:
+    def _pin_again(self, found: Sequence[_State]) -> None:
         """Pin the keys that are new to what another process knows; who came first stays."""
-        for envelope in signed:
-            name, key = envelope.node, envelope.public_key
-            if self._of_ring(envelope) is None and self.ring.name_of(key) is None:
-                self.ring.pin_key(name, key)
+        for envelope in (state.envelope for state in found if isinstance(state, _Signed)):
+            if self._of_ring(envelope) is None and self.ring.name_of(envelope.public_key) is None:
+                self.ring.pin_key(envelope.node, envelope.public_key)
 
     def _signed(self, completion: Completion) -> _State:
         """A signature that fits; why it is refused; None: unsigned, and admitted so."""

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hostile_entries import ENTRIES
+from hostile_entries import ENTRIES, Characters
 from hostile_numbers import RefusesToBeRead, lists, numbers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ from grpo_guard.adapters.transcript import mask_from
 from grpo_guard.adapters.verl.batch import Told
 from grpo_guard.adapters.verl.groups import finite
 from grpo_guard.completion import MAX_TOKENS, CompletionError
+from grpo_guard.detokenizer import Detokenizer
 
 SCALARS = {
     "trl": ["round", "slot", "answer"],
@@ -82,6 +83,28 @@ def test_a_mask_that_is_none_makes_its_row_malformed(mask):
     assert judged(ENTRIES["trl"], rows) == [1.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize("node", [None, "n"])
+def test_a_mask_of_more_spans_than_are_read_makes_its_row_malformed(node):
+    """It would be judged as a whole, and what trains would be a part that its author chose."""
+    from grpo_guard.adapters.trl.batch import rows_from
+    from grpo_guard.given import MAX_SPANS
+
+    n = 2 * MAX_SPANS + 2
+    columns = {"node": [node]} if node else {}
+    (row,) = rows_from(
+        {"prompts": ["q"], "completions": ["a" * n], "completion_ids": [[97] * n],
+         "guard_mask": [[1, 0] * (n // 2)], **columns},
+        tokenizer=Characters(),
+    )  # fmt: skip
+    assert row.put_right
+
+
+@pytest.mark.parametrize("ids", [itertools.count(), itertools.repeat(97), range(3 * 10**7)])
+def test_ids_without_an_end_are_not_decoded(ids):
+    with pytest.raises(TypeError, match="expected a list"):
+        Detokenizer.of(Characters()).plain(ids)
+
+
 @pytest.mark.parametrize(
     "mask", [[1, 0], (True, False), np.array([1, 0]), torch.tensor([1, 0]), [1.0, 0.0], [1, 0, 1]]
 )
@@ -92,8 +115,6 @@ def test_masks_of_any_kind_are_read(mask):
 def test_a_generator_of_spans_is_read_once():
     """The second reading found nothing, and the tool's tokens were trained."""
     from types import SimpleNamespace as Fields
-
-    from hostile_entries import Characters
 
     from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 
@@ -107,7 +128,7 @@ def test_a_generator_of_spans_is_read_once():
 
 
 def test_a_sample_that_refuses_to_be_read_earns_nothing():
-    from hostile_entries import Characters, slime_samples
+    from hostile_entries import slime_samples
     from words import Words
 
     honest = slime_samples([ENTRIES["slime"].fields])[0]

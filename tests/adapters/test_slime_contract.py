@@ -144,7 +144,14 @@ def test_where_nothing_trains_the_text_is_judged(more):
     assert (got.prompt_ids, got.completion_ids, got.sampler_logprobs) == (None, None, None)
 
 
-@pytest.mark.parametrize("more", [{"loss_mask": [1]}, {"response_length": 9}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"loss_mask": [1]},
+        {"response_length": 9},
+        {"tokens": [55, 56], "response_length": 2, "loss_mask": [1, 0, 1]},  # no prompt
+    ],
+)
 def test_tokens_that_do_not_fit_are_malformed_since_slime_trains_on_some(more):
     assert row_from(Sample(**more), READS).put_right
 

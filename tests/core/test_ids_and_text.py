@@ -155,6 +155,60 @@ def test_a_guard_file_names_the_tokenizer(tmp_path):
         GuardConfig.from_text(same, "g").build()
 
 
+@pytest.fixture(scope="module")
+def folder():
+    from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+
+    return str(WORD_PROBLEMS)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_policy_that_reads_decodes_ids_with_its_tokenizer(folder, live):
+    from grpo_guard.logprob.scorers.load import load_policy
+
+    model, tokenizer = load_policy(folder)
+    made = presets.different_weights(*((model, tokenizer) if live else (folder,)))
+    ids = [*tokenizer.encode("7 - 5 = 3"), tokenizer.eos_token_id]
+    found = verdict_of(made, replace(POISONED, completion_ids=ids))
+    assert any(f.kind == "wrong_equation" for f in found.findings)
+
+
+def test_a_detokenizer_of_the_policy_serves_its_model_as_well(folder):
+    from grpo_guard.logprob.scorers.load import load_policy
+
+    model, tokenizer = load_policy(folder)
+    reading = Detokenizer(tokenizer, special=[tokenizer.eos_token_id])
+    made = presets.different_weights(model, reading)
+    assert made.detokenizer is reading
+    assert made.verifier.reader.tokenizer is tokenizer
+
+
+def test_a_reader_that_need_not_be_the_policy_decodes_nothing(folder):
+    """Its vocabulary may be another, and what it decodes not what is trained."""
+    made = presets.different_weights(reader=folder)
+    refused = verdict_of(made, POISONED)
+    assert (refused.rejected, refused.cause) == (True, Cause.MALFORMED)
+    for made in (
+        presets.different_weights(reader=folder, tokenizer=TOK),
+        presets.different_weights(folder, TOK),
+    ):
+        assert made.detokenizer.tokenizer is TOK
+        found = verdict_of(made, POISONED)
+        assert any(f.kind == "wrong_equation" for f in found.findings)
+
+
+def test_a_guard_file_names_a_reader_and_the_tokenizer(folder, tmp_path):
+    load_bundled()[1].save_pretrained(tmp_path / "policy")
+    file = f"preset: different_weights\nreader: {folder}\n"
+    assert GuardConfig.from_text(file, "g").build().detokenizer is None
+    built = GuardConfig.from_text(f"{file}tokenizer: {tmp_path / 'policy'}\n", "g").build()
+    tokenizer = built.detokenizer.tokenizer
+    assert tokenizer.name_or_path == str(tmp_path / "policy")
+    assert built.verifier.reader.tokenizer is not tokenizer
+    own = GuardConfig.from_text(f"preset: different_weights\nmodel: {folder}\n", "g").build()
+    assert own.detokenizer.tokenizer is own.verifier.reader.tokenizer
+
+
 hostile = st.lists(st.sampled_from([*TOK.encode("ab= "), END, PAD, CALL, 0x110003]), max_size=10)
 
 
