@@ -43,29 +43,34 @@ ARITHMETIC: Final[Mapping[str, Severity]] = {
 ANSWER_WORDS: Final[Mapping[str, Severity]] = {"answer_words": _COUNT}
 
 # What honest text never has. Behind a box chat models go on as they like.
-SCREENS: Final[Mapping[str, Severity]] = {"after_box": _REPORT} | dict.fromkeys(
-    (
-        "template_token",
-        "invisible",
-        "tag_character",
-        "variation_selector",
-        "combining",
-        "bidi",
-        "control",
-        "blank_run",
-        "hidden_markup",
-        "homoglyph",
-        "script_switch",
-        "language_switch",
-        "after_answer",
-        "several_answers",
-        "judge_delimiter",
-        "master_key",
-        "grader_order",
-        "encoded",
-        "overlong_token",
-    ),
-    _REJECT,
+SCREENS: Final[Mapping[str, Severity]] = (
+    {"after_box": _REPORT}
+    | dict.fromkeys(
+        (
+            "template_token",
+            "invisible",
+            "tag_character",
+            "variation_selector",
+            "combining",
+            "bidi",
+            "control",
+            "blank_run",
+            "hidden_markup",
+            "homoglyph",
+            "several_answers",  # a reader would find each of them in its place
+            "judge_delimiter",
+            "master_key",
+            "grader_order",
+            "encoded",
+            "overlong_token",
+        ),
+        _REJECT,
+    )
+    | dict.fromkeys(
+        # Honest models write these, too: a term of another language, a remark behind the answer.
+        ("script_switch", "language_switch", "after_answer"),
+        _CONFIRM,
+    )
 )
 
 CODE: Final[Mapping[str, Severity]] = {
@@ -110,6 +115,13 @@ SEVERITY: Final[Mapping[str, Severity]] = {
 """Every kind that a rule can find."""
 
 WITHOUT_READER: Final[Mapping[str, Severity]] = dict.fromkeys(
-    ("recurring_opening", "recurring_phrase"), _REJECT
+    (
+        "recurring_opening",
+        "recurring_phrase",
+        "script_switch",
+        "language_switch",
+        "after_answer",
+    ),
+    _REJECT,
 )
 """What kinds of severity ``confirm`` do where no reader is asked; those left out are reported."""

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.json_text import as_read
 from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import RECURRENCE, Severity
 from grpo_guard.nodes.memory import Memory
@@ -179,7 +180,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def _read(self, own: Sequence[Said | None], given: Sequence[Completion]) -> _Read:
         """Reading is the slow part, and holds nothing: long texts must not keep other processes
         from the file."""
-        batch = [said.completion if said else c for said, c in zip(own, given, strict=True)]
+        # JSON is read with its escapes: a literal \\n in front of a word made a habit of it.
+        batch = [as_read(s.completion if s else c) for s, c in zip(own, given, strict=True)]
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
         queues = defaultdict[str, list[int]](list)
