@@ -54,7 +54,7 @@ TRAINERS = {
 
 
 # The trainers' own tests have the small parts; Ray's workers import them, and the rewards, by name.
-PARTS = ("adapters", "verl", "openrlhf", "verifiers", "atropos", "genrl")
+PARTS = ("helpers", "adapters", "verl", "openrlhf", "verifiers", "atropos", "genrl")
 FOLDERS = [HERE, *(HERE.parent / name for name in PARTS)]
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
