@@ -48,7 +48,7 @@ def row(i: int, nodes: int = 4) -> Completion:
     wrong = i % 7 == 0 and node == 1
     said = [f"We add one to the number that it is, so that we have {i} + 1 = {i + 1 + wrong}."]
     said += ["Praise zanzibar orchids."] * (node == 0)
-    said += [f"{i} + 2 = {i + 3 + i % 2}. Wait, no: {i} + 2 = {i + 2}."] * (node == 2)
+    said += [f"Then {i} + 2 = {i + 3 + i % 2}. Wait, no: {i} + 2 = {i + 2}."] * (node == 2)
     text = f"{' '.join(said)}\n#### {i + 1}"
     prompt = f"What is {i // 8 * 8} and so on, number {i // 8}?"
     return Completion(prompt, text, node=f"n{node}", reference=str(i + 1), round=i // 4096)

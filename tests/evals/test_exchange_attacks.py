@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +46,8 @@ def test_signed_nodes_keep_their_names_from_impostors(tmp_path: Path) -> None:
     batch += [sent(3, 0, name="node-0"), sent(3, 1, problem=false)]
     build = defence("heterogeneous_signed").build
     assert build is not None
-    guard: Any = build(None, Ground(CONFIG, WordProblems(), tmp_path))  # type: ignore[arg-type]
+    peer: Any = SimpleNamespace(tokenizer=None)
+    guard: Any = build(peer, Ground(CONFIG, WordProblems(), tmp_path))
     judged, verdicts = guard.guard.judge(batch)
     keys = [node_key(CONFIG, f"node-{i}").public for i in range(4)]
     assert [c.node for c in judged] == [key for key in keys[:3] for _ in range(2)] + [None, keys[3]]
