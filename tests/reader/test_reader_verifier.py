@@ -206,7 +206,7 @@ def test_findings_that_are_read_are_bounded():
     before = scorer.tokens
     many = Completion(PROMPT, "[Zebras juggle.] " * 5000, node="d")
     ReaderVerifier(Marked(), reader, alpha=None).verify([many])
-    assert scorer.tokens - before <= 2 * MOST_FINDINGS * 24
+    assert scorer.tokens - before <= MOST_FINDINGS * (96 + 2 * 24)
 
 
 def test_a_frozen_model_finds_what_the_live_one_has_learnt():
