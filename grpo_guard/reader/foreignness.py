@@ -116,14 +116,17 @@ class SpanScorer:
             for one in passes
             for i, (start, end) in one.tokens.items()
         ]
-        sequences = [one.encoded for one in passes]
-        sequences += [Encoded(self._nothing, ids, True) for _, ids in alone]
-        stats = score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
-        by_itself = {i: s for (i, _), s in zip(alone, stats[len(passes) :], strict=True)}
-        for one, placed in zip(passes, stats, strict=False):
+        # Apart, since a batch that holds both would fill the short ones up to the long ones' length.
+        stats = self._stats([one.encoded for one in passes])
+        of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
+        by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
+        for one, placed in zip(passes, stats, strict=True):
             for i, (start, end) in one.tokens.items():
                 results[i] = self._result(placed, start, end, by_itself[i])
         return results
+
+    def _stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
+        return score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
 
     @property
     def _most(self) -> int:

@@ -74,10 +74,10 @@ class HonestSpans:
                 self._nodes.popitem(last=False)
 
     def wanted(self, node: str | None) -> int:
-        """Spans of this node that should be read with the next batch, at least one."""
+        """Spans of this node that are still missing from a measure; 0 where it has enough."""
         with self._lock:
             known = self._nodes.get(node)
-        return max(1, _ENOUGH - (len(known.latest) if known else 0))
+        return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
     def p_value(self, node: str | None, found: Foreignness) -> float | None:
         """Share of the other nodes' spans that are at least as foreign, over equally many tokens.
