@@ -25,9 +25,9 @@ class Lots:
         """All of them, in any order."""
         return self.some(items, None)
 
-    def happens(self, once_in: int) -> bool:
-        """True once in so many calls on average."""
-        return self._random.randrange(once_in) == 0
+    def happens(self, share: float) -> bool:
+        """True in such a share of calls on average."""
+        return self._random.random() < share
 
     def some(self, items: Iterable[_T], most: int | None) -> list[_T]:
         """At most ``most`` of them, each with the same chance; None = all.

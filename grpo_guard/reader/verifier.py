@@ -31,11 +31,10 @@ MOST_SENTENCES: Final = 16
 """Sentences of one completion that are read, drawn by lot."""
 MOST_OF_CONVICTED: Final = 128
 """Sentences that are read of each completion of a convicted node; one that has more is rejected."""
-RENEWED_EVERY: Final = 8
-"""Batches in which a measure that is full is renewed once on average."""
-RENEWED: Final = 4
-"""Sentences of each node that renew it. Sentences of one completion share its pass, so that four
-cost little more than one."""
+RENEWED: Final = 0.02
+"""Share of a node's completions that go on renewing its measure once that is full. A share, so that
+reading costs the same part of generating whatever the size of a batch and the number of nodes."""
+_RENEWING: Final = 4
 
 
 @runtime_checkable
@@ -102,7 +101,7 @@ class ReaderVerifier(Composed):
         reader: Reads the spans.
         level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
         alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
-            sentences are only read as a measure: 64 of each node, then now and then a few.
+            sentences are only read as a measure: 64 of each node, then of 2 % of its completions.
         store: Where evidence about nodes lies; None: here.
 
     Raises:
@@ -209,13 +208,13 @@ class ReaderVerifier(Composed):
         write a careless sum next to his slogan.
         """
         rows = self._lots.shuffled(i for i, v in enumerate(verdicts) if not v.rejected)
-        # By lot as well, so that nobody knows which batches make the measure.
-        renewed = RENEWED if self._lots.happens(RENEWED_EVERY) else 0
-        left = {batch[i].node: max(renewed, self.reader.wanted(batch[i].node)) for i in rows}
+        left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
         for i in rows:
             node = batch[i].node
             weighed = self._sentences is not None and node is not None
             room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
+            if room <= 0 and self._lots.happens(RENEWED):
+                room = _RENEWING  # of one completion: its sentences share a pass
             if room <= 0:
                 continue
             found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]

@@ -171,3 +171,24 @@ def test_no_memory_and_no_numbers_are_no_score():
 def test_a_slow_tokenizer_is_refused():
     with pytest.raises(TypeError, match="expected a fast tokenizer, got object"):
         SpanScorer(OwnWords(), object())
+
+
+def test_spans_by_themselves_are_not_filled_up_to_the_length_of_contexts():
+    """A batch that holds both costs a long context once more for each short span."""
+
+    class Batches(OwnWords):
+        def __init__(self):
+            super().__init__()
+            self.batches = []
+
+        def score(self, sequences, spec, *, mass_margin=0.0):
+            lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in sequences]
+            self.batches.append(lengths)
+            return super().score(sequences, spec)
+
+    scorer = Batches()
+    text = "Apples and books and cards lie here. " * 8
+    spans = [TextSpan(f"A story {i}.", text, 259, 295) for i in range(4)]
+    SpanScorer(scorer, load_bundled()[1]).score(spans)
+    padded = sum(len(lengths) * max(lengths) for lengths in scorer.batches)
+    assert padded <= 1.2 * sum(map(sum, scorer.batches))
