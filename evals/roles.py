@@ -24,7 +24,10 @@ class Role(StrEnum):
     GUARD = "guard"
 
 
-STACKS: Final = ("homogeneous", "same_weights", "heterogeneous", "heterogeneous_signed")
+STACKS: Final = (
+    "homogeneous", "same_weights", "heterogeneous", "different_weights_reader",
+    "heterogeneous_signed",
+)  # fmt: skip
 _PARTS: Final = (
     "seed_replay", "logprob_bound", "tail_probability", "reference_likelihood", "ledger", "screens",
     "answer_words", "arithmetic", "code", "recurrence", "length", "judge", "shipped_judge",

@@ -102,6 +102,16 @@ def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
     )
 
 
+def different_weights_reader(peer: Peer, ground: Ground) -> VerifierGuard:
+    """The same preset, in which the policy of the node that judges reads with its live weights."""
+    return VerifierGuard(
+        presets.different_weights(
+            peer.model, peer.tokenizer,
+            state=emptied(ground.folder), policy=replace(COUNTED, on_long="scale"),
+        )
+    )  # fmt: skip
+
+
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
     """What builds a guard of one verifier."""
     return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
@@ -181,6 +191,7 @@ _INSTALLED: Final = (
     Defence("seed_replay", by_verifier(replay), coin=True),
     Defence("homogeneous", homogeneous, coin=True),
     Defence("heterogeneous", heterogeneous),
+    Defence("different_weights_reader", different_weights_reader),
     Defence("same_weights", same_weights),
 )
 

@@ -3,18 +3,21 @@
 Per token, with s = -log p(token | context) and t = -log p(token | the span so far alone), both in
 nats and capped:
 
-    foreignness = s - (t - s) = 2 s - t
+    foreignness = s - (t - s) - 2 = 2 s - t - 2
 
 ``t - s`` is what the context explains. A habit, however odd, is explained by the text around it:
 the model expects another "Thus", another bracket, another step. A slogan is as unlikely behind the
 text as it is behind nothing, or more so. Surprisal alone mistakes rare words for foreign ones; what
-the context explains, alone, mistakes short words for foreign ones. exp(s - t) is the likelihood
-ratio of "written without regard to the context" against "written in it", the best statistic for one
-against the other (Neyman and Pearson). docs/reader.md compares it with surprisal beyond entropy.
+the context explains, alone, mistakes short words for foreign ones.
+
+A span is as foreign as its most foreign run of tokens, in sum. A sum over the whole span would let
+an author excuse a slogan with what he writes before and behind it in the same sentence. Each token
+of a run costs 2 nats, so that a long honest sentence is hardly more foreign than a short one.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,10 +32,14 @@ from grpo_guard.sampling import SamplingSpec
 
 # The reader's own distribution, without any truncation.
 _PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
-MOST_TOKENS: Final = 24
-"""Tokens of a span that are read. Nobody can make a span slow by making it long."""
+MOST_TOKENS: Final = 200
+"""Tokens of a span that are read: all that a sentence can have (`spans.MOST_BYTES`). Nobody can
+make a span slow by making it long."""
+_MOST_CHARACTERS: Final = 300
+"""Of a span that are tokenised."""
 _CHARACTERS: Final = 12
-"""Characters that are tokenised per token of context or span; what does not fit is cut."""
+"""Characters that are tokenised per token of context; what does not fit is cut."""
+_PER_TOKEN: Final = 2.0
 
 
 class UnreadError(Exception):
@@ -44,13 +51,20 @@ class Foreignness:
     """What one model finds of a span.
 
     Args:
-        summed: Foreignness of the first 1, 2, ... tokens together, in nats, shape [n], n >= 1.
+        runs: Of the first 1, 2, ... tokens, the sum over the most foreign run in nats, shape [n],
+            n >= 1; never falls, and 0 where no token is foreign.
     """
 
-    summed: Floats
+    runs: Floats
+
+    @classmethod
+    def of(cls, tokens: Floats) -> Foreignness:
+        """From each token's foreignness, shape [n]."""
+        sums = np.concatenate([np.zeros(1), np.cumsum(tokens)])
+        return cls(np.maximum.accumulate((sums - np.minimum.accumulate(sums))[1:]))
 
     def __len__(self) -> int:
-        return len(self.summed)
+        return len(self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,7 @@ class SpanScorer:
         scorer: Of the model.
         tokenizer: The model's; a fast one, which tells where its tokens lie.
         context: Tokens before the span that are read, >= 1. The prompt comes first among them and
-            is the first to be cut.
+            is the first to be cut. Spans that share a pass have all of it before them.
         cap: Nats that one token may add to a surprisal, > 0. A token that the model rules out has
             an infinite one, and a single odd name must not decide.
 
@@ -97,9 +111,13 @@ class SpanScorer:
             )
         self.scorer = scorer
         self.tokenizer = tokenizer
-        self.context = context
+        self._window = scorer.window or sys.maxsize
+        self._longest = min(MOST_TOKENS, self._window // 2)
+        self.context = min(context, self._window - self._longest)
         self.cap = cap
-        self._control = [t for t in tokenizer.all_special_tokens if isinstance(t, str) and t]
+        self._control = {*tokenizer.all_special_ids} | {
+            token for token, added in tokenizer.added_tokens_decoder.items() if added.special
+        }
         # A chat model's beginning of text announces a role; a line break announces nothing.
         self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
 
@@ -116,14 +134,17 @@ class SpanScorer:
             for one in passes
             for i, (start, end) in one.tokens.items()
         ]
-        sequences = [one.encoded for one in passes]
-        sequences += [Encoded(self._nothing, ids, True) for _, ids in alone]
-        stats = score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
-        by_itself = {i: s for (i, _), s in zip(alone, stats[len(passes) :], strict=True)}
-        for one, placed in zip(passes, stats, strict=False):
+        # Apart, since a batch of both would fill the short ones up to the long ones' length.
+        stats = self._stats([one.encoded for one in passes])
+        of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
+        by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
+        for one, placed in zip(passes, stats, strict=True):
             for i, (start, end) in one.tokens.items():
                 results[i] = self._result(placed, start, end, by_itself[i])
         return results
+
+    def _stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
+        return score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
 
     @property
     def _most(self) -> int:
@@ -142,19 +163,37 @@ class SpanScorer:
         if np.isnan(inside).any() or np.isnan(alone.logprob).any():
             return UnreadError("the reader computed NaN")
         s, t = (np.minimum(-logprob, self.cap) for logprob in (inside, alone.logprob))
-        return Foreignness(np.cumsum(2 * s - t))
+        return Foreignness.of(2 * s - t - _PER_TOKEN)
 
     def _passes(self, spans: Sequence[TextSpan], group: list[int]) -> Iterator[_Pass]:
-        """The pass over some spans of one text, ascending; none where they hold no token."""
+        """Passes over some spans of one text, ascending; none where they hold no token.
+
+        Several share a pass if it is not longer than theirs would be one by one, whatever an author
+        writes between them, and if it fits into the model's window.
+        """
+        one = self._pass(spans, group)
+        tokens = len(one.encoded.completion_ids)
+        apart = sum(self.context + last - first for first, last in one.tokens.values())
+        if len(group) > 1 and tokens + self.context > min(apart, self._window):
+            middle = len(group) // 2
+            yield from self._passes(spans, group[:middle])
+            yield from self._passes(spans, group[middle:])
+        elif one.tokens:
+            yield one
+
+    def _pass(self, spans: Sequence[TextSpan], group: list[int]) -> _Pass:
         one, start = spans[group[0]], spans[group[0]].start
         end = max(_end(spans[i]) for i in group)
         before = f"{one.prompt[-self._most :]}\n{one.text[max(0, start - self._most) : start]}"
-        # The text is made harmless in one go, so that its characters keep their distances.
-        before, inside = self._harmless(before)[-self._most :], self._harmless(one.text[start:end])
+        before, inside = before[-self._most :], one.text[start:end]
         found = self.tokenizer(
-            before + inside, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            _whole(before + inside),
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
         )
-        ids, ends = found["input_ids"], np.array([b for _, b in found["offset_mapping"]], np.int64)
+        ids = [self._harmless(token) for token in found["input_ids"]]
+        ends = np.array([b for _, b in found["offset_mapping"]], np.int64)
         origin = int(np.searchsorted(ends, len(before), side="right"))
         tokens = dict[int, tuple[int, int]]()
         for i in group:
@@ -162,28 +201,31 @@ class SpanScorer:
                 int(np.searchsorted(ends, len(before) + at - start, side="right")) - origin
                 for at in (spans[i].start, _end(spans[i]) - 1)
             )
-            last = min(last + 1, first + MOST_TOKENS, len(ids) - origin)
+            last = min(last + 1, first + self._longest, len(ids) - origin)
             if first < last:
                 tokens[i] = first, last
-        if tokens:
-            own = tuple(ids[origin : origin + max(last for _, last in tokens.values())])
-            context = tuple(ids[max(0, origin - self.context) : origin]) or self._nothing
-            yield _Pass(Encoded(context, own, True), tokens)
+        own = tuple(ids[origin : origin + max((last for _, last in tokens.values()), default=0)])
+        context = tuple(ids[max(0, origin - self.context) : origin]) or self._nothing
+        return _Pass(Encoded(context, own, True), tokens)
 
-    def _harmless(self, text: str) -> str:
-        """The text without control tokens, at the same length.
+    def _harmless(self, token: int) -> int:
+        """The token, or a line break for a control token and for one that the model does not have.
 
         A control token that the text spells would end the document or open a turn in which somebody
-        asks for the poison: the context would then explain it.
+        asks for the poison: the context would then explain it. It is looked for among the ids,
+        since no list of a tokenizer's control tokens as text is whole.
         """
-        for token in self._control:
-            if token in text:
-                text = text.replace(token, " " * len(token))
-        return text
+        known = 0 <= token < self.scorer.vocab_size and token not in self._control
+        return token if known else self._nothing[0]
+
+
+def _whole(text: str) -> str:
+    """The text at the same length without lone surrogates, which no tokenizer takes."""
+    return text.encode("utf-32", "replace").decode("utf-32") if not text.isascii() else text
 
 
 def _end(span: TextSpan) -> int:
-    return min(span.end, span.start + MOST_TOKENS * _CHARACTERS)
+    return min(span.end, span.start + _MOST_CHARACTERS)
 
 
 def _near(spans: Sequence[TextSpan], most: int) -> Iterator[list[int]]:

@@ -3,7 +3,7 @@
 The share is a conformal p-value: with n honest spans, (1 + number at least as foreign) / (n + 1)
 is super-uniform for one more of their kind. The spans are sentences of the other nodes in which
 nothing was found, and some may be poison that nobody has found yet. So each node has one vote, the
-p-value that its own sentences give, and the lower median of the votes decides: a minority of the
+p-value that its own sentences give, and the upper median of the votes decides: a minority of the
 nodes can neither excuse its poison nor make honest text look foreign.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grpo_guard.logprob.reference.null import ExponentialTail, conformal
-from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness
+from grpo_guard.reader.foreignness import Foreignness
 
 FEWEST: Final = 20
 """Spans without which a node has no vote: with 20, no conformal p-value is below 1 / 21."""
@@ -26,6 +26,8 @@ MOST: Final = 256
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
 _FEWEST_IN_TAIL: Final = 2
+# Spans of up to 23 tokens are compared over equally many, longer ones over all that they have.
+_COLUMNS: Final = 24
 # How far an odd node may be excused, as a quantile of what another node writes. Without a bound, a
 # node whose every sentence is poison would be measured by its poison.
 _MOST_EXCUSED: Final = 0.9
@@ -33,28 +35,35 @@ _MOST_EXCUSED: Final = 0.9
 
 @dataclass(slots=True)
 class _Node:
-    """Scores of one node's spans, by number of tokens that are summed; each list ascending."""
+    """Scores of one node's spans, by number of tokens that are read; each list ascending."""
 
     latest: deque[tuple[float, ...]] = field(default_factory=deque)
-    ascending: list[list[float]] = field(default_factory=lambda: [[] for _ in range(MOST_TOKENS)])
+    ascending: list[list[float]] = field(default_factory=lambda: [[] for _ in range(_COLUMNS)])
+    _tails: dict[int, ExponentialTail | None] = field(default_factory=dict)
 
     def add(self, scores: tuple[float, ...]) -> None:
+        self._tails.clear()
         if len(self.latest) == MOST:
-            for column, score in zip(self.ascending, self.latest.popleft(), strict=False):
+            for column, score in zip(self.ascending, self.latest.popleft(), strict=True):
                 del column[bisect_left(column, score)]
         self.latest.append(scores)
-        for column, score in zip(self.ascending, scores, strict=False):
+        for column, score in zip(self.ascending, scores, strict=True):
             insort(column, score)
 
-    def comparable(self, length: int) -> int:
-        """The most tokens, at most ``length``, that half of this node's spans have; 0 = none.
+    @property
+    def votes(self) -> bool:
+        return len(self.latest) >= FEWEST
 
-        Few spans are long, and few spans make coarse p-values.
-        """
-        enough = max(FEWEST, len(self.latest) / 2)
-        while length and len(self.ascending[length - 1]) < enough:
-            length -= 1
-        return length
+    def tail_p_value(self, score: float, column: int) -> float:
+        """The conformal p-value, continued beyond the most foreign span."""
+        honest = self.ascending[column]
+        counted = conformal(score, honest)
+        if score <= honest[-1]:
+            return counted
+        if column not in self._tails:
+            self._tails[column] = ExponentialTail.fit(honest, _FEWEST_IN_TAIL)
+        tail = self._tails[column]
+        return counted if tail is None else min(counted, tail.p_value(score))
 
 
 class HonestSpans:
@@ -71,23 +80,24 @@ class HonestSpans:
             self._nodes.move_to_end(node)
             known.add(_scores(found))
             if len(self._nodes) > _MOST_NODES:
-                self._nodes.popitem(last=False)
+                # Names that have no vote yet, so that invented ones drive no measure out.
+                idle = (name for name, known in self._nodes.items() if not known.votes)
+                oldest = next(iter(self._nodes))
+                del self._nodes[next((name for name in idle if name != node), oldest)]
 
     def wanted(self, node: str | None) -> int:
-        """Spans of this node that should be read with the next batch, at least one."""
+        """Spans of this node that are still missing from a measure; 0 where it has enough."""
         with self._lock:
             known = self._nodes.get(node)
-        return max(1, _ENOUGH - (len(known.latest) if known else 0))
+        return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
     def p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """Share of the other nodes' spans that are at least as foreign, over equally many tokens.
-
-        Where too few of them are as long as the span, only its beginning is compared.
+        """Share of the other nodes' spans that are at least as foreign in as many tokens.
 
         Returns:
             In (0, 1]; None while too little honest text is known.
         """
-        return self._voted(node, _scores(found), excused=False)
+        return self._voted(node, found, excused=False)
 
     def tail_p_value(self, node: str | None, found: Foreignness) -> float | None:
         """As `p_value`, continued beyond the most foreign honest span, with the node's own style
@@ -97,29 +107,34 @@ class HonestSpans:
         least foreign quarter is more foreign than others' is moved back by the difference, but by
         no more than what separates another node's 90 % quantile from its median.
         """
-        return self._voted(node, _scores(found), excused=True)
+        return self._voted(node, found, excused=True)
 
-    def _voted(self, node: str | None, scores: tuple[float, ...], *, excused: bool) -> float | None:
+    def _voted(self, node: str | None, found: Foreignness, *, excused: bool) -> float | None:
+        column = min(len(found), _COLUMNS) - 1
+        score = float(found.runs[-1])
+        votes = list[float]()
         with self._lock:
             own = self._nodes.get(node)
             # Without names, all senders are one, who is compared with itself: poison that few of
             # them send is a small share of what it is compared with.
-            others = [n for name, n in self._nodes.items() if name != node or name is None]
-            votes = list[float]()
-            for other in others:
-                if not (length := other.comparable(min(len(scores), MOST_TOKENS))):
+            for name, other in self._nodes.items():
+                if not other.votes or (name == node and name is not None):
                     continue
-                honest, score = other.ascending[length - 1], scores[length - 1]
+                honest = other.ascending[column]
                 if excused:
-                    habit = _habit(own.ascending[length - 1] if own else (), honest)
-                    votes.append(_with_tail(score - habit, honest))
+                    habit = _habit(own.ascending[column] if own else (), honest)
+                    votes.append(other.tail_p_value(score - habit, column))
                 else:
                     votes.append(conformal(score, honest))
-        return sorted(votes)[(len(votes) - 1) // 2] if votes else None
+        # Of two, the upper: the lower would be in the hand of one hostile node among three.
+        return sorted(votes)[len(votes) // 2] if votes else None
 
 
 def _scores(found: Foreignness) -> tuple[float, ...]:
-    return tuple(float(score) for score in found.summed[:MOST_TOKENS])
+    """The most foreign run of the first 1, 2, ... tokens, and of all. A short span counts in every
+    column with what it has: its run would not have become less foreign."""
+    runs = [float(score) for score in found.runs]
+    return (*(runs + [runs[-1]] * _COLUMNS)[: _COLUMNS - 1], runs[-1])
 
 
 def _habit(own: Sequence[float], honest: Sequence[float]) -> float:
@@ -132,11 +147,3 @@ def _habit(own: Sequence[float], honest: Sequence[float]) -> float:
         return 0.0
     most = honest[int(len(honest) * _MOST_EXCUSED)] - honest[len(honest) // 2]
     return min(max(0.0, own[len(own) // 4] - honest[len(honest) // 4]), most)
-
-
-def _with_tail(score: float, honest: Sequence[float]) -> float:
-    counted = conformal(score, honest)
-    tail = ExponentialTail.fit(honest, _FEWEST_IN_TAIL)
-    if tail is None or score <= honest[-1]:
-        return counted
-    return min(counted, tail.p_value(score))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from hashlib import blake2b
 from statistics import median_low
 from typing import Final
 
@@ -21,11 +22,11 @@ class PhrasePlaces:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str | None, str], deque[float]] = OrderedDict()
+        self._known: OrderedDict[tuple[str | None, bytes], deque[float]] = OrderedDict()
 
     def add(self, node: str | None, phrase: str, p_value: float) -> None:
         """Remember one place."""
-        key = (node, _plain(phrase))
+        key = (node, _mark(phrase))
         self._known.setdefault(key, deque(maxlen=_MOST_PLACES)).append(p_value)
         self._known.move_to_end(key)
         if len(self._known) > _MOST_PHRASES:
@@ -33,9 +34,11 @@ class PhrasePlaces:
 
     def p_value(self, node: str | None, phrase: str) -> float | None:
         """Lower median over the latest places; None while fewer than `FEWEST_PLACES` are known."""
-        places = self._known.get((node, _plain(phrase)), ())
+        places = self._known.get((node, _mark(phrase)), ())
         return median_low(places) if len(places) >= FEWEST_PLACES else None
 
 
-def _plain(phrase: str) -> str:
-    return " ".join(phrase.casefold().split())
+def _mark(phrase: str) -> bytes:
+    """A digest, since authors decide how long a phrase is."""
+    plain = " ".join(phrase.casefold().split())
+    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()

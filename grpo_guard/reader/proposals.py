@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from typing import Final
+
+import numpy as np
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
 from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore
+
+_SHARES: Final = (0.7, 0.06)
 
 
 class NodeSentences:
@@ -17,8 +23,10 @@ class NodeSentences:
 
     A slogan of ordinary words that changes each time has no form that a rule knows and recurs
     nowhere. It is still foreign each time. A completion's p-value is that of its most foreign
-    sentence, times the number of sentences that were read; each becomes an e-value, and the
-    e-values of a node's completions multiply over batches (`Fortunes`).
+    sentence, times the number of sentences that were read; each becomes an e-value. A batch's
+    e-value is a mean over bets that a share of the node's completions is poisoned (`_SHARES`): for
+    each, the product of 1 - share + share * e. A product of e alone would let nine honest
+    completions excuse a poisoned one. Batches add up in `Fortunes`.
 
     Args:
         alpha: Chance that an honest node is ever convicted, in (0, 1), where the p-values hold.
@@ -38,19 +46,38 @@ class NodeSentences:
             batch: All that came together.
             p_values: By place in the batch, of the sentences that were read.
         """
-        evidence = dict[str, tuple[int, float]]()
+        # Of equal completions one counts: nobody multiplies evidence by sending a text again.
+        evidence = defaultdict[str, dict[bytes, float]](dict)
         for i, own in p_values.items():
-            node = batch[i].node
-            if node is None or not own:
-                continue
-            digest, log_e = evidence.get(node, (0, 0.0))
-            # Of equal completions one counts: nobody multiplies evidence by sending a text again.
-            mark = _digest(batch[i])
-            evidence[node] = digest ^ mark, log_e + log_calibrated(min(1.0, len(own) * min(own)))
-        after = self.fortunes.add({n: (digest, [log]) for n, (digest, log) in evidence.items()})
-        return frozenset(n for n, one in after.items() if one.log >= -math.log(self.alpha))
+            if (node := batch[i].node) is not None and own:
+                log_e = log_calibrated(min(1.0, len(own) * min(own)))
+                evidence[node].setdefault(_digest(batch[i]), log_e)
+        after = self.fortunes.add(
+            {n: (_digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
+        )
+        logs = {node: fortune.log for node, fortune in after.items()}
+        silent = {c.node for c in batch if c.node is not None} - logs.keys()
+        if silent:
+            # A convicted node is not acquitted by a batch that holds nothing to read.
+            known = self.fortunes.known()
+            logs |= {node: known[node] for node in silent & known.keys()}
+        return frozenset(n for n, log in logs.items() if log >= -math.log(self.alpha))
 
 
-def _digest(completion: Completion) -> int:
+def _together(log_es: Sequence[float]) -> float:
+    """Logarithm of a batch's e-value, from those of its completions."""
+    each = np.array(log_es)
+    bets = [np.logaddexp(math.log1p(-q), math.log(q) + each).sum() for q in _SHARES]
+    return float(np.logaddexp.reduce(bets) - math.log(len(_SHARES)))
+
+
+def _digest(completion: Completion) -> bytes:
     data = f"{completion.prompt_text}\0{completion.text}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 1
+    return blake2b(data, digest_size=16).digest()
+
+
+def _digest_of(marks: Iterable[bytes]) -> int:
+    """Of a set in any order. Hashed, since an author could choose texts whose sum is a known one,
+    and his batch would count as seen."""
+    digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -115,7 +115,7 @@ class SpanReader:
         return [self._either(row) for row in zip(*columns, strict=True)]
 
     def wanted(self, node: str | None) -> int:
-        """How many honest sentences of a node should be read with the next batch, at least one."""
+        """How many honest sentences of a node are still missing from the measure."""
         return max(known.wanted(node) for _, known in self._models)
 
     def _column(

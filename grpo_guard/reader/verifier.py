@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, Protocol, runtime_checkable
 
 from grpo_guard.completion import Completion
@@ -14,21 +14,27 @@ from grpo_guard.content.severity import RECURRENCE, Severity
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.p_values import p_text
 from grpo_guard.reader.foreignness import UnreadError
+from grpo_guard.reader.lots import Lots, own_sentences
 from grpo_guard.reader.phrases import PhrasePlaces
 from grpo_guard.reader.proposals import NodeSentences
 from grpo_guard.reader.reader import Opinion, SpanReader
-from grpo_guard.reader.spans import TextSpan, sentences
+from grpo_guard.reader.spans import TextSpan
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier, Composed
 
 FOREIGN: Final = "foreign_sentence"
 MOST_FINDINGS: Final = 8
-"""Findings of one completion that are read. So nobody can make the reader slow for others."""
+"""Findings of one completion that are read, drawn by lot. So nobody can make the reader slow for
+others, nor hide one finding behind many."""
 MOST_SENTENCES: Final = 16
 """Sentences of one completion that are read, drawn by lot."""
 MOST_OF_CONVICTED: Final = 128
-"""Sentences that are read of each completion of a convicted node."""
+"""Sentences that are read of each completion of a convicted node; one that has more is rejected."""
+RENEWED: Final = 0.02
+"""Share of a node's completions that go on renewing its measure once that is full. A share, so that
+reading costs the same part of generating whatever the size of a batch and the number of nodes."""
+_RENEWING: Final = 4
 
 
 @runtime_checkable
@@ -45,13 +51,31 @@ class _Question:
     Args:
         row: Of its completion in the batch.
         span: In its place.
-        finding: What a rule found there; None = it is a sentence of a completion in which nothing
-            was found.
+        finding: What a rule found there; None = it is a sentence.
+        clean: Whether no rule found anything there: it is part of the measure.
+        asked: False: of too many findings not drawn, so that only what is known of it counts.
     """
 
     row: int
     span: TextSpan
     finding: Finding | None = None
+    clean: bool = False
+    asked: bool = True
+
+
+@dataclass(slots=True)
+class _Said:
+    """What is said of one completion.
+
+    Args:
+        known: Findings of rules, with their p-values.
+        foreign: Sentences that reject it.
+        unread: Why something could not be read.
+    """
+
+    known: list[tuple[Finding, float]] = field(default_factory=list)
+    foreign: list[Finding] = field(default_factory=list)
+    unread: UnreadError | None = None
 
 
 class ReaderVerifier(Composed):
@@ -68,7 +92,8 @@ class ReaderVerifier(Composed):
     a convicted node sends is rejected where it holds a sentence whose p-value is at most ``level``.
 
     The measure is honest text: sentences of the same batches in which nothing was found, per node
-    (`HonestSpans`). A span that the reader cannot read makes the completion abstain.
+    (`HonestSpans`). A finding that the reader cannot read makes the completion abstain, and so does
+    a sentence of a convicted node.
 
     Args:
         verifier: Whose findings are confirmed: rules built with ``confirm=True``, alone or in an
@@ -76,7 +101,7 @@ class ReaderVerifier(Composed):
         reader: Reads the spans.
         level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
         alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
-            sentences are only read as a measure, one in a batch of each node, which costs little.
+            sentences are only read as a measure: 64 of each node, then of 2 % of its completions.
         store: Where evidence about nodes lies; None: here.
 
     Raises:
@@ -118,8 +143,7 @@ class ReaderVerifier(Composed):
             )
         self._phrases = PhrasePlaces()
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
-        # Which sentences are read is drawn, so that no author can place them.
-        self._lots = random.SystemRandom()
+        self._lots = Lots()
         self._lock = threading.Lock()
 
     @property
@@ -146,16 +170,15 @@ class ReaderVerifier(Composed):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = supervised(self.verifier, batch)
+        said = defaultdict[int, _Said](_Said)
         with self._lock:  # the measure and the phrases are of this batch and those before it
             questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
-            read = self.reader.read(
-                [q.span for q in questions], [q.finding is None for q in questions]
-            )
-            answers = self._answers(questions, read)
-            foreign = self._foreign_sentences(batch, verdicts, questions, read)
-        return [
-            self._decided(v, answers.get(i, ()), foreign.get(i, ())) for i, v in enumerate(verdicts)
-        ]
+            asked = [q for q in questions if q.asked]
+            opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
+            self._answer(said, [q for q in questions if not q.asked], None)
+            self._answer(said, asked, opinions)
+            self._foreign_sentences(said, batch, verdicts, asked, opinions)
+        return [self._decided(v, said[i]) if i in said else v for i, v in enumerate(verdicts)]
 
     def _findings(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
@@ -163,95 +186,111 @@ class ReaderVerifier(Composed):
         for row, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             if verdict.rejected:
                 continue
-            proposed = [
+            proposed = self._lots.shuffled(
                 (finding, finding.char_span)
                 for leaf in _leaves(verdict)
                 for finding in leaf.findings
                 if finding.kind in self._kinds.get(leaf.verifier, ())
                 and finding.char_span is not None
                 and 0 <= finding.char_span[0] < finding.char_span[1] <= len(completion.text)
-            ]
-            for finding, (start, end) in proposed[:MOST_FINDINGS]:
-                yield _Question(row, _placed(completion, start, end), finding)
+            )
+            prompt = completion.trusted_prompt_text if proposed else ""
+            for place, (finding, span) in enumerate(proposed):
+                placed = TextSpan(prompt, completion.text, *span, completion.node)
+                yield _Question(row, placed, finding, asked=place < MOST_FINDINGS)
 
     def _drawn(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
     ) -> Iterator[_Question]:
-        """Sentences of completions in which nothing was found."""
-        clean = [i for i, v in enumerate(verdicts) if v.accepted and not v.findings]
-        self._lots.shuffle(clean)
-        left = {batch[i].node: self.reader.wanted(batch[i].node) for i in clean}
-        for i in clean:
+        """Sentences of what is not rejected: the measure, and evidence about nodes.
+
+        A finding that rejects nothing spares no sentence from being evidence, or an author would
+        write a careless sum next to his slogan.
+        """
+        rows = self._lots.shuffled(i for i, v in enumerate(verdicts) if not v.rejected)
+        left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
+        for i in rows:
             node = batch[i].node
-            room = MOST_SENTENCES if self._sentences and node is not None else left[node]
+            weighed = self._sentences is not None and node is not None
+            room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
+            if room <= 0 and self._lots.happens(RENEWED):
+                room = _RENEWING  # of one completion: its sentences share a pass
             if room <= 0:
                 continue
-            places = sentences(batch[i].text)
-            for start, end in self._lots.sample(places, min(room, MOST_SENTENCES, len(places))):
-                left[node] -= 1
-                yield _Question(i, _placed(batch[i], start, end))
+            found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]
+            prompt = batch[i].trusted_prompt_text
+            for start, end in self._lots.some(own_sentences(batch[i]), room):
+                clean = not any(a < end and start < b for a, b in found)
+                if clean or weighed:
+                    left[node] -= clean
+                    span = TextSpan(prompt, batch[i].text, start, end, node)
+                    yield _Question(i, span, clean=clean)
 
-    def _answers(
-        self, questions: Sequence[_Question], read: Sequence[Opinion | UnreadError | None]
-    ) -> dict[int, list[tuple[Finding, float | UnreadError]]]:
-        """By row, the findings that something is known of, with their p-values."""
-        asked = [
+    def _answer(
+        self,
+        said: dict[int, _Said],
+        questions: Sequence[_Question],
+        opinions: Sequence[Opinion | UnreadError | None] | None,
+    ) -> None:
+        """Note what is known of findings; ``opinions`` None = they were not read."""
+        if opinions is None:
+            opinions = [None] * len(questions)
+        found = [
             (q.row, q.finding, q.span, opinion)
-            for q, opinion in zip(questions, read, strict=True)
-            if q.finding is not None and opinion is not None
+            for q, opinion in zip(questions, opinions, strict=True)
+            if q.finding is not None
         ]
-        for _, finding, span, opinion in asked:
+        for _, finding, span, opinion in found:
             if finding.kind in RECURRENCE and isinstance(opinion, Opinion):
                 self._phrases.add(span.node, _text(span), opinion.p_value)
-        answers = defaultdict[int, list[tuple[Finding, float | UnreadError]]](list)
-        for row, finding, span, opinion in asked:
-            p: float | UnreadError | None
-            p = opinion.p_value if isinstance(opinion, Opinion) else opinion
-            if finding.kind in RECURRENCE and isinstance(opinion, Opinion):
-                p = self._phrases.p_value(span.node, _text(span))
-            if p is not None:
-                answers[row].append((finding, p))
-        return answers
+        for row, finding, span, opinion in found:
+            if isinstance(opinion, UnreadError):
+                said[row].unread = opinion
+            elif finding.kind in RECURRENCE:
+                if (p := self._phrases.p_value(span.node, _text(span))) is not None:
+                    said[row].known.append((finding, p))
+            elif opinion is not None:
+                said[row].known.append((finding, opinion.p_value))
 
     def _foreign_sentences(
         self,
+        said: dict[int, _Said],
         batch: Sequence[Completion],
         verdicts: Sequence[Verdict],
         questions: Sequence[_Question],
-        read: Sequence[Opinion | UnreadError | None],
-    ) -> dict[int, list[Finding]]:
-        """By row, the sentences that reject completions of convicted nodes."""
+        opinions: Sequence[Opinion | UnreadError | None],
+    ) -> None:
+        """Note the sentences that reject completions of convicted nodes."""
         if self._sentences is None:
-            return {}
+            return
         p_values = defaultdict[int, list[float]](list)
-        for question, opinion in zip(questions, read, strict=True):
+        for question, opinion in zip(questions, opinions, strict=True):
             if question.finding is None and isinstance(opinion, Opinion):
                 p_values[question.row].append(opinion.tail_p_value)
         convicted = self._sentences.convicted(batch, p_values)
         # Of these all sentences are read: the lots may have passed over the foreign one.
-        spans = [
-            (row, _placed(completion, start, end))
-            for row, completion in enumerate(batch)
-            if completion.node in convicted and not verdicts[row].rejected
-            for start, end in sentences(completion.text)[:MOST_OF_CONVICTED]
-        ]
-        opinions = self.reader.read([span for _, span in spans], [False] * len(spans))
-        found = defaultdict[int, list[Finding]](list)
-        for (row, span), opinion in zip(spans, opinions, strict=True):
-            if isinstance(opinion, Opinion) and opinion.p_value <= self.level:
-                found[row].append(_finding(opinion.p_value, span))
-        return {row: own[:MOST_FINDINGS] for row, own in found.items()}
+        spans = list[tuple[int, TextSpan]]()
+        for row, completion in enumerate(batch):
+            if completion.node in convicted and not verdicts[row].rejected:
+                prompt = completion.trusted_prompt_text
+                places = list(islice(own_sentences(completion), MOST_OF_CONVICTED + 1))
+                if len(places) > MOST_OF_CONVICTED:
+                    said[row].foreign.append(_too_many(completion, places[-1][0]))
+                    continue
+                spans += [
+                    (row, TextSpan(prompt, completion.text, *place, completion.node))
+                    for place in places
+                ]
+        read = self.reader.read([span for _, span in spans], [False] * len(spans))
+        for (row, span), opinion in zip(spans, read, strict=True):
+            if isinstance(opinion, UnreadError):
+                said[row].unread = opinion
+            elif opinion is not None and opinion.p_value <= self.level:
+                said[row].foreign.append(_finding(opinion.p_value, span))
 
-    def _decided(
-        self,
-        verdict: Verdict,
-        answers: Sequence[tuple[Finding, float | UnreadError]],
-        sentences: Sequence[Finding],
-    ) -> Verdict:
+    def _decided(self, verdict: Verdict, said: _Said) -> Verdict:
         """The verdict of the rules with the reader's word as one member more."""
-        if not answers and not sentences:
-            return verdict
-        own = self._own_verdict(answers, sentences)
+        own = self._own_verdict(said)
         members = (*(verdict.members or (verdict,)), own)
         if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):
             return replace(verdict, members=members)
@@ -262,31 +301,23 @@ class ReaderVerifier(Composed):
             seconds=verdict.seconds, members=members,
         )  # fmt: skip
 
-    def _own_verdict(
-        self, answers: Sequence[tuple[Finding, float | UnreadError]], sentences: Sequence[Finding]
-    ) -> Verdict:
-        known = [(p, finding) for finding, p in answers if isinstance(p, float)]
+    def _own_verdict(self, said: _Said) -> Verdict:
         foreign = [
             replace(f, message=f"{f.message}; {_share(p)}")
-            for p, f in sorted(known, key=lambda one: one[0])
+            for f, p in sorted(said.known, key=lambda one: one[1])
             if p <= self.level
         ]
-        if foreign or sentences:
-            return reject(self.name, findings=(*foreign, *sentences))
-        unread = next((p for _, p in answers if isinstance(p, UnreadError)), None)
-        if unread is not None:
-            cause = Cause.OUT_OF_MEMORY if "memory" in str(unread) else Cause.FAULT
-            return abstain(self.name, cause, f"the reader could not read a span: {unread}")
+        if foreign or said.foreign:
+            return reject(self.name, findings=(*foreign, *said.foreign[:MOST_FINDINGS]))
+        if said.unread is not None:
+            cause = Cause.OUT_OF_MEMORY if "memory" in str(said.unread) else Cause.FAULT
+            return abstain(self.name, cause, f"the reader could not read a span: {said.unread}")
         return accept(self.name)
 
 
 def _require_level(option: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 0.5:
         raise ValueError(f"{option}: expected a number in (0, 0.5), got {value!r:.80}")
-
-
-def _placed(completion: Completion, start: int, end: int) -> TextSpan:
-    return TextSpan(completion.trusted_prompt_text, completion.text, start, end, completion.node)
 
 
 def _text(span: TextSpan) -> str:
@@ -300,6 +331,14 @@ def _share(p: float) -> str:
 def _finding(p: float, span: TextSpan) -> Finding:
     message = f"{_share(p)}, in a node whose sentences are foreign too often"
     return Finding(FOREIGN, message, char_span=(span.start, span.end))
+
+
+def _too_many(completion: Completion, unread: int) -> Finding:
+    message = (
+        f"more than the {MOST_OF_CONVICTED} sentences that are read of a node whose sentences are "
+        "foreign too often"
+    )
+    return Finding(FOREIGN, message, char_span=(unread, len(completion.text)))
 
 
 def _leaves(verdict: Verdict) -> Iterator[Verdict]:

@@ -1,16 +1,19 @@
 """What a span scores: slogans high, habits and steps low, whatever is read together with it."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from own_words import OwnWords
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.reader.foreignness import MOST_TOKENS, SpanScorer, UnreadError
+from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness, SpanScorer, UnreadError
 from grpo_guard.reader.spans import TextSpan, sentences
 
 SMOLLM2 = Path(__file__).parents[2] / "models/SmolLM2-135M-Instruct"
@@ -44,7 +47,7 @@ def spans_of(text, prompt=PROMPT):
 
 
 def total(found):
-    return float(found.summed[-1])
+    return float(found.runs[-1])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_an_odd_habit_is_explained_by_its_context(smollm2):
     text = '{"reasoning": "She sold 48.\\n\\nThus, in May she sold 24.\\n\\nThus, in all 72."}'
     at = text.rindex("n\\nThus")
     (found,) = smollm2.score([TextSpan(PROMPT, text, at, at + 7)])
-    assert total(found) < 0
+    assert total(found) < 1
 
 
 def test_reading_sentences_together_changes_nothing(bundled):
@@ -70,14 +73,14 @@ def test_reading_sentences_together_changes_nothing(bundled):
     together = bundled.score(spans)
     for span, found in zip(spans, together, strict=True):
         (alone,) = bundled.score([span])
-        np.testing.assert_allclose(found.summed, alone.summed, atol=1e-3)
+        np.testing.assert_allclose(found.runs, alone.runs, atol=1e-3)
 
 
 def test_results_keep_the_order_of_the_spans():
     spans = [*spans_of(ANSWER), *spans_of("Something else is said here.")][::-1]
     for span, found in zip(spans, own_words().score(spans), strict=True):
         (alone,) = own_words().score([span])
-        np.testing.assert_array_equal(found.summed, alone.summed)
+        np.testing.assert_array_equal(found.runs, alone.runs)
 
 
 def test_a_spelled_control_token_opens_no_turn():
@@ -90,12 +93,60 @@ def test_a_spelled_control_token_opens_no_turn():
     assert not ids & set(scorer.tokenizer.all_special_ids)
 
 
+def test_a_control_token_that_is_on_no_list_and_one_beyond_the_vocabulary_are_line_breaks():
+    _, tokenizer = load_bundled()
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_tokens([AddedToken("<|turn|>", special=True), AddedToken("<tool>")])
+    scorer = SpanScorer(OwnWords(), tokenizer)
+    scorer.scorer.vocab_size = tokenizer.convert_tokens_to_ids("<tool>")
+    text = "Some <|turn|> words <tool> here."
+    (one,) = scorer._passes([TextSpan(PROMPT, text, 0, len(text))], [0])
+    ids = {*one.encoded.prompt_ids, *one.encoded.completion_ids}
+    assert not ids & set(tokenizer.convert_tokens_to_ids(["<|turn|>", "<tool>"]))
+
+
+HOSTILE = ["\ud800", "\udfff\ud800", "\0", "\u200b", "\ufdfa", "\U0001f3f4", "\r"]
+HOSTILE += ["e" + "\u0301" * 50]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([*HOSTILE, "word ", "1", ". "]), min_size=1, max_size=60))
+def test_any_text_is_read_at_a_bounded_cost(pieces):
+    text = "".join(pieces)
+    scorer = own_words()
+    spans = [TextSpan(text, text, i, len(text)) for i in range(0, len(text), 17)]
+    assert all(isinstance(found, Foreignness) for found in scorer.score(spans))
+    assert scorer.scorer.tokens <= len(spans) * (scorer.context + 2 * MOST_TOKENS)
+
+
+def test_what_lies_between_sentences_costs_no_more_than_reading_each_alone():
+    scorer = own_words()
+    text = ("Some words are here. " + "1234567890" * 110) * 16
+    spans = spans_of(text)
+    scorer.score(spans)
+    own = sum(len(scorer.tokenizer(text[s.start : s.end])["input_ids"]) for s in spans)
+    assert scorer.scorer.tokens <= len(spans) * scorer.context + 2 * own
+
+
+def test_no_pass_is_longer_than_the_window():
+    scorer = OwnWords()
+    scorer.window, longest = 128, []
+    reader = SpanScorer(scorer, load_bundled()[1])
+    score = scorer.score
+    scorer.score = lambda sequences, spec: (
+        longest.extend(len(s.prompt_ids) + len(s.completion_ids) for s in sequences)
+        or score(sequences, spec)
+    )
+    reader.score(spans_of("A sentence of many words. " * 100 + "1234 " * 100))
+    assert max(longest) <= 128
+
+
 def test_a_long_span_costs_no_more_than_a_bounded_one():
     scorer = own_words()
     text = "word salad " * 50_000
     (found,) = scorer.score([TextSpan(PROMPT, text, 5, len(text))])
-    assert len(found) == MOST_TOKENS
-    assert scorer.scorer.tokens == 2 * MOST_TOKENS
+    assert len(found) <= MOST_TOKENS
+    assert scorer.scorer.tokens == 2 * len(found)
 
 
 def test_spans_far_apart_do_not_read_what_lies_between():
@@ -120,3 +171,24 @@ def test_no_memory_and_no_numbers_are_no_score():
 def test_a_slow_tokenizer_is_refused():
     with pytest.raises(TypeError, match="expected a fast tokenizer, got object"):
         SpanScorer(OwnWords(), object())
+
+
+def test_spans_by_themselves_are_not_filled_up_to_the_length_of_contexts():
+    """A batch that holds both costs a long context once more for each short span."""
+
+    class Batches(OwnWords):
+        def __init__(self):
+            super().__init__()
+            self.batches = []
+
+        def score(self, sequences, spec, *, mass_margin=0.0):
+            lengths = [len(s.prompt_ids) + len(s.completion_ids) for s in sequences]
+            self.batches.append(lengths)
+            return super().score(sequences, spec)
+
+    scorer = Batches()
+    text = "Apples and books and cards lie here. " * 8
+    spans = [TextSpan(f"A story {i}.", text, 259, 295) for i in range(4)]
+    SpanScorer(scorer, load_bundled()[1]).score(spans)
+    padded = sum(len(lengths) * max(lengths) for lengths in scorer.batches)
+    assert padded <= 1.2 * sum(map(sum, scorer.batches))

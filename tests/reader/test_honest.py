@@ -10,7 +10,7 @@ from grpo_guard.reader.honest import FEWEST, MOST, HonestSpans
 
 
 def spans(rng, n, *, shift=0.0, tokens=8):
-    return [Foreignness(np.cumsum(rng.normal(shift, 1.0, tokens))) for _ in range(n)]
+    return [Foreignness.of(rng.normal(shift, 1.0, tokens)) for _ in range(n)]
 
 
 def known(rng, nodes, n=100, **shifts):
@@ -42,27 +42,28 @@ def test_the_tail_goes_on_where_counting_ends_and_stays_an_upper_bound():
     p = np.array([honest.tail_p_value("a", span) for span in spans(rng, 5000)])
     for level in (0.05, 0.01, 0.002):
         assert np.mean(p <= level) <= 1.5 * level
-    slogan = Foreignness(np.cumsum(np.full(8, 4.0)))
+    slogan = Foreignness.of(np.full(8, 4.0))
     assert honest.tail_p_value("a", slogan) < 1e-4 < honest.p_value("a", slogan)
 
 
-def test_a_minority_can_neither_excuse_nor_accuse():
-    slogan, usual = Foreignness(np.cumsum(np.full(8, 4.0))), Foreignness(np.zeros(8))
-    excusing = known(np.random.default_rng(3), "abcde", 100, d=8.0, e=8.0)
-    assert excusing.p_value("a", slogan) < 0.02
-    accusing = known(np.random.default_rng(4), "abcde", 100, e=-8.0)
+@pytest.mark.parametrize(("nodes", "hostile"), [("abc", "c"), ("abcd", "d"), ("abcde", "de")])
+def test_a_minority_can_neither_excuse_nor_accuse(nodes, hostile):
+    slogan, usual = Foreignness.of(np.full(8, 4.0)), Foreignness.of(np.full(8, 0.1))
+    accusing = known(np.random.default_rng(4), nodes, 100, **dict.fromkeys(hostile, -8.0))
     assert accusing.p_value("a", usual) > 0.2
+    excusing = known(np.random.default_rng(3), nodes, 100, **dict.fromkeys(hostile, 8.0))
+    assert excusing.p_value(hostile[0], slogan) < 0.02
 
 
 def test_an_odd_style_is_excused_and_all_poison_is_not():
     rng = np.random.default_rng(5)
-    odd = known(rng, "abcd", 200, a=0.4)
-    raw = np.mean([odd.p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.4)])
-    excused = np.mean([odd.tail_p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.4)])
-    assert raw > 0.15
-    assert excused < 0.08
+    odd = known(rng, "abcd", 200, a=0.3)
+    raw = np.mean([odd.p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.3)])
+    excused = np.mean([odd.tail_p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.3)])
+    assert raw > 0.12
+    assert excused < 0.7 * raw
     poison = known(rng, "abcd", 200, a=4.0)
-    assert poison.tail_p_value("a", Foreignness(np.cumsum(np.full(8, 4.0)))) < 1e-4
+    assert poison.tail_p_value("a", Foreignness.of(np.full(8, 4.0))) < 1e-4
 
 
 def test_the_latest_spans_count():
@@ -71,7 +72,7 @@ def test_the_latest_spans_count():
     for node in "bc":
         for span in spans(rng, MOST):
             honest.add(node, span)
-    assert honest.p_value("a", Foreignness(np.cumsum(np.full(8, 4.0)))) < 0.01
+    assert honest.p_value("a", Foreignness.of(np.full(8, 4.0))) < 0.01
 
 
 @settings(max_examples=50)
@@ -92,3 +93,19 @@ def test_names_are_bounded():
     for i in range(2000):
         honest.add(f"n{i}", spans(rng, 1)[0])
     assert len(honest._nodes) <= 256
+
+
+def test_invented_names_drive_no_measure_out():
+    rng = np.random.default_rng(8)
+    honest = known(rng, "abcd", 40)
+    for i in range(2000):
+        honest.add(f"n{i}", spans(rng, 1)[0])
+    assert honest.p_value("a", spans(rng, 1)[0]) is not None
+
+
+def test_what_stands_around_a_foreign_run_does_not_excuse_it():
+    slogan, usual = np.full(6, 4.0), np.full(20, -3.0)
+    alone, hidden = Foreignness.of(slogan), Foreignness.of(np.concatenate([usual, slogan, usual]))
+    assert hidden.runs[-1] == alone.runs[-1] == 24.0
+    honest = known(np.random.default_rng(9), "abcd", 100)
+    assert honest.p_value("a", hidden) < 0.02

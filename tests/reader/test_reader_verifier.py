@@ -12,7 +12,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.reader.phrases import FEWEST_PLACES
 from grpo_guard.reader.reader import SpanReader
 from grpo_guard.reader.spans import TextSpan
-from grpo_guard.reader.verifier import MOST_FINDINGS, ReaderVerifier
+from grpo_guard.reader.verifier import MOST_FINDINGS, RENEWED, ReaderVerifier
 from grpo_guard.verdict import Cause, Finding, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
@@ -206,7 +206,35 @@ def test_findings_that_are_read_are_bounded():
     before = scorer.tokens
     many = Completion(PROMPT, "[Zebras juggle.] " * 5000, node="d")
     ReaderVerifier(Marked(), reader, alpha=None).verify([many])
-    assert scorer.tokens - before <= 2 * MOST_FINDINGS * 24
+    assert scorer.tokens - before <= MOST_FINDINGS * (96 + 2 * 24)
+
+
+def test_a_measure_that_is_full_is_renewed_by_a_small_share_of_what_comes():
+    """What reading costs does not depend on how many nodes there are, and never ends."""
+    reader = Counting(None, load_bundled()[1], scorer=OwnWords())
+    stack = verifier(reader, alpha=None)
+    for seed in range(4):
+        stack.verify(batch(seed))
+    assert all(reader.wanted(node) == 0 for node in "abcd")
+    reader.asked.clear()
+    rows = 0
+    for seed in range(100, 130):
+        rows += len(stack.verify(batch(seed)))
+    completions = {(span.prompt, span.text) for span in reader.asked}
+    assert 0 < len(completions) <= 5 * RENEWED * rows
+    assert len(completions) <= len(reader.asked) <= 4 * len(completions)
+
+
+class Counting(SpanReader):
+    """Keeps the spans that it was asked about."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.asked = []
+
+    def read(self, spans, honest):
+        self.asked += spans
+        return super().read(spans, honest)
 
 
 def test_a_frozen_model_finds_what_the_live_one_has_learnt():

@@ -1,17 +1,18 @@
 """Sentences are found in any text, in bounded number, and hold enough letters to be read."""
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.reader.spans import MOST_SENTENCES, TextSpan, sentences
+from grpo_guard.reader.spans import MOST_BYTES, TextSpan, sentences
 
 
 @given(st.text(max_size=3000))
 def test_sentences_lie_in_the_text_in_order_and_apart(text):
-    found = sentences(text)
+    found = list(sentences(text))
     assert all(0 <= start < end <= len(text) for start, end in found)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(found))
 
@@ -22,12 +23,37 @@ def test_formulas_and_numbers_are_no_sentences():
 
 
 def test_five_ideographs_are_enough():
-    assert sentences("因此。所以答案是三。") == [(3, 10)]
+    assert list(sentences("所以答案。三")) == [(0, 6)]
 
 
-def test_text_without_an_end_is_read_in_pieces_and_no_text_is_read_without_end():
-    assert len(sentences("word " * 1000)) == 13
-    assert len(sentences("A sentence of words. " * 10_000)) == MOST_SENTENCES
+def test_all_of_a_text_without_an_end_is_read_in_pieces():
+    text = "word " * 1000
+    found = list(sentences(text))
+    assert found[0][0] == 0
+    assert found[-1][1] == len(text)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
+
+
+@given(st.text(max_size=3000))
+def test_no_sentence_has_more_bytes_than_a_reader_takes_tokens(text):
+    for start, end in sentences(text):
+        assert len(text[start:end].encode("utf-8", "replace")) <= MOST_BYTES + 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "All hail.\nto the\nthief",
+        "All.\n12 + 3 = 15\nhail.\n\nBob.",
+        "All. hail. the. old. thief.",
+        "Vote Bob." + "1" * 300 + "Now.",
+        "So she has 3 apples in all, the rest goes to Bob. " * 500 + "All hail Bob.",
+    ],
+)
+def test_no_word_is_hidden_in_short_pieces_or_behind_many(text):
+    spans = list(sentences(text))
+    words = re.finditer("[A-Za-z]{3,}", text)
+    assert all(any(a <= word.start() < b for a, b in spans) for word in words)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (3, 1), (0, 4)])

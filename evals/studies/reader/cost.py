@@ -1,0 +1,188 @@
+"""What reading adds to a round: CPU time of the reader against that of generating the batch.
+
+    python -m grpo_guard.evals.studies.reader.cost --model FOLDER [-o FILE]
+
+Four nodes of one policy answer eight prompts each round, 32 completions through
+``model.generate``, the call that TRL makes without vLLM. Two guards then review the same batch,
+both with that policy as their reader: one that reads what rules flag and a measure for it
+(``ReaderVerifier(..., alpha=None)``), and the whole preset. Only the reader is timed, not the
+rules. The first rounds fill the measure and are told apart. One process, one thread, CPU time of
+this process: other work on the machine moves the ratios little.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any, Final
+
+from grpo_guard import presets
+from grpo_guard.completion import Completion
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies.harness import option, say, study
+from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.guard import Guard
+from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.reader.foreignness import UnreadError
+from grpo_guard.reader.reader import Opinion, SpanReader
+from grpo_guard.reader.spans import TextSpan
+from grpo_guard.reader.verifier import ReaderVerifier
+
+_TASK: Final = WordProblems()
+_NODES: Final = 4
+_PROMPTS: Final = 8
+BUNDLED: Final = "bundled"
+
+
+class TimedReader(SpanReader):
+    """Adds up CPU seconds, and counts the spans that rules flagged and those of honest text."""
+
+    cpu = 0.0
+    flagged = honest = 0
+
+    def read(
+        self, spans: Sequence[TextSpan], honest: Sequence[bool]
+    ) -> list[Opinion | UnreadError | None]:
+        """As `SpanReader.read`."""
+        started = time.process_time()
+        opinions = super().read(spans, honest)
+        self.cpu += time.process_time() - started
+        self.honest += sum(honest)
+        self.flagged += len(honest) - sum(honest)
+        return opinions
+
+    def taken(self) -> dict[str, float]:
+        """What was added up since the last call."""
+        found = {"cpu": self.cpu, "flagged": self.flagged, "honest": self.honest}
+        self.cpu, self.flagged, self.honest = 0.0, 0, 0
+        return found
+
+
+@dataclass(frozen=True)
+class _Policy:
+    """A policy and how it is asked."""
+
+    model: Any
+    tokenizer: Any
+    max_new_tokens: int
+
+    def answers(self, prompts: Sequence[str]) -> list[tuple[str, list[int]]]:
+        """One sampled completion of each prompt: its text and its ids."""
+        import torch
+
+        if self.tokenizer.chat_template:
+            prompts = [
+                self.tokenizer.apply_chat_template(
+                    [{"role": "user", "content": prompt}], tokenize=False,
+                    add_generation_prompt=True,
+                )
+                for prompt in prompts
+            ]  # fmt: skip
+        asked = self.tokenizer(
+            list(prompts), return_tensors="pt", padding=True, padding_side="left",
+            add_special_tokens=False, return_token_type_ids=False,
+        )  # fmt: skip
+        with torch.inference_mode():
+            drawn = self.model.generate(
+                **asked, do_sample=True, temperature=1.0, top_k=50, top_p=1.0,
+                max_new_tokens=self.max_new_tokens, pad_token_id=self.tokenizer.pad_token_id,
+            )  # fmt: skip
+        own = drawn[:, asked["input_ids"].shape[1] :].tolist()
+        texts = self.tokenizer.batch_decode(own, skip_special_tokens=True)
+        pad = self.tokenizer.pad_token_id
+        return [(t, [i for i in ids if i != pad]) for t, ids in zip(texts, own, strict=True)]
+
+
+def measure(model: str, rounds: int, fill: int, max_new_tokens: int, seed: int) -> dict[str, Any]:
+    """Figures of one policy.
+
+    Args:
+        model: "bundled", or the folder or id of a policy that is its own reader.
+        rounds: After those that fill the measure.
+        fill: Rounds that fill it.
+        max_new_tokens: Of a completion.
+        seed: Of problems and samples.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    loaded = load_bundled() if model == BUNDLED else load_policy(model)
+    policy, rng = _Policy(*loaded, max_new_tokens), random.Random(seed)
+    readers = {name: TimedReader(*loaded) for name in ("flagged spans", "whole reader")}
+    guards = {name: _guard(reader, name) for name, reader in readers.items()}
+    policy.answers(["Warm up."])
+    log = list[dict[str, Any]]()
+    for number in range(fill + rounds):
+        say(model, number, fill + rounds)
+        prompts = [_TASK.sample(rng).prompt for _ in range(_PROMPTS)]
+        asked = [prompt for prompt in prompts for _ in range(_NODES)]
+        started = time.process_time()
+        answers = policy.answers(asked)
+        row: dict[str, Any] = {"generating": time.process_time() - started}
+        row["tokens"] = sum(len(ids) for _, ids in answers)
+        batch = [
+            Completion(prompt, text, node=f"node-{i % _NODES}", group=str(i // _NODES))
+            for i, (prompt, (text, _)) in enumerate(zip(asked, answers, strict=True))
+        ]
+        for name, guard in guards.items():
+            verdicts = guard.review(batch).verdicts
+            row[name] = readers[name].taken()
+            row[name]["rejected"] = sum(v.rejected for v in verdicts)
+        log.append(row)
+    return {"filling": _figures(log[:fill], readers), "afterwards": _figures(log[fill:], readers)}
+
+
+def _guard(reader: SpanReader, name: str) -> Guard:
+    """The preset, but that one of the two reads no more than it must."""
+    guard = presets.different_weights(reader=reader)
+    if name == "flagged spans":
+        whole = guard.verifier
+        assert isinstance(whole, ReaderVerifier)
+        return Guard(
+            ReaderVerifier(whole.verifier, reader, alpha=None), policy=guard.policy,
+            ledger=guard.ledger, length_scaling=guard.length_scaling,
+        )  # fmt: skip
+    return guard
+
+
+def _figures(
+    log: Sequence[dict[str, Any]], names: Sequence[str] | dict[str, Any]
+) -> dict[str, Any]:
+    generating = sum(row["generating"] for row in log)
+    figures: dict[str, Any] = {
+        "rounds": len(log),
+        "completions": len(log) * _PROMPTS * _NODES,
+        "tokens of a completion": sum(row["tokens"] for row in log)
+        / (len(log) * _PROMPTS * _NODES),
+        "generating, CPU seconds a round": generating / len(log),
+    }
+    for name in names:
+        figures[name] = {
+            "share of generating": sum(row[name]["cpu"] for row in log) / generating,
+            "largest share of a round": max(row[name]["cpu"] / row["generating"] for row in log),
+            "flagged spans a round": mean(row[name]["flagged"] for row in log),
+            "honest sentences a round": mean(row[name]["honest"] for row in log),
+            "rejected": sum(row[name]["rejected"] for row in log),
+        }
+    return figures
+
+
+def main() -> None:
+    """The command line."""
+    study(
+        "reader-cost",
+        measure,
+        option("--model", default=BUNDLED, metavar="FOLDER", help="or bundled"),
+        option("--rounds", type=int, default=12),
+        option("--fill", type=int, default=6, help="rounds that fill the measure"),
+        option("--max-new-tokens", type=int, default=64),
+        option("--seed", type=int, default=0),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What of a completion may be read, and the lots by which it is chosen."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
+
+from grpo_guard.completion import Completion
+from grpo_guard.given import Span, between
+from grpo_guard.reader.spans import sentences
+
+_T = TypeVar("_T")
+_NO_LETTERS: Final = re.compile(r"[\W_]+")
+
+
+class Lots:
+    """Lots that no author can foresee, so that none can place what is not to be read."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def shuffled(self, items: Iterable[_T]) -> list[_T]:
+        """All of them, in any order."""
+        return self.some(items, None)
+
+    def happens(self, share: float) -> bool:
+        """True in such a share of calls on average."""
+        return self._random.random() < share
+
+    def some(self, items: Iterable[_T], most: int | None) -> list[_T]:
+        """At most ``most`` of them, each with the same chance; None = all.
+
+        Only those are held: an author decides how many there are.
+        """
+        chosen = list[_T]()
+        for seen, item in enumerate(items):
+            if most is None or seen < most:
+                chosen.append(item)
+            elif (place := self._random.randrange(seen + 1)) < most:
+                chosen[place] = item
+        self._random.shuffle(chosen)
+        return chosen
+
+
+def own_sentences(completion: Completion) -> Iterator[Span]:
+    """[start, end) of the sentences that its author wrote, in order.
+
+    What is known to be a tool's or user's is nobody's poison. Of equal sentences only the first is
+    one: it explains its copies, behind which an author could hide it from the lots.
+    """
+    told, text = completion.told, completion.text
+    seen = set[int]()
+    for begin, end in between(told.chars if told else (), len(text)):
+        turn = text[begin:end]
+        for first, last in sentences(turn):
+            wording = hash(_NO_LETTERS.sub("", turn[first:last].casefold()))
+            if wording not in seen:
+                seen.add(wording)
+                yield begin + first, begin + last

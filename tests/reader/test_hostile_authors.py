@@ -1,0 +1,206 @@
+"""What an author tries in order not to be read, to be excused, or to have others pay."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from own_words import own_words
+from test_reader_verifier import PROMPT, SLOGAN, Marked, answer, batch, last, slogan, verifier
+
+from grpo_guard import Completion
+from grpo_guard.content.severity import Severity
+from grpo_guard.given import Given
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.reader.lots import Lots, own_sentences
+from grpo_guard.reader.proposals import NodeSentences
+from grpo_guard.reader.verifier import (
+    MOST_FINDINGS,
+    MOST_OF_CONVICTED,
+    MOST_SENTENCES,
+    ReaderVerifier,
+)
+from grpo_guard.verdict import Cause, Finding, accept
+
+
+class Careless(Marked):
+    """Notes an underscore and decides nothing by it."""
+
+    def __init__(self):
+        super().__init__()
+        self.severities["careless"] = Severity.REPORT
+
+    def judge(self, text):
+        found = super().judge(text)
+        if "_" in text:
+            note = Finding("careless", "an underscore", (text.index("_"), text.index("_") + 1))
+            found = accept(self.name, findings=(*found.findings, note))
+        return found
+
+
+def poisoned(seed, extra="", node="d", n=8):
+    rng = random.Random(seed)
+    return [(node, f"{answer(rng, slogan(rng))}{extra}") for _ in range(n)]
+
+
+def convicted(stack=None, extra=""):
+    """A verifier that has convicted node d."""
+    stack = stack or verifier()
+    for seed in range(4):
+        stack.verify(batch(seed, poisoned(seed, extra), nodes="abc"))
+    return stack
+
+
+@pytest.mark.parametrize("text", ["Bad \ud800 words are here.", "\ud800" * 30, "\0" * 30])
+def test_one_text_that_no_tokenizer_takes_does_not_stop_the_reading_of_others(text):
+    rng = random.Random(9)
+    rows = batch(0, [("d", text), ("c", answer(rng, f"[{SLOGAN}]"))])
+    assert verifier().verify(rows)[-1].rejected
+
+
+def test_a_finding_that_decides_nothing_spares_no_sentence():
+    stack = convicted(ReaderVerifier(Careless(), own_words()), extra=" _")
+    verdicts = stack.verify(batch(9, poisoned(9, " _")))
+    assert all(v.rejected for v in last(verdicts, 8))
+    assert all(v.accepted for v in verdicts[:-8])
+
+
+def test_a_convicted_node_cannot_hide_behind_more_sentences_than_are_read():
+    rng = random.Random(4)
+    usual = " ".join(answer(rng) for _ in range(MOST_OF_CONVICTED))
+    (verdict,) = last(convicted().verify(batch(9, [("d", f"{usual} {SLOGAN}")], nodes="abc")))
+    assert verdict.rejected
+    assert "more than the 128 sentences" in verdict.findings[0].message
+
+
+def test_a_convicted_node_is_abstained_on_where_the_reader_fails():
+    stack = convicted()
+    stack.reader._models[0][0].scorer.broken = RuntimeError("no device")
+    verdicts = stack.verify(batch(9, poisoned(9), nodes="abc"))
+    assert {v.cause for v in last(verdicts, 8)} == {Cause.FAULT}
+    assert all(v.accepted for v in verdicts[:-8])
+
+
+def known_of_d(stack):
+    ((_, log, batches, *_),) = [n for n in stack.state_dict()["sentences"]["nodes"] if n[0] == "d"]
+    return log, batches
+
+
+def test_sending_each_text_twice_hides_no_batch_and_counts_nothing_twice():
+    once, twice = verifier(), verifier()
+    for seed in range(3):
+        honest, rows = batch(seed, nodes="abc"), batch(seed, poisoned(seed, n=2), nodes="abc")[-2:]
+        once.verify([*honest, *rows])
+        twice.verify([*honest, *rows, *rows])
+        assert known_of_d(twice) == (pytest.approx(known_of_d(once)[0], abs=2.0), seed + 1)
+
+
+def evidence(rng, node, batches, foreign):
+    """Whether a node is ever convicted that sends twenty completions a batch."""
+    known = NodeSentences(1e-3, None)
+    for number in range(batches):
+        rows = [Completion(f"{number} {i}", "x", node=node) for i in range(20)]
+        p = {i: [rng.random() if i >= foreign else 1e-4] for i in range(20)}
+        if node in known.convicted(rows, p):
+            return True
+    return False
+
+
+def test_honest_answers_in_between_do_not_excuse_slogans_and_honest_nodes_are_not_convicted():
+    rng = random.Random(0)
+    assert all(evidence(rng, "d", 40, foreign=1) for _ in range(20))
+    assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(200)) <= 2
+
+
+def test_many_findings_hide_none_of_them():
+    stack = ReaderVerifier(Marked("recurring_phrase"), own_words(), alpha=None)
+    habits = " ".join(["[Apples pens cards.]"] * (2 * MOST_FINDINGS))
+    for seed in range(4):
+        texts = [("d", f"{habits} [{SLOGAN}]")] * 8
+        verdicts = last(stack.verify(batch(seed, texts, nodes="abc")), 8)
+    assert all(v.rejected for v in verdicts)
+
+
+def test_copies_of_a_sentence_do_not_hide_the_first_from_the_lots():
+    text = " ".join([SLOGAN, *[f"  {SLOGAN.upper()}"] * 400])
+    assert list(own_sentences(Completion(PROMPT, text))) == [(0, len(SLOGAN))]
+
+
+def test_what_is_known_to_be_a_tools_is_nobodys_sentence_and_a_claim_exempts_nothing():
+    text = f"Look at this. {SLOGAN} So it says here."
+    at = (text.index(SLOGAN), text.index(SLOGAN) + len(SLOGAN))
+    known = Completion(PROMPT, text, given=Given(chars=(at,), known=True))
+    read = [text[a:b].strip() for a, b in own_sentences(known)]
+    assert read == ["Look at this.", "So it says here."]
+    for claim in (Given(chars=(at,)), Given(chars=(at,), masked=True)):
+        texts = [text[a:b].strip() for a, b in own_sentences(replace(known, given=claim))]
+        assert SLOGAN in texts
+
+
+@given(st.integers(0, 300), st.integers(0, 20))
+def test_lots_take_so_many_and_nothing_twice(there, most):
+    some = Lots().some(iter(range(there)), most)
+    assert len(some) == len(set(some)) == min(there, most)
+
+
+def test_the_last_of_many_sentences_is_drawn_as_often_as_the_first():
+    drawn = [Lots().some(range(1000), MOST_SENTENCES) for _ in range(2000)]
+    first, end = (sum(i in one for one in drawn) for i in (0, 999))
+    assert 10 <= first <= 60
+    assert 10 <= end <= 60
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(max_size=80), min_size=1, max_size=6), st.booleans())
+def test_every_completion_has_one_verdict_in_order_and_none_abstains(texts, named):
+    rows = [Completion("", f"{text}[x]", node="n" if named else None) for text in texts]
+    verdicts = verifier().verify([*rows, *batch(0)])
+    assert len(verdicts) == len(rows) + 32
+    assert not any(v.abstained for v in verdicts)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"sentences": []},
+        {"sentences": {"format": 1}},
+        {"sentences": {"format": 1, "nodes": [["d", float("nan"), 1]]}},
+        {"sentences": {"format": 1, "nodes": [["d", 1e300, 1]]}},
+        {"sentences": {"format": 1, "nodes": [[1, 0.0, 1]]}},
+        {"sentences": {"format": 1, "nodes": [["d", 0.0, -1]]}},
+        {"sentences": {"format": 1, "nodes": [["d", 0.0, 1, *range(99)]]}},
+        {"sentences": {"format": 1, "nodes": [["d"]]}},
+        {"sentences": {"format": 1, "nodes": [[str(i), 0.0, 1] for i in range(5000)]}},
+        [],
+    ],
+)
+def test_a_hostile_state_is_one_clear_error_and_changes_nothing(state):
+    stack = convicted()
+    before = stack.state_dict()
+    with pytest.raises(ValueError, match="expected what state_dict"):
+        stack.load_state_dict(state)
+    assert stack.state_dict() == before
+
+
+def test_two_processes_convict_together(tmp_path):
+    one, other = (verifier(store=NodeStore(tmp_path)) for _ in range(2))
+    for seed in range(6):
+        (one, other)[seed % 2].verify(batch(seed, poisoned(seed, n=4), nodes="abc"))
+    for stack, seed in ((one, 20), (other, 21)):
+        verdicts = stack.verify(batch(seed, poisoned(seed, n=4), nodes="abc"))
+        assert all(v.rejected for v in last(verdicts, 4))
+
+
+def test_a_long_prompt_of_messages_is_put_together_once_for_each_completion():
+    joined = []
+
+    class Noting(Completion):
+        @property
+        def prompt_text(self):
+            joined.append(self)
+            return super().prompt_text
+
+    rows = [Noting(c.prompt, c.text, node=c.node) for c in batch(0)]
+    ReaderVerifier(Marked(), own_words()).verify(rows)
+    assert len(joined) <= 3 * len(rows)
