@@ -116,7 +116,7 @@ class SpanScorer:
             for one in passes
             for i, (start, end) in one.tokens.items()
         ]
-        # Apart, since a batch that holds both would fill the short ones up to the long ones' length.
+        # Apart: a batch of both would pad the short ones to the length of the long ones.
         stats = self._stats([one.encoded for one in passes])
         of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
         by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
