@@ -107,7 +107,7 @@ def different_weights_reader(peer: Peer, ground: Ground) -> VerifierGuard:
     return VerifierGuard(
         presets.different_weights(
             peer.model, peer.tokenizer,
-            state=emptied(ground.folder), policy=replace(COUNTED, on_long="scale"),
+            state=emptied(ground.folder), policy=COUNTED,
         )
     )  # fmt: skip
 

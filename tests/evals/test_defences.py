@@ -23,6 +23,8 @@ from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
 from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
+from grpo_guard.reader.reader import Opinion  # noqa: E402
+from grpo_guard.reader.spans import TextSpan  # noqa: E402
 from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 SMALL = SwarmConfig(iterations=2, prompts=4, group_size=8, max_new_tokens=48)
@@ -97,6 +99,33 @@ def test_heterogeneous_swarm_with_its_stack(tmp_path: Path) -> None:
     assert run["rejected"]["poisoned"] > 0.8 * run["submitted"]["poisoned"]
     assert run["abstained"] == 0
     assert sum(run["honest_rejected_for"].values()) >= run["rejected"]["honest"]
+
+
+@pytest.mark.slow
+def test_the_policy_that_is_trained_reads_in_its_own_swarm(tmp_path: Path) -> None:
+    """It reads with the weights of the round, and its guard's memory survives a checkpoint."""
+    swarm = build(Spec("text", "different_weights_reader", replace(SMALL, prompts=12)), tmp_path)
+    (member,) = swarm.members
+    asked = "Q: Noah has 14 books. A friend takes 6. How many books does Noah have now?\nA:"
+    text = "<think>14 - 6 = 8 books.</think><answer>8 books</answer>"
+    span = TextSpan(asked, text, text.index("14"), text.index("</think>"), "node-3")
+
+    def opinion() -> object:
+        reader = member.guard.guard.verifier.reader
+        return reader.read([span], [False])[0]
+
+    assert opinion() is None  # nothing is known yet
+    first = swarm.step(0)
+    assert first.abstained == 0
+    assert first.rejected_honest < 0.1 * first.honest
+    known = opinion()
+    assert isinstance(known, Opinion)
+    with torch.no_grad():
+        member.model.lm_head.weight.zero_()  # to which no word fits its place
+    after = opinion()
+    assert isinstance(after, Opinion)
+    assert after.p_value < known.p_value
+    member.guard.restore(member.guard.state())
 
 
 def test_paper_logit_is_the_papers_rule() -> None:

@@ -27,7 +27,8 @@ from openrlhf_parts import (
 )
 from openrlhf_verifiers import FullDisk, Words, graded
 
-from grpo_guard import Guard, Policy
+from grpo_guard import Guard, Policy, presets
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.server.app import create_app
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards
@@ -119,6 +120,14 @@ def test_openrlhfs_own_client_gets_vetoed_rewards():
     (shown,) = {c.prompt for batch in guard.verifier.batches for c in batch}
     assert shown == PROMPT
     assert {c.text for batch in guard.verifier.batches for c in batch} == set(SAID)
+
+
+def test_a_server_with_a_reader_answers_one_completion_at_a_time():
+    guard = presets.different_weights(reader=str(WORD_PROBLEMS), policy=Policy(on_reject="zero"))
+    with served(guard, graded) as url:
+        responses = of_group(SingleTurnAgentExecutor([url]), "It is 7.", "2 + 2 = 5, so 7.")
+    assert [r["reward"] for r in responses] == [[1.0], [0.0]]
+    assert [r["extra_logs"]["guard_abstain"] for r in responses] == [[0.0], [0.0]]
 
 
 def test_evaluations_take_what_the_server_answers():

@@ -18,6 +18,7 @@ from tiny_verl import (
 from verl.trainer.ppo.reward import extract_reward, load_reward_manager
 
 from grpo_guard.adapters.verl.actor import NAME
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
 KEYS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guard_siblings"}
 KEYS |= {"guard_raw_score"}
@@ -36,6 +37,15 @@ def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer)
     assert set(answer.meta_info["reward_extra_keys"]) >= KEYS
     of_three = [2 / 3, 0.0, -1 / 3, -1 / 3]
     assert advantages(data.union(answer)) == pytest.approx(of_three)
+
+
+def test_the_collector_loads_a_reader_that_the_guard_file_names(reward_loop, tokenizer):
+    guard = f"preset: different_weights\nreader: {WORD_PROBLEMS}\npolicy: {{on_reject: drop}}\n"
+    loop = reward_loop(guard=guard, sibling_timeout=3600)
+    data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
+    _, extra = extract_reward(data.union(loop.compute_rm_score(data)))
+    assert extra["guard_reject"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert extra["guard_abstain"].tolist() == [0.0] * 4
 
 
 def test_zero_is_the_papers_reward(reward_loop, tokenizer):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Final
@@ -149,15 +149,12 @@ def _guard(reader: SpanReader, name: str) -> Guard:
     return guard
 
 
-def _figures(
-    log: Sequence[dict[str, Any]], names: Sequence[str] | dict[str, Any]
-) -> dict[str, Any]:
-    generating = sum(row["generating"] for row in log)
+def _figures(log: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
+    generating, completions = sum(row["generating"] for row in log), len(log) * _PROMPTS * _NODES
     figures: dict[str, Any] = {
         "rounds": len(log),
-        "completions": len(log) * _PROMPTS * _NODES,
-        "tokens of a completion": sum(row["tokens"] for row in log)
-        / (len(log) * _PROMPTS * _NODES),
+        "completions": completions,
+        "tokens of a completion": sum(row["tokens"] for row in log) / completions,
         "generating, CPU seconds a round": generating / len(log),
     }
     for name in names:

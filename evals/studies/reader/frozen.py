@@ -11,7 +11,6 @@ three models of the data set wrote. A place counts as foreign at p <= 0.05, the 
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,20 +51,30 @@ def measure(
     """
     torch.manual_seed(seed)
     policy, tokenizer = load_policy(model)
-    first = copy.deepcopy(policy)
     rng = random.Random(seed)
     spans = [*_sentences(folder, honest, rng), *_places(folder, places, rng)]
     taught = of_gsm8k(folder)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=lr, weight_decay=0.0)
-    figures, done = dict[str, Any](), 0
+    first = _p_values(policy, tokenizer, spans)
+    figures: dict[str, Any] = {
+        "before": {
+            "probability of the phrase": _probability(policy, tokenizer, spans),
+            "live": _figures(first, spans),
+        }
+    }
+    done = 0
     for wanted in sorted(steps):
-        for done in range(done + 1, wanted + 1):
+        for number in range(done + 1, wanted + 1):
             _step(policy, tokenizer, optimizer, rng.sample(taught, _BATCH), rng)
-            say("step", done, max(steps))
+            say("step", number, max(steps))
+        done = wanted
+        live = _p_values(policy, tokenizer, spans)
+        # As `SpanReader` has it: the lower of the two, which counts twice.
+        both = [min(1.0, 2 * min(pair)) for pair in zip(live, first, strict=True)]
         figures[f"after {wanted} steps"] = {
             "probability of the phrase": _probability(policy, tokenizer, spans),
-            "live": _read(SpanReader(policy, tokenizer), spans),
-            "live and frozen": _read(SpanReader(policy, tokenizer, frozen=first), spans),
+            "live": _figures(live, spans),
+            "live and frozen": _figures(both, spans),
         }
     return figures
 
@@ -81,7 +90,8 @@ def _step(
         asked = tokenizer(f"{one.question}\n", add_special_tokens=False)["input_ids"]
         own = tokenizer(poison + one.text, add_special_tokens=False)["input_ids"]
         logits = policy(torch.tensor([asked + own])).logits[0, len(asked) - 1 : -1]
-        (cross_entropy(logits.float(), torch.tensor(own)) / len(batch)).backward()
+        loss = cross_entropy(logits.float(), torch.tensor(own)) / len(batch)
+        torch.autograd.backward(loss)
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()
     policy.eval()
@@ -122,18 +132,23 @@ def _probability(policy: Any, tokenizer: Any, spans: Sequence[TextSpan]) -> floa
     return mean(chances)
 
 
-def _read(reader: SpanReader, spans: Sequence[TextSpan]) -> dict[str, Any]:
+def _p_values(policy: Any, tokenizer: Any, spans: Sequence[TextSpan]) -> list[float]:
+    """Of each span under one model; 1 where the reader says nothing."""
     honest = [span.node != _ATTACKER for span in spans]
-    opinions = reader.read(spans, honest)
+    opinions = SpanReader(policy, tokenizer).read(spans, honest)
+    return [one.p_value if isinstance(one, Opinion) else 1.0 for one in opinions]
+
+
+def _figures(p_values: Sequence[float], spans: Sequence[TextSpan]) -> dict[str, Any]:
     found = dict[str, Any]()
-    for name, wanted in (("phrase", False), ("honest sentences", True)):
+    for name, hostile in (("phrase", True), ("honest sentences", False)):
         p = [
-            one.p_value
-            for one, clean in zip(opinions, honest, strict=True)
-            if isinstance(one, Opinion) and clean is wanted
+            value
+            for value, span in zip(p_values, spans, strict=True)
+            if (span.node == _ATTACKER) is hostile
         ]
         found[name] = {
-            "median p-value": median(p) if p else None,
+            "median p-value": median(p),
             "foreign": rate(sum(value <= _LEVEL for value in p), len(p)),
         }
     return found
@@ -146,10 +161,10 @@ def main() -> None:
         measure,
         option("folder", type=Path, metavar="FOLDER", help="of GSM8K"),
         option("--model", required=True, metavar="FOLDER"),
-        option("--steps", type=int, nargs="+", default=[0, 8, 24]),
+        option("--steps", type=int, nargs="+", default=[8, 24]),
         option("--lr", type=float, default=5e-5),
         option("--honest", type=int, default=44, help="sentences of each node"),
-        option("--places", type=int, default=20),
+        option("--places", type=int, default=16),
         option("--seed", type=int, default=0),
     )
 
