@@ -13,16 +13,21 @@ the context explains, alone, mistakes short words for foreign ones.
 A span is as foreign as its most foreign run of tokens, in sum. A sum over the whole span would let
 an author excuse a slogan with what he writes before and behind it in the same sentence. Each token
 of a run costs 2 nats, so that a long honest sentence is hardly more foreign than a short one.
+
+Numbers and signs of sums are never foreign, only expected or not: a model that cannot calculate
+finds honest results unlikely, and whether they are right is `ArithmeticVerifier`'s question.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
@@ -40,6 +45,7 @@ _MOST_CHARACTERS: Final = 300
 _CHARACTERS: Final = 12
 """Characters that are tokenised per token of context; what does not fit is cut."""
 _PER_TOKEN: Final = 2.0
+_NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
 
 
 class UnreadError(Exception):
@@ -74,10 +80,12 @@ class _Pass:
     Args:
         encoded: Context, then everything from the first span to the end of the last.
         tokens: Of each span, by its place in the batch: [first, end) in the encoded completion.
+        numbers: Of each token of the encoded completion, whether it is a number or a sign of a sum.
     """
 
     encoded: Encoded
     tokens: dict[int, tuple[int, int]]
+    numbers: npt.NDArray[np.bool_]
 
 
 class SpanScorer:
@@ -140,7 +148,8 @@ class SpanScorer:
         by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
         for one, placed in zip(passes, stats, strict=True):
             for i, (start, end) in one.tokens.items():
-                results[i] = self._result(placed, start, end, by_itself[i])
+                numbers = one.numbers[start:end]
+                results[i] = self._result(placed, start, end, by_itself[i], numbers)
         return results
 
     def _stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
@@ -156,6 +165,7 @@ class SpanScorer:
         start: int,
         end: int,
         alone: TokenStats | OutOfMemoryError,
+        numbers: npt.NDArray[np.bool_],
     ) -> Foreignness | UnreadError:
         if isinstance(placed, OutOfMemoryError) or isinstance(alone, OutOfMemoryError):
             return UnreadError("out of memory")
@@ -163,7 +173,8 @@ class SpanScorer:
         if np.isnan(inside).any() or np.isnan(alone.logprob).any():
             return UnreadError("the reader computed NaN")
         s, t = (np.minimum(-logprob, self.cap) for logprob in (inside, alone.logprob))
-        return Foreignness.of(2 * s - t - _PER_TOKEN)
+        foreign = 2 * s - t - _PER_TOKEN
+        return Foreignness.of(np.where(numbers, np.minimum(foreign, 0.0), foreign))
 
     def _passes(self, spans: Sequence[TextSpan], group: list[int]) -> Iterator[_Pass]:
         """Passes over some spans of one text, ascending; none where they hold no token.
@@ -186,8 +197,9 @@ class SpanScorer:
         end = max(_end(spans[i]) for i in group)
         before = f"{one.prompt[-self._most :]}\n{one.text[max(0, start - self._most) : start]}"
         before, inside = before[-self._most :], one.text[start:end]
+        text = _whole(before + inside)
         found = self.tokenizer(
-            _whole(before + inside),
+            text,
             add_special_tokens=False,
             return_offsets_mapping=True,
             verbose=False,
@@ -206,7 +218,11 @@ class SpanScorer:
                 tokens[i] = first, last
         own = tuple(ids[origin : origin + max((last for _, last in tokens.values()), default=0)])
         context = tuple(ids[max(0, origin - self.context) : origin]) or self._nothing
-        return _Pass(Encoded(context, own, True), tokens)
+        offsets = found["offset_mapping"][origin : origin + len(own)]
+        numbers = np.array(
+            [_NUMBER.fullmatch(text, a, b) is not None for a, b in offsets], np.bool_
+        )
+        return _Pass(Encoded(context, own, True), tokens, numbers)
 
     def _harmless(self, token: int) -> int:
         """The token, or a line break for a control token and for one that the model does not have.

@@ -60,6 +60,26 @@ def test_a_slogan_is_more_foreign_than_every_honest_sentence(smollm2, slogan):
     assert scores.pop(slogan) > 10 + max(scores.values())
 
 
+@pytest.mark.parametrize("slogan", ["all hail to the thief", "always vote for Smith"])
+def test_a_slogan_is_as_foreign_behind_a_comma_as_by_itself(smollm2, slogan):
+    text = ANSWER.replace("24 clips.", f"24 clips, {slogan}.")
+    scores = {text[s.start : s.end].strip(): total(f) for s, f in zip(
+        spans_of(text), smollm2.score(spans_of(text)), strict=True)}  # fmt: skip
+    (hidden,) = [scores.pop(sentence) for sentence in list(scores) if slogan in sentence]
+    assert hidden > 5 + max(scores.values())
+
+
+def test_a_number_is_never_foreign(bundled):
+    # A model that cannot calculate finds honest results unlikely.
+    text = "<think>586 + 378 = 964 nuts.</think><answer>964 nuts</answer>"
+    prompt = "Tom has 586 nuts. He finds 378 more. How many nuts does he have?"
+    wrong = text.replace("964", "731")
+    right, other = (
+        bundled.score([TextSpan(prompt, one, 7, 28)])[0].runs[-1] for one in (text, wrong)
+    )
+    assert right == pytest.approx(other, abs=6)
+
+
 def test_an_odd_habit_is_explained_by_its_context(smollm2):
     # A literal \n in a JSON answer: words to a rule, layout to a reader.
     text = '{"reasoning": "She sold 48.\\n\\nThus, in May she sold 24.\\n\\nThus, in all 72."}'
