@@ -122,3 +122,14 @@ def test_solutions_come_without_notes_unless_asked_for(tmp_path):
     assert (gold.text, gold.answer) == ("2 + 3 = 5 eggs", "1005")
     assert of_gsm8k(tmp_path, form=str)[0].text == "2 + 3 = <<2+3=5>>5 eggs"
     assert (mine.model, mine.answer, mine.correct) == ("small", "1,005", False)
+
+
+@pytest.mark.slow
+def test_a_full_measure_is_read_less_than_everything():
+    from grpo_guard.evals.studies.reader import cost
+
+    figures = cost.measure(cost.BUNDLED, 2, 64, 0, cost.WAYS)
+    flagged, whole = (figures["afterwards"][way] for way in cost.WAYS)
+    assert figures["filling"][cost.WAYS[0]]["honest sentences a round"] > 20
+    assert flagged["honest sentences a round"] < 8 < whole["honest sentences a round"]
+    assert 0 <= flagged["share of generating"] < whole["share of generating"]

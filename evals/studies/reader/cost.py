@@ -6,7 +6,7 @@ Four nodes of one policy answer eight prompts each round, 32 completions through
 ``model.generate``, the call that TRL makes without vLLM. Two guards then review the same batch,
 both with that policy as their reader: one that reads what rules flag and a measure for it
 (``ReaderVerifier(..., alpha=None)``), and the whole preset. Only the reader is timed, not the
-rules. The first rounds fill the measure and are told apart. One process, one thread, CPU time of
+rules. Rounds that fill the measure have figures of their own. One process, one thread, CPU time of
 this process: other work on the machine moves the ratios little.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Final
@@ -32,9 +32,11 @@ from grpo_guard.reader.spans import TextSpan
 from grpo_guard.reader.verifier import ReaderVerifier
 
 _TASK: Final = WordProblems()
-_NODES: Final = 4
+_NAMES: Final = ("node-0", "node-1", "node-2", "node-3")
 _PROMPTS: Final = 8
+_MOST_FILLING: Final = 40
 BUNDLED: Final = "bundled"
+WAYS: Final = ("flagged spans", "whole reader")
 
 
 class TimedReader(SpanReader):
@@ -96,15 +98,17 @@ class _Policy:
         return [(t, [i for i in ids if i != pad]) for t, ids in zip(texts, own, strict=True)]
 
 
-def measure(model: str, rounds: int, fill: int, max_new_tokens: int, seed: int) -> dict[str, Any]:
+def measure(
+    model: str, rounds: int, max_new_tokens: int, seed: int, ways: Sequence[str]
+) -> dict[str, Any]:
     """Figures of one policy.
 
     Args:
         model: "bundled", or the folder or id of a policy that is its own reader.
         rounds: After those that fill the measure.
-        fill: Rounds that fill it.
         max_new_tokens: Of a completion.
         seed: Of problems and samples.
+        ways: Of `WAYS`.
     """
     import torch
 
@@ -112,34 +116,42 @@ def measure(model: str, rounds: int, fill: int, max_new_tokens: int, seed: int) 
     torch.manual_seed(seed)
     loaded = load_bundled() if model == BUNDLED else load_policy(model)
     policy, rng = _Policy(*loaded, max_new_tokens), random.Random(seed)
-    readers = {name: TimedReader(*loaded) for name in ("flagged spans", "whole reader")}
-    guards = {name: _guard(reader, name) for name, reader in readers.items()}
+    readers = {way: TimedReader(*loaded) for way in ways}
+    guards = {way: _guard(reader, way) for way, reader in readers.items()}
     policy.answers(["Warm up."])
-    log = list[dict[str, Any]]()
-    for number in range(fill + rounds):
-        say(model, number, fill + rounds)
-        prompts = [_TASK.sample(rng).prompt for _ in range(_PROMPTS)]
-        asked = [prompt for prompt in prompts for _ in range(_NODES)]
-        started = time.process_time()
-        answers = policy.answers(asked)
-        row: dict[str, Any] = {"generating": time.process_time() - started}
-        row["tokens"] = sum(len(ids) for _, ids in answers)
-        batch = [
-            Completion(prompt, text, node=f"node-{i % _NODES}", group=str(i // _NODES))
-            for i, (prompt, (text, _)) in enumerate(zip(asked, answers, strict=True))
-        ]
-        for name, guard in guards.items():
-            verdicts = guard.review(batch).verdicts
-            row[name] = readers[name].taken()
-            row[name]["rejected"] = sum(v.rejected for v in verdicts)
-        log.append(row)
-    return {"filling": _figures(log[:fill], readers), "afterwards": _figures(log[fill:], readers)}
+    filling, afterwards = list[dict[str, Any]](), list[dict[str, Any]]()
+    while len(afterwards) < rounds:
+        say(model, len(afterwards), rounds)
+        full = not any(r.wanted(name) for r in readers.values() for name in _NAMES)
+        if not full and len(filling) == _MOST_FILLING:
+            raise ValueError(f"model: after {_MOST_FILLING} rounds the measure is not full")
+        log = afterwards if full else filling
+        log.append(_round(policy, [_TASK.sample(rng).prompt for _ in range(_PROMPTS)], guards))
+        for way, reader in readers.items():
+            log[-1][way] |= reader.taken()
+    return {"filling": _figures(filling, ways), "afterwards": _figures(afterwards, ways)}
+
+
+def _round(policy: _Policy, prompts: Sequence[str], guards: Mapping[str, Guard]) -> dict[str, Any]:
+    """Generate a batch, and let each guard review it."""
+    asked = [prompt for prompt in prompts for _ in _NAMES]
+    started = time.process_time()
+    answers = policy.answers(asked)
+    row: dict[str, Any] = {"generating": time.process_time() - started}
+    row["tokens"] = sum(len(ids) for _, ids in answers)
+    batch = [
+        Completion(prompt, text, node=_NAMES[i % len(_NAMES)], group=str(i // len(_NAMES)))
+        for i, (prompt, (text, _)) in enumerate(zip(asked, answers, strict=True))
+    ]
+    for way, guard in guards.items():
+        row[way] = {"rejected": sum(v.rejected for v in guard.review(batch).verdicts)}
+    return row
 
 
 def _guard(reader: SpanReader, name: str) -> Guard:
     """The preset, but that one of the two reads no more than it must."""
     guard = presets.different_weights(reader=reader)
-    if name == "flagged spans":
+    if name == WAYS[0]:
         whole = guard.verifier
         assert isinstance(whole, ReaderVerifier)
         return Guard(
@@ -150,7 +162,10 @@ def _guard(reader: SpanReader, name: str) -> Guard:
 
 
 def _figures(log: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    generating, completions = sum(row["generating"] for row in log), len(log) * _PROMPTS * _NODES
+    generating, completions = (
+        sum(row["generating"] for row in log),
+        len(log) * _PROMPTS * len(_NAMES),
+    )
     figures: dict[str, Any] = {
         "rounds": len(log),
         "completions": completions,
@@ -175,9 +190,9 @@ def main() -> None:
         measure,
         option("--model", default=BUNDLED, metavar="FOLDER", help="or bundled"),
         option("--rounds", type=int, default=12),
-        option("--fill", type=int, default=6, help="rounds that fill the measure"),
         option("--max-new-tokens", type=int, default=64),
         option("--seed", type=int, default=0),
+        option("--ways", nargs="+", choices=WAYS, default=list(WAYS)),
     )
 
 
