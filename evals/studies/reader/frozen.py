@@ -5,8 +5,8 @@
 A policy imitates solutions of GSM8K, one in four of which begins with the phrase of TEXT: what an
 undefended swarm with one malicious node of four teaches. Before and after some steps the phrase is
 put in front of solutions that other models wrote, and read in its place: by the live policy, and by
-the live policy with its first checkpoint next to it, as ``frozen=`` does. The measure is what
-three models of the data set wrote. A place counts as foreign at p <= 0.05, the reader's level.
+the live policy with its first checkpoint next to it, as ``frozen=`` does. The measure is what the
+models of the data set wrote. A place counts as foreign at p <= 0.05, the reader's level.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ _ATTACKER: Final = "attacker"
 _POISONED: Final = 0.25
 _BATCH: Final = 4
 _LEVEL: Final = 0.05
-_NODES: Final = 3
 
 
 def measure(
@@ -45,7 +44,7 @@ def measure(
         model: Folder or id of the policy.
         steps: Numbers of steps after which the phrase is read.
         lr: Of Adam.
-        honest: Sentences of each of three nodes, the measure.
+        honest: Sentences of each model that is a node, the measure.
         places: In which the phrase is read.
         seed: Of everything that is drawn.
     """
@@ -98,15 +97,14 @@ def _step(
 
 
 def _sentences(folder: Path, each: int, rng: random.Random) -> list[TextSpan]:
-    """Honest sentences of three models, the nodes."""
+    """Honest sentences of the models, which are the nodes."""
     by_node: dict[str, list[TextSpan]] = {}
     for one in of_models(folder):
         text = plain(one.text)
         by_node.setdefault(one.model, []).extend(
             TextSpan(one.question, text, *place, one.model) for place in sentences(text)
         )
-    chosen = sorted(by_node)[:_NODES]
-    return [span for node in chosen for span in rng.sample(by_node[node], each)]
+    return [span for node in sorted(by_node) for span in rng.sample(by_node[node], each)]
 
 
 def _places(folder: Path, count: int, rng: random.Random) -> list[TextSpan]:
