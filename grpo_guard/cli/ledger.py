@@ -148,6 +148,7 @@ def state(standing: Standing) -> str:
 
 
 def percent(rate: float | None) -> str:
+    """A share as a percentage."""
     return "-" if rate is None else f"{rate:.2%}"
 
 
@@ -159,10 +160,12 @@ def evidence(standing: Standing) -> tuple[str, str]:
 
 
 def reasons_line(standing: Standing) -> str:
+    """Why a node stands as it does, as one line."""
     reasons = ", ".join(f"{kind} {count:,}" for kind, count in standing.reasons)
     return f"{standing.node} was rejected for: {reasons}"
 
 
 def hint_line(hint: SybilHint) -> str:
+    """A phrase that several nodes share, as one line."""
     nodes = ", ".join(hint.nodes[:10]) + (" ..." if len(hint.nodes) > 10 else "")
     return f"shared phrase (up to {hint.count} times a node): {hint.excerpt!r}: {nodes}"

@@ -127,7 +127,7 @@ def main(folder, *case):
     found["missing"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
 
     class Failing(Guard):
-        def review(self, batch, given=None):
+        def review(self, batch, given=None, decoded=None):
             raise AbstainError("nothing can be looked at")
 
     try:

@@ -48,6 +48,10 @@ class Bare:
 class Wants:
     def __init__(self, what):
         raise AssertionError
+
+    def poison(self): ...
+
+    def success(self): ...
 """
 
 
