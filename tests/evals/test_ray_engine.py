@@ -50,6 +50,9 @@ CASES = [
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     torch.set_num_threads(1)
+    if ray.is_initialized():  # another package's, whose end may come after this file
+        yield
+        return
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
