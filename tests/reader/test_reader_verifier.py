@@ -274,5 +274,7 @@ def test_rules_that_leave_nothing_to_a_reader_are_refused():
 def test_a_guard_remembers_the_reader_in_a_checkpoint():
     guard = Guard(verifier())
     guard.review(batch(0))
-    state = guard.state_dict()
-    Guard(verifier()).load_state_dict(state)
+    state, after = guard.state_dict(), Guard(verifier())
+    assert after.state_dict() != state
+    after.load_state_dict(state)
+    assert after.state_dict() == state
