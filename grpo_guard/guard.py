@@ -17,7 +17,7 @@ from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abst
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.metrics import NodeFigures, metrics
-from grpo_guard.nodes.checkpoint import load_state, state_of
+from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy
 from grpo_guard.review import Review as Review
@@ -233,7 +233,8 @@ class Guard:
         """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
         another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
-        return metrics(verdicts) | nodes | store_figures()
+        stores = stores_of(self.verifier, self.ledger, self._lengths, self.identity)
+        return metrics(verdicts) | nodes | store_figures(stores)
 
     def _factors(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]

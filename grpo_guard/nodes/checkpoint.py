@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from grpo_guard.nodes.saved import reading, require_format
@@ -68,6 +69,27 @@ def load_state(
         )
     for place, memory in memories.items():
         memory.load_state_dict(states[place])
+
+
+def stores_of(*owners: object) -> set[Path]:
+    """Files that verifiers, ledgers and memories write to, members and attributes included."""
+    found: set[Path] = set()
+    seen: set[int] = set()
+    waiting = list(owners)
+    while waiting:
+        owner = waiting.pop()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        if isinstance(owner, list | tuple):
+            waiting += owner
+            continue
+        path = getattr(owner, "store_path", None)
+        if isinstance(path, Path):
+            found.add(path)
+        if isinstance(owner, CompletionVerifier) or _remembers(owner):
+            waiting += getattr(owner, "__dict__", {}).values()
+    return found
 
 
 def _memories(

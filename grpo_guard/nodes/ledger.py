@@ -224,6 +224,11 @@ class EvidenceLedger:
         return self.degraded is None or (self._locked and self.lost == self._said_lost)
 
     @property
+    def store_path(self) -> Path:
+        """The file that it writes to."""
+        return self.path
+
+    @property
     def _patience(self) -> Patience:
         return patience_with(self.path)
 

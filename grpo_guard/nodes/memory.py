@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from grpo_guard.nodes.patience import locked, patience_with
@@ -49,6 +50,11 @@ class Memory:
         self._path = store.path if store is not None and store.lasting else None
         self._key = name if store is None else store.claim(name)
         self._begin()
+
+    @property
+    def store_path(self) -> Path | None:
+        """The file that it writes to; None = it lives in this process alone."""
+        return self._path
 
     def _begin(self) -> None:
         """Nothing was read or written yet."""

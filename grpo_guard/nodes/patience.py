@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -100,11 +101,17 @@ def locked(error: BaseException) -> bool:
     )
 
 
-def store_figures() -> dict[str, float]:
-    """``guard/store_waits``, in vain so far, and ``guard/store_waiting``, batches not written yet;
-    empty in a process that has never waited in vain."""
-    waits = sum(patience.waits for patience in list(_of.values()))
-    waiting = sum(patience.waiting for patience in list(_of.values()))
+def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:
+    """``guard/store_waits``, waits in vain so far, and ``guard/store_waiting``, batches not written
+    yet. Empty if nobody has waited in vain.
+
+    Args:
+        paths: The files to count; None = all files of this process.
+    """
+    of = list(_of) if paths is None else {path.absolute() for path in paths}
+    known = [_of[path] for path in of if path in _of]
+    waits = sum(patience.waits for patience in known)
+    waiting = sum(patience.waiting for patience in known)
     if not waits and not waiting:
         return {}
     return {"guard/store_waits": waits, "guard/store_waiting": waiting}

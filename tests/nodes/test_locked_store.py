@@ -105,6 +105,14 @@ def test_batches_go_on_wait_once_and_all_of_them_are_written_later(tmp_path, cap
     assert sum("is written again" in r.message for r in caplog.records) == 1
 
 
+def test_a_guard_reports_its_own_store_alone(tmp_path):
+    waiting = presets.different_weights(state=tmp_path)
+    with hangs(tmp_path / "nodes.sqlite"):
+        assert waiting.review(batch_of(0)).metrics["guard/store_waits"] == 1
+    for other in (presets.different_weights(), presets.different_weights(state=tmp_path / "b")):
+        assert not [name for name in other.review(batch_of(0)).metrics if "store" in name]
+
+
 def test_two_processes_that_both_had_to_wait_lose_nothing_of_each_other(tmp_path):
     def told(names):
         one, two, *_ = memories = [UsualLengths(store=NodeStore(tmp_path / n)) for n in names]
