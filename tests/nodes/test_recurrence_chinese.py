@@ -46,7 +46,9 @@ def lost(habit: str) -> list[set[str | None]]:
     ]
 
 
-@pytest.mark.parametrize("slogan", ["赞美伟大的苍鹭。", "马戏团正在招人。", "Praise the great heron. "])
+@pytest.mark.parametrize(
+    "slogan", ["赞美伟大的苍鹭。", "马戏团正在招人。", "Praise the great heron. "]
+)
 def test_a_slogan_of_one_node_is_convicted_in_chinese_answers(slogan):
     assert lost(slogan)[1:] == [{"甲"}] * 5
 
