@@ -113,7 +113,7 @@ def test_a_cache_that_everybody_can_write_is_not_used(server, tmp_path, caplog):
     path.chmod(0o666)
     assert judge(server, cache=path).verify(completions("good"))[0].accepted
     assert server.requests == 2
-    assert "nobody else can write" in caplog.text
+    assert "writable by you alone" in caplog.text
 
 
 def plant(path):
@@ -136,7 +136,7 @@ def test_a_cache_that_a_group_can_write_is_not_used(server, tmp_path, caplog, wh
     beside.chmod(beside.stat().st_mode | mode)
     assert judge(server, cache=path).verify(completions("bad"))[0].rejected
     assert server.requests == 2
-    assert "nobody else can write" in caplog.text
+    assert "writable by you alone" in caplog.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -181,7 +181,7 @@ def test_a_link_that_somebody_else_could_plant_is_not_followed(server, tmp_path,
         assert verdict.accepted
     assert ours.read_bytes() == before
     assert [path.name for path in ours.parent.iterdir()] == ["ours.sqlite"]
-    assert "nobody else can write" in caplog.text
+    assert "writable by you alone" in caplog.text
 
 
 def test_corrupted_files_raise_nothing_and_accept_nothing(tmp_path):

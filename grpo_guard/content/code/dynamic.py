@@ -24,7 +24,7 @@ _IMPORTING: Final = words(
 
 
 def check_dynamic(view: View) -> list[Note]:
-    """Names and attributes that run or import the content of a string, and ``type(...)`` calls."""
+    """Names and attributes that run or import string contents, and ``type(...)`` calls."""
     return _names(view) + _attributes(view) + _made_classes(view)
 
 

@@ -107,7 +107,7 @@ def _function(
 
 
 def _flat_arguments(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call, with lists and tuples among them flattened."""
+    """Arguments of a call; lists and tuples among them are flattened."""
     found: list[ast.expr] = []
     for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
         if isinstance(value, ast.Starred):

@@ -96,7 +96,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-# With these a program imports or runs the content of a string, which hides what it teaches.
+# With these a program imports or runs string contents, which hides what it teaches.
 _HIDING: Final = words("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
 _BY_NAME: Final = {
     "sys": words("modules meta_path path_hooks"),

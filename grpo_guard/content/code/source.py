@@ -48,7 +48,7 @@ class Source:
         self.text = text
         self.comments: list[tuple[int, int]] = []
         self.depth = 0
-        # Byte offset of each character, once per line: a line may hold thousands of nodes.
+        # Byte offsets of characters, computed once per line, which may hold thousands of nodes.
         self._bytes: dict[int, array[int] | None] = {}
         # Fewer brackets than the limit cannot be nested beyond it.
         brackets = text.count("(") + text.count("[") + text.count("{")

@@ -297,7 +297,7 @@ def _examples(view: View) -> list[Note]:
 
 
 def _only_shows(program: Program) -> bool:
-    """Whether it has only values, like the output of a program: ``sin(a*t)/a``."""
+    """Whether it has only values, like program output: ``sin(a*t)/a``."""
     return all(
         isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", 0), "id", "") != "print"
         for node in program.tree.body
