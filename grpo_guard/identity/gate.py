@@ -243,7 +243,7 @@ class Identity:
         Raises:
             ValueError: the state is malformed; then nothing changes.
         """
-        # Without the store, its old keys would be loaded again before the next batch.
+        # Change the store too: otherwise its keys would be loaded again before the next batch.
         with self._lock, self._held(lambda: self.ring.load_state_dict(state)):
             try:
                 fresh = Replays(self._replays.late, self._replays.most)

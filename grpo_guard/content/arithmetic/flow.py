@@ -39,7 +39,7 @@ _SUPPOSED_WITHIN: Final = 300
 _REFUTED_WITHIN: Final = 150
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _RETRACTED_WITHIN: Final = 150
-# Number after a retraction: any later number would let a mere "sorry," take everything back.
+# How far behind a retraction the true value may be; with any distance, a mere "sorry," would do.
 _CORRECTED_WITHIN: Final = 100
 _NOWHERE: Final = 1 << 60
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"

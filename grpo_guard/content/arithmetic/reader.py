@@ -53,7 +53,7 @@ class Reader:
     def again(
         self, side: Side, reading: Reading, shift: Mapping[int, Rational] | None = None
     ) -> Rational | None:
-        """The value of a side under another reading, or with some numbers shifted; None if none."""
+        """The value of a side under another reading or with shifted numbers; None if unreadable."""
         reading = reading - ({"bullet"} - side.open)
         try:
             parse = self._parse(Side(side.at), reading, shift or {})

@@ -12,7 +12,7 @@ from typing import Final
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
-# Always the builtins: a module-level rebinding that never runs falls through to them.
+# Noted even if the module rebinds them: a rebinding that never runs falls through to the builtin.
 _DYNAMIC: Final = words(
     "eval exec compile __import__ breakpoint globals locals execfile reload raw_input "
     "__builtins__ __loader__ __spec__ __build_class__"
