@@ -149,7 +149,7 @@ class Pool:
         return max(1, int(min(each, default=1.0)))
 
     def _check_room(self) -> None:
-        """Raise if there is no room: a cluster on this machine never grows, so do not wait for it."""
+        """Raise if there is no room: a cluster on this machine never grows, so do not wait."""
         until = time.monotonic() + _ROOM_SECONDS  # released resources show up a little later
         while short := self._short_of(self._free()):
             if time.monotonic() > until:

@@ -169,7 +169,7 @@ class Asker:
                 raise BackendError(f"expected {len(part)} replies, got {len(replies)}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as error:  # extensions may panic with other than an Exception
+        except BaseException as error:  # panics of extensions are no Exception
             failure = as_backend_error(error, seconds)
             if failure.cause is Cause.TIMEOUT:
                 for request in part:

@@ -139,8 +139,8 @@ class Session:
         """Turn rejections for a missing verdict into abstentions if the neutral question gets no
         verdict either: then the judge's form of answering is the reason, not the completion.
 
-        A missing verdict on another completion would not prove this. A text could contain an
-        answer for a weak judge to repeat, and so have all others rejected.
+        A verdict on another completion would not prove that the judge works: a text could contain
+        an answer for a weak judge to repeat, and so have all others rejected.
         """
         for case in cases:
             ruling = case.ruling

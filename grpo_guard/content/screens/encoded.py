@@ -99,7 +99,7 @@ def _is_text_as_numbers(tokens: list[str], marked: bool) -> bool:
 
 
 def _is_text(data: bytes, small: float = 0.0) -> bool:
-    """Whether this is printable ASCII, mostly letters. An ordinary word decodes to it once in 10^5."""
+    """Whether this is printable ASCII, mostly letters; one ordinary word in 10^5 decodes to it."""
     if len(data) < _FEWEST_BYTES or not all(32 <= byte < 127 or byte in b"\t\n\r" for byte in data):
         return False
     letters = sum(chr(byte).isalpha() or byte == 32 for byte in data)
