@@ -152,7 +152,7 @@ class Asker:
             )
         if not self._breaker.allows():
             raise BackendError(
-                "the provider failed again and again", cause=Cause.CIRCUIT_OPEN, retry=False
+                "the provider failed repeatedly", cause=Cause.CIRCUIT_OPEN, retry=False
             )
         # The per-request limit does not fit a batch of hundreds in a local engine.
         return left if self._backend.batch_size > 1 else min(left, self._limits.request_timeout)

@@ -134,8 +134,8 @@ def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
     possible = all(logprob <= 1e-6 for logprob in logprobs)
     if not possible or math.fsum(map(math.exp, logprobs)) > 1.01:
         raise JudgeSetupError(
-            "the judge's backend returned log-probabilities that cannot be (above 0, or above 1 "
-            "together); have it return those of the model's distribution, no raw logits"
+            "the judge's backend returned impossible log-probabilities (above 0, or summing to a "
+            "probability above 1); have it return those of the model's distribution, not raw logits"
         )
 
 
@@ -191,10 +191,10 @@ class JsonMode(VerdictMode):
             where = next(
                 (str(f) for f in problem["loc"] if f in _JsonVerdict.model_fields), "answer"
             )
-            message = f"the judge's answer is no verdict: {where}: {problem['msg']}"
+            message = f"the judge's answer is not a verdict: {where}: {problem['msg']}"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
         if _repeats_a_field(reply.text):
-            message = "the judge's answer is no verdict: it has a field twice"
+            message = "the judge's answer is not a verdict: it has a field twice"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
         # The judge saw marks for spaces and look-alikes for brackets, and may quote either.
         evidence, text = (read_back(t.replace(MARK, " ")) for t in (answer.evidence, text))

@@ -37,9 +37,7 @@ def with_own_references(
     for i, completion in enumerate(batch):
         if completion.reference is not None and completion.trusted_reference is None:
             shown[i] = completion.with_labels(reference=None)
-            notes[i] = Finding(
-                UNUSED, "its reference came with a question that may be a stranger's"
-            )
+            notes[i] = Finding(UNUSED, "its reference came with an untrusted question")
         elif completion.reference is not None:
             key = (prompt_key(completion.prompt), completion.reference)
             trusted.setdefault(key, []).append(i)

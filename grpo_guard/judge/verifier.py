@@ -62,7 +62,7 @@ class JudgeVerifier(CompletionVerifier):
     name = "judge"
     needs = (
         "a language model: a server (pip install 'grpo-guard[judge]'), vLLM (grpo-guard[vllm]) or "
-        "transformers (grpo-guard[torch]), which the judge that ships runs on too"
+        "transformers (grpo-guard[torch]), which the shipped judge also uses"
     )
 
     def __init__(
@@ -108,7 +108,7 @@ class JudgeVerifier(CompletionVerifier):
     def author_can_abstain(self) -> str | None:
         # A text that the server always fails on looks like a server that fails now and then, and
         # expensive questions use up a budget shared by everybody.
-        return f"{self.name} abstains where its model fails on a text, or is slow with it"
+        return f"{self.name} abstains if its model fails on a text or is slow with it"
 
     @property
     def compares(self) -> str | None:
@@ -210,7 +210,7 @@ class JudgeVerifier(CompletionVerifier):
         ruling = case.ruling
         notes = [ruling.finding] if ruling.finding else []
         if case.left_out:
-            message = f"the judge saw head and tail, without {case.left_out:,} characters between"
+            message = f"the judge saw excerpts, without {case.left_out:,} of the characters"
             notes.append(Finding("not_all_shown", message))
         fields["findings"] = tuple(notes)
         if ruling.cause is not Cause.JUDGED:

@@ -99,8 +99,8 @@ class RemoteVerifier(CompletionVerifier):
 
     @property
     def author_can_abstain(self) -> str | None:
-        return f"{self.name} asks a guard on another machine, and what makes that abstain is not "\
-            "known here"  # fmt: skip
+        return f"{self.name} asks a guard on another machine, and what makes that one abstain is "\
+            "unknown here"  # fmt: skip
 
     @property
     def steps_aside(self) -> bool:

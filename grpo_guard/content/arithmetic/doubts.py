@@ -82,7 +82,7 @@ _LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
 SPOKEN: Final = frozenset(
     {
         "words that calculate",
-        "a verb that may say it of something else",
+        "a verb that may refer to something else",
         "another number behind it",
         "a question",
         "a label",
@@ -150,7 +150,7 @@ class Doubts:
         touches = before.end == first.start
         kind = before.kind
         if verbal and not self.is_bare(at):
-            return "a verb that may say it of something else"
+            return "a verb that may refer to something else"
         if kind in (WORDS, OF):
             return "an unknown" if signed else self._words_doubt(left, touches)
         if kind == BREAK:

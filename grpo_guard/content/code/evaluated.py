@@ -121,9 +121,9 @@ def _problem(argument: ast.expr, program: Program) -> str | None:
         argument = program.constants.get(argument.id, argument)
     text = argument.value if isinstance(argument, ast.Constant) else None
     if not isinstance(text, str):
-        return "a text that is put together"
+        return "a text built from parts"
     if match := _NO_FORMULA.search(text):
-        return f"a text with {match[0][:40]!r}, which is no formula"
+        return f"a text with {match[0][:40]!r}, which is not a formula"
     return None
 
 

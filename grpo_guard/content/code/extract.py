@@ -101,7 +101,7 @@ class Block:
         if self.label:
             return None if self.shown else self.label
         foreign = not self.explicit and _FOREIGN.search(self.text[:MAX_FOREIGN])
-        return "a language that nothing names" if foreign else None
+        return "an unnamed language" if foreign else None
 
 
 def extract(text: str, limit: int | None = None) -> list[Block]:

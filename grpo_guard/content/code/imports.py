@@ -202,7 +202,7 @@ def check_preloaded(view: View) -> list[Note]:
         if name.id not in unknown - found.keys() or scope.owner(name.id) is not None:
             continue
         if view.strict and id(name) in program.called and not program.is_dead(scope):
-            message = f"calls {name.id[:60]}, which nothing defines, for what an operator does"
+            message = f"calls {name.id[:60]}, which nothing defines, to do the work of an operator"
             found[name.id] = view.note("operator_library", name, message)
     return list(found.values())
 

@@ -36,9 +36,9 @@ MAX_COMMANDS: Final = 5000
 MAX_TEXT: Final = 500_000
 # Finding kinds of earlier versions, and why they were removed.
 _SCREENS: Final = "ScreensVerifier finds it, in programs too"
-_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; nothing is in its place"
-_TOGETHER: Final = "eight such kinds had 12 unique catches in 4,398; nothing is in its place"
-_REPORTED: Final = "it decided nothing where nodes' models differ; nothing is in its place"
+_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; it has no replacement"
+_TOGETHER: Final = "eight such kinds had 12 unique catches in 4,398; it has no replacement"
+_REPORTED: Final = "it decided nothing if nodes' models differ; it has no replacement"
 _GONE: Final = {
     **dict.fromkeys(
         (
@@ -64,7 +64,7 @@ _GONE: Final = {
         ),
         _REPORTED,
     ),
-    "undefined_call": "what an operator does is an operator_library; nothing is in its place",
+    "undefined_call": "what an operator does is an operator_library; it has no replacement",
     "unparsable": "what code that does not parse imports and installs is read",
     "address": "a link alone decided nothing; one that is there to be fetched is an instruction",
     "control_character": _SCREENS,
@@ -74,9 +74,9 @@ _GONE: Final = {
     "invisible_character": _SCREENS,
     "built_string": "what runs a string is found by itself, as dynamic_code",
     "unreachable_code": _RARE,
-    "replaces_print": "a program decides what it prints; nothing is in its place",
-    "unused_import": "it decided nothing; nothing is in its place",
-    "unused_value": "it decided nothing; nothing is in its place",
+    "replaces_print": "a program decides what it prints; it has no replacement",
+    "unused_import": "it decided nothing; it has no replacement",
+    "unused_value": "it decided nothing; it has no replacement",
 }
 
 

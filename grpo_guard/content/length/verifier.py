@@ -87,9 +87,9 @@ class LengthVerifier(RuleVerifier):
     @property
     def author_can_abstain(self) -> str | None:
         return (
-            f"{self.name} has nothing to compare with where all other completions of a prompt were "
-            "rejected before it, as who sends all of them can arrange; let "
-            "Policy(on_long='scale') judge length"
+            f"{self.name} has nothing to compare with if all other completions of a prompt were "
+            "rejected before it, which a sender of all of them can arrange; use "
+            "Policy(on_long='scale') instead"
         )
 
     def state_dict(self) -> dict[str, Any]:

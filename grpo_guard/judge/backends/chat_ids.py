@@ -66,7 +66,7 @@ class ChatEncoder:
             parts = _HOLDERS.split(self._filled(holders))
             if parts[1::2] != [str(i) for i in range(len(roles))]:
                 raise JudgeSetupError(
-                    "the model's chat template does not hold each message once and in order; "
+                    "the model's chat template does not contain each message once and in order; "
                     "choose a model whose template does"
                 )
             self._templates[roles] = [int(p) if i % 2 else p for i, p in enumerate(parts)]
