@@ -183,9 +183,7 @@ class Identity:
         round: int | None = None,
         together: Sequence[Hashable] | None = None,
     ) -> Admission:
-        """Establish who sent each completion, and refuse it if that is not possible.
-
-        Nothing that a sender writes can make this raise.
+        """Establish who sent each completion, or refuse it; nothing a sender writes makes it raise.
 
         Args:
             batch: As received from the exchange. ``metadata["envelope"]`` holds the envelope;
@@ -259,7 +257,7 @@ class Identity:
         self._replays.late = ANY_ROUND
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process knows the keys; nobody waits for its answers.
+        # A copy in another process knows the keys, and has no caller that could give up.
         return {**vars(self), "_lock": None, "given_up": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -273,10 +271,8 @@ class Identity:
     def _restore_pins(self, found: Sequence[_State]) -> None:
         """Pin the new keys on top of another process's state; earlier pins take precedence."""
         for envelope in (state.envelope for state in found if isinstance(state, _Signed)):
-            if (
-                self._name_conflict(envelope) is None
-                and self.ring.name_of(envelope.public_key) is None
-            ):
+            new = self.ring.name_of(envelope.public_key) is None
+            if new and self._name_conflict(envelope) is None:
                 self.ring.pin_key(envelope.node, envelope.public_key)
 
     def _signed(self, completion: Completion) -> _State:
