@@ -115,7 +115,7 @@ def hashed(text: str) -> Iterator[Answer]:
     if len(marks) > 1 and [mark[1] for mark in marks[:2]] == ["1", "2"]:
         return  # numbered headings
     titles = [_TITLE.match(text, mark.end()) for mark in marks]
-    # "#### 3.1 Setup" and "#### 3.2 Result" are headings: one unit would not differ like this.
+    # "#### 3.1 Setup" and "#### 3.2 Result" are headings: a unit would be the same in both.
     headings = len({title[1] for title in titles if title}) > 1
     for mark, title in zip(marks, titles, strict=True):
         if not (headings and title):

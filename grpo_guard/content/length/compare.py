@@ -42,7 +42,7 @@ _LEAST_OBSERVED = 5
 PRIOR_SPREAD = 0.3
 # Bounds on the estimated spread: a group of equal lengths must not convict one more sentence, and a
 # batch that is half padding must not make padding normal. A policy late in its training writes
-# nearly all answers by one pattern and sometimes adds a check; without the lower bound, the
+# nearly all answers by one pattern and sometimes adds a check; with a smaller LEAST_SPREAD, the
 # pattern's own spread would reject those checks several times as often as ``alpha`` says.
 LEAST_SPREAD, MOST_SPREAD = 0.2, 0.45
 # The median of n observations has this variance over n, in units of their variance.

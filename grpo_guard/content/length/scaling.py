@@ -37,8 +37,8 @@ _NOTHING = Usual()
 # for everybody but an attacker who knows the answer.
 _LEAST = 0.01
 # Multiplies the strength for a node that is longer when it is paid: a completion a third of a
-# deviation too long has to leave its group. A smaller factor would keep it there with a negative
-# advantage, and a right answer that loses teaches to be wrong.
+# deviation too long has to leave its group. A smaller multiplier would keep it there with a
+# negative advantage, and a right answer that loses teaches to be wrong.
 _CHOSEN = 4.0
 
 
@@ -57,8 +57,8 @@ class LengthScaling:
             middle, at most 1; in other words, a power of the ratio of lengths. 0 = no scaling.
         reward_of: Reward of a completion, to know what was paid; None = by the ``reference`` that
             most nodes of the prompt give. Without either, nothing is learnt about nodes.
-        wanted_peers: How many equals from other nodes a comparison needs; with fewer, all their
-            completions are used, and if even these are fewer, nothing is scaled.
+        wanted_peers: How many equals from other nodes a comparison needs; with fewer, all
+            work of other nodes is used, and if even that is less, nothing is scaled.
         past: Memory of nodes; True = a new `UsualLengths`. None or False: nodes are not told apart,
             and only ``tolerance`` scales.
 
