@@ -25,6 +25,7 @@ from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.watching import unseen
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
@@ -164,10 +165,16 @@ class Guard:
         Raises:
             ValueError: not one of ``given`` per completion.
             TypeError: something given is no verdict.
-            AbstainError: more abstentions over the policy's window than it allows.
+            AbstainError: more abstentions over the policy's window than it allows. Of these, a
+                guard that only watches raises none.
         """
-        admitted = self.admit(batch, given, decoded)
-        return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+        try:
+            admitted = self.admit(batch, given, decoded)
+            return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+        except Exception as error:
+            if not self.policy.watches:
+                raise
+            return unseen(batch, error)
 
     def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: what becomes of the verifier's words on a batch.
@@ -180,7 +187,8 @@ class Guard:
             AbstainError: as `review`.
         """
         batch, verdicts = self.recorded(admitted, said)
-        self._recent.add(batch, verdicts)
+        if not self.policy.watches:
+            self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts)
         return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
 
@@ -260,7 +268,8 @@ class Guard:
     ) -> list[float | None]:
         """Guarded rewards from a review; `grpo_guard.settlement` says what each rule means.
 
-        Accepted completions keep their reward object, also where it is None or NaN.
+        Accepted completions keep their reward object, also where it is None or NaN; so does
+        every completion under ``on_reject="keep"``.
 
         Args:
             rewards: Of one reward function, one per completion.
@@ -275,7 +284,7 @@ class Guard:
             self._require_fitting(policy)
         policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
-        if self.failures is not None:
+        if self.failures is not None and not policy.watches:
             rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
@@ -330,7 +339,11 @@ class Guard:
 
     def _require_fitting(self, policy: Policy) -> None:
         require_fitting(self.verifier, policy)
-        if self.environment is not None and "pass" in policy.rules("on_abstain"):
+        if (
+            self.environment is not None
+            and not policy.watches
+            and "pass" in policy.rules("on_abstain")
+        ):
             require_no_abstention_at_will(self.environment)
 
     @property

@@ -87,6 +87,11 @@ class GuardedTrainer(ReusesForward):
                 f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
                 "tokens; use GRPOTrainer, or mask_spans=False"
             )
+        if mask_spans and guard.policy.watches:
+            raise FrameworkError(
+                'mask_spans takes tokens out of the loss, and on_reject="keep" changes nothing; '
+                "choose one of the two"
+            )
         if mask_spans and guard.policy.on_long == "scale":
             raise FrameworkError(
                 'mask_spans: on_long="scale" has no measure for what is rejected, and a masked '
@@ -181,6 +186,8 @@ class GuardedTrainer(ReusesForward):
             else spans[i]
             for i, row in enumerate(batch)
         ]
+        if self.guard.policy.watches:
+            return rewards  # the very tensor
         kept = [[float("nan") if v is None else v for v in row] for row in settled.rewards]
         return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
 

@@ -164,7 +164,7 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool) -> Policy:
             it, which divides by a group's tokens: where the hook takes a whole group out, one NaN
             makes the gradients of the batch NaN.
     """
-    if estimator == "opo" and hooked:
+    if estimator == "opo" and hooked and not policy.watches:
         raise FrameworkError(
             "verl: adv_estimator=opo divides by the tokens of a group, and the agent-loop hook may "
             "leave none; choose another adv_estimator, or on_reject and on_abstain that leave "
