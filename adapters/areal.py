@@ -63,9 +63,12 @@ class ArealAdapter:
         if function.is_async:
             raise FrameworkError(f"{function.name}: AReaL does not await a reward function")
 
-        def guarded(*args: Any, **data: Any) -> float:
+        def guarded(*args: Any, **data: Any) -> Any:
             found = review(guard, [row_from(dict(zip(_ORDER, args, strict=False)) | data)])
             result = function.ask(*args, **data)
+            if guard.policy.watches:
+                refuse_abstentions(guard.policy, found.verdicts)
+                return result
             return settled_finite(guard, found, function.rewards([result], 1))[0]
 
         return function.dress(guarded)
