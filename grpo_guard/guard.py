@@ -7,6 +7,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
@@ -24,6 +25,7 @@ from grpo_guard.review import Review as Review
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
+from grpo_guard.verdict_log import VerdictLog
 from grpo_guard.verifier import CompletionVerifier
 from grpo_guard.watching import unseen
 
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
 
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Flags: TypeAlias = Sequence[bool] | None
-# Groups whose lowest reward is remembered.
-REMEMBERED = 1024
+REMEMBERED = 1024  # groups whose lowest reward is remembered
 
 
 class Ledger(Protocol):
@@ -52,6 +53,7 @@ class _Sources:
 
     identity: Identity | None
     references: References | None
+    log: VerdictLog | None = None
 
 
 class Guard:
@@ -75,6 +77,7 @@ class Guard:
         tokenizer: The policy's, or a `Detokenizer`: the text of what has ids is decoded from them,
             and the sender's is not used; ids that the text would not show are malformed. None =
             the verifiers compare ids with the text, or completions with ids are rejected.
+        log: Keeps every verdict that is no acceptance, with an excerpt; a file's path will do.
 
     Raises:
         TypeError: ``verifier`` is none, or ``environment`` cannot be called.
@@ -98,6 +101,7 @@ class Guard:
         failures: GraderFailures | None = None,
         environment: Environment | None = None,
         tokenizer: Any = None,
+        log: VerdictLog | str | Path | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -109,6 +113,7 @@ class Guard:
         self.ledger = ledger
         # One for all copies: what is set later holds for reward functions wrapped before, too.
         self._sources = _Sources(identity, references)
+        self.log = log
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
 
@@ -138,6 +143,15 @@ class Guard:
     @references.setter
     def references(self, references: References | None) -> None:
         self._sources.references = references
+
+    @property
+    def log(self) -> VerdictLog | None:
+        """Keeps verdicts. Set, it or its path holds for what this guard is around already."""
+        return self._sources.log
+
+    @log.setter
+    def log(self, log: VerdictLog | str | Path | None) -> None:
+        self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
 
     def under(self, policy: Policy) -> Guard:
         """This guard with another policy; verifier, ledger and all that it counts are shared."""
@@ -235,6 +249,8 @@ class Guard:
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
+        if self.log is not None and batch:
+            self.log.record(batch, verdicts)
         return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -339,11 +355,8 @@ class Guard:
 
     def _require_fitting(self, policy: Policy) -> None:
         require_fitting(self.verifier, policy)
-        if (
-            self.environment is not None
-            and not policy.watches
-            and "pass" in policy.rules("on_abstain")
-        ):
+        pays = "pass" in policy.rules("on_abstain") and not policy.watches
+        if self.environment is not None and pays:
             require_no_abstention_at_will(self.environment)
 
     @property
@@ -364,6 +377,7 @@ def guard(
     length_scaling: LengthScaling | None = None,
     environment: Environment | None = None,
     tokenizer: Any = None,
+    log: VerdictLog | str | Path | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -377,7 +391,8 @@ def guard(
             framework cannot do what the policy asks.
     """
     options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer, **options)
+    options |= {"tokenizer": tokenizer, "log": log}
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

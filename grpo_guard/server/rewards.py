@@ -64,6 +64,7 @@ class Rewards:
             ledger=until_late(guard.ledger),
             identity=guard.identity,
             references=guard.references,
+            log=guard.log,
         )
         # What is logged; of somebody's own function that is known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None

@@ -63,9 +63,7 @@ def test_an_excluded_node_keeps_its_rewards():
 
 @given(
     rows=st.lists(
-        st.tuples(
-            st.one_of(st.none(), st.floats()), st.sampled_from(Ruling), st.floats(0, 1)
-        ),
+        st.tuples(st.one_of(st.none(), st.floats()), st.sampled_from(Ruling), st.floats(0, 1)),
         max_size=8,
     ),
     weight=st.floats(-2, 2),

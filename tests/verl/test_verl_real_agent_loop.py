@@ -112,13 +112,15 @@ def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
 def test_a_guard_that_watches_leaves_every_mask_alone(made):
     watch = "policy: {on_reject: keep, on_abstain: skip}\nverifier: {type: arithmetic}\n"
     manager = made("GuardedAgentLoopManagerV0", guard=watch, sibling_timeout=3600)
-    out = generate(manager, [HONEST, FORGED, WRONG, f"own reward {FORGED}"])
+    out = generate(manager, [HONEST, FORGED, WRONG, FORGED])
     assert out.non_tensor_batch["guard_reject"].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0] * 4
     assert (out.batch["response_mask"].sum(-1) > 0).all()
-    assert out.batch["rm_scores"].sum(-1).tolist() == [1.0, 1.0, 0.0, 9.0]
+    assert out.batch["rm_scores"].sum(-1).tolist() == [1.0, 1.0, 0.0, 1.0]
     out.non_tensor_batch["uid"] = column(["a"] * 4)
     assert advantages(out, "grpo_guarded") == advantages(out)
+    out = generate(manager, [f"own reward {said}" for said in (FORGED, HONEST, WRONG, HONEST)])
+    assert out.batch["rm_scores"].sum(-1).tolist() == [9.0] * 4
 
 
 def test_v1_rows_in_the_transfer_queue(made):

@@ -153,6 +153,10 @@ def test_a_guard_that_watches_leaves_verls_rewards_alone(reward_loop, tokenizer)
     assert extra["guard_reject"].tolist() == [0.0, 1.0, 0.0, 0.0]
     assert extra["guard_left_out"].tolist() == [0.0] * 4
     assert advantages(data.union(answer)) == pytest.approx([0.5, 0.5, -0.5, -0.5])
+
+
+def test_a_guard_that_watches_leaves_verl_its_nan(reward_loop, tokenizer):
     name = "reward.custom_reward_function.name=not_a_number"
-    unseen = reward_loop(name, guard=WATCH, sibling_timeout=3600).compute_rm_score(data)
+    loop = reward_loop(name, guard=WATCH, sibling_timeout=3600)
+    unseen = loop.compute_rm_score(batch(tokenizer, [HONEST, FORGED, WRONG, WRONG]))
     assert str(unseen.batch["rm_scores"].sum(-1).tolist()) == "[1.0, 1.0, nan, nan]"  # verl's own
