@@ -21,7 +21,7 @@ from grpo_guard.verdict import Finding, Verdict
 logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
 SHOWN: Final = 240
-"""Characters of a text, a prompt or a message that a line holds."""
+"""The most characters that a line has from a text, a prompt or a message."""
 AROUND: Final = 80
 """Characters before a finding that an excerpt begins with."""
 MOST_FINDINGS: Final = 8
@@ -99,7 +99,7 @@ class VerdictLog:
 
 
 def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:
-    """What a log says of one completion that was not accepted."""
+    """The log's line about one completion that was not accepted."""
     findings = verdict.findings[:MOST_FINDINGS]
     prompt = completion.prompt
     return {

@@ -49,7 +49,7 @@ class VerdictTable:
             self.add_logged(line_of(completion, verdict))
 
     def add_logged(self, line: Mapping[str, Any]) -> None:
-        """Count a line of a `VerdictLog`, or of what ``verify`` writes.
+        """Count a line of a `VerdictLog`, or one that ``verify`` wrote.
 
         Raises:
             ValueError: it is neither; the message says what was expected.
