@@ -109,6 +109,16 @@ def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
     assert (out.batch["response_mask"].sum(-1) > 0).all()
 
 
+def test_in_bypass_mode_no_mask_is_emptied(made):
+    bypass = "algorithm.rollout_correction.bypass_mode=True"
+    manager = made("GuardedAgentLoopManagerV0", bypass, sibling_timeout=3600)
+    out = generate(manager, [HONEST, FORGED, WRONG, WRONG])
+    assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert (out.batch["response_mask"].sum(-1) > 0).all()
+    out.non_tensor_batch["uid"] = column(["a"] * 4)
+    assert advantages(out) == pytest.approx([2 / 3, 0.0, -1 / 3, -1 / 3])
+
+
 def test_a_guard_that_watches_leaves_every_mask_alone(made):
     watch = "policy: {on_reject: keep, on_abstain: skip}\nverifier: {type: arithmetic}\n"
     manager = made("GuardedAgentLoopManagerV0", guard=watch, sibling_timeout=3600)
