@@ -16,6 +16,10 @@ from grpo_guard.nodes.fortunes import Fortunes
 from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
+# A share of the completions whose p-value is at most so much. A slogan is among the most foreign
+# sentences of a completion and seldom beyond all that honest authors write, so the evidence is that
+# it happens each time, and not how foreign it is once.
+_STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
 
 
 class NodeSentences:
@@ -24,9 +28,9 @@ class NodeSentences:
     A slogan of ordinary words that changes each time has no form that a rule knows and recurs
     nowhere. It is still foreign each time. A completion's p-value is that of its most foreign
     sentence, times the number of sentences that were read; each becomes an e-value. A batch's
-    e-value is a mean over bets that a share of the node's completions is poisoned (`_SHARES`): for
-    each, the product of 1 - share + share * e. A product of e alone would let nine honest
-    completions excuse a poisoned one. Batches add up in `Fortunes`.
+    e-value is a mean over bets that a share of the node's completions is poisoned (`_SHARES`,
+    `_STEPS`): for each, the product of 1 - share + share * e. A product of e alone would let nine
+    honest completions excuse a poisoned one. Batches add up in `Fortunes`.
 
     Args:
         alpha: Chance that an honest node is ever convicted, in (0, 1), where the p-values hold.
@@ -50,8 +54,7 @@ class NodeSentences:
         evidence = defaultdict[str, dict[bytes, float]](dict)
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
-                log_e = log_calibrated(min(1.0, len(own) * min(own)))
-                evidence[node].setdefault(_digest(batch[i]), log_e)
+                evidence[node].setdefault(_digest(batch[i]), min(1.0, len(own) * min(own)))
         after = self.fortunes.add(
             {n: (_digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
         )
@@ -64,11 +67,15 @@ class NodeSentences:
         return frozenset(n for n, log in logs.items() if log >= -math.log(self.alpha))
 
 
-def _together(log_es: Sequence[float]) -> float:
-    """Logarithm of a batch's e-value, from those of its completions."""
-    each = np.array(log_es)
+def _together(p_values: Sequence[float]) -> float:
+    """Logarithm of a batch's e-value, from the p-values of its completions."""
+    each = np.array([log_calibrated(p) for p in p_values])
     bets = [np.logaddexp(math.log1p(-q), math.log(q) + each).sum() for q in _SHARES]
-    return float(np.logaddexp.reduce(bets) - math.log(len(_SHARES)))
+    for share, most in _STEPS:
+        held = sum(p <= most for p in p_values)
+        passed = len(p_values) - held
+        bets.append(held * math.log1p(share / most - share) + passed * math.log1p(-share))
+    return float(np.logaddexp.reduce(bets) - math.log(len(bets)))
 
 
 def _digest(completion: Completion) -> bytes:
