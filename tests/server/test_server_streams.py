@@ -343,7 +343,8 @@ def test_parts_are_bounded_in_characters_too():
     assert {len(part) for part in found[:-1]} == {PART_CHARACTERS // 9000 + 1}
 
 
-def test_a_client_with_all_its_streams_open_is_refused_before_its_body_is_read():
+def test_a_client_with_all_its_streams_open_is_refused_before_its_body_is_read(monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.desk.DISCARD_SECONDS", 0.05)
     body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
     small = json.dumps({"completions": rows("fine")}).encode()
     with listening(Long(), client_streams=3) as port:
@@ -362,7 +363,8 @@ def refusal(port, sent):
         return int(raw.recv(4096).split()[1])
 
 
-def test_streams_whose_bodies_are_on_their_way_count_as_the_clients_own():
+def test_streams_whose_bodies_are_on_their_way_count_as_the_clients_own(monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.desk.DISCARD_SECONDS", 0.05)
     small = json.dumps({"completions": rows("fine")}).encode()
     with listening(Long(), client_streams=3) as port:
         coming = [connect(port, head(len(small), STREAM), small[:-1]) for _ in range(3)]
