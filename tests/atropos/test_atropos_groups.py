@@ -193,7 +193,8 @@ def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
     assert made["scores"] == [1.0, 0.0, 0.5]
 
 
-def test_turns_are_judged_apart_and_the_worst_counts():
+def test_all_turns_of_a_node_are_read_together_and_those_of_ones_own_engine_apart():
+    """A node chooses the mask as well, and could divide a line by it."""
     verifier = Words()
     ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", its end
     given = {
@@ -205,14 +206,20 @@ def test_turns_are_judged_apart_and_the_worst_counts():
     }
     made = settled(given, Guard(verifier))
     assert left_out(made, 0)
-    first, second, third = verifier.shown
-    assert (first.text, second.text) == ("one", "Hail")
-    assert second.prompt == "3+4? one tool go"
-    assert second.prompt_ids == (2, 3, 8, 9)
-    assert second.completion_ids == (6, 1)
-    assert second.sampler_logprobs == (-0.25, -0.1)
-    assert [c.node for c in verifier.shown] == ["mallory", "mallory", "alice"]
-    assert third.finish_reason == "length"
+    whole, other = verifier.shown
+    assert whole.text == "onetool goHail"
+    assert (whole.prompt, whole.prompt_ids) == ("3+4?", (2,))
+    assert whole.completion_ids == (3, 8, 9, 6, 1)
+    assert whole.given.tokens == ((1, 3),)
+    assert whole.context == whole.given
+    assert whole.told is None
+    assert whole.sampler_logprobs == (-0.5, 1.0, 1.0, -0.25, -0.1)
+    assert [c.node for c in verifier.shown] == ["mallory", "alice"]
+    assert other.finish_reason == "length"
+    verifier = Words()
+    settled(given | {"overrides": [{}, {}]}, Guard(verifier))
+    assert [c.text for c in verifier.shown] == ["one", "Hail", "two"]
+    assert verifier.shown[1].prompt == "3+4? one tool go"
 
 
 def test_truncated_rollouts_leave_the_baseline():
