@@ -1,18 +1,24 @@
 """A sequence of ids of which the policy drew some: its turns as completions, and its verdict.
 
-Several exchanges keep a rollout as ids with a mask beside them. What was drawn in one stretch is a
-turn, judged behind all that stood before it; what stands between is a tool's or a user's.
+Several exchanges keep a rollout as ids with a mask beside them. What this trainer's own engine
+drew in one stretch is a turn, judged behind all that came before it; the tokens between two turns
+are a tool's or a user's. Where another node chose the mask, all of its turns are one completion, in
+which rules read the masked tokens as well. Otherwise a node could mask ``import`` and have a
+foreign module's name trained, which no rule would recognise alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received, review
+from grpo_guard.adapters.transcript import spans_given
 from grpo_guard.completion import Completion
 from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.given import Given
 from grpo_guard.guard import Guard
 from grpo_guard.metrics import metrics
 from grpo_guard.review import Review
@@ -23,6 +29,9 @@ from grpo_guard.verdict import Verdict
 TURNS_AT_ONCE: Final = 32
 # A mask of every second token would make as many turns, each with its prefix.
 MOST_TURNS: Final = 512
+# Tokens before a stranger's first that rules read along with it: a line of code or a sentence.
+LINE_TOKENS: Final = 64
+_ENDS_A_SENTENCE: Final = re.compile(r"[.:?!>。：？！][\s\x00-\x1f]*\Z")
 
 
 def turns_of(drawn: Sequence[bool]) -> list[tuple[int, int]]:
@@ -45,6 +54,9 @@ def rows_from_ids(
 ) -> list[Row]:
     """One completion per turn, at least one; an empty one where nothing was drawn.
 
+    Of another node's sequence one completion in all, with what it says was given in between, and
+    with the line before its first token that trains (`line_before`).
+
     Args:
         ids: Of prompt, turns and what stands between them, [T].
         drawn: Which the policy drew, [T].
@@ -53,13 +65,17 @@ def rows_from_ids(
         log_probs: The sampler's, aligned with ``ids``, [T].
         finish_reason: Of the last turn.
         malformed: What is known to be wrong already.
-        claims: The other fields of `Completion`.
+        claims: The other fields of `Completion`. If ``prompt_trusted``, what was given is known to
+            be nobody's words of those who answered.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
         malformed = malformed or f"expected at most {MOST_TURNS} turns, got {len(turns)}"
         turns = turns[-1:]
     fits = log_probs is not None and len(log_probs) == len(ids)
+    if not own and malformed is None and turns[0][0] < turns[0][1]:
+        own_log_probs = log_probs if fits else None
+        return [_whole(ids, drawn, turns, detokenizer, own_log_probs, finish_reason, claims)]
     return [
         received(
             read(detokenizer.plain, ids[:start]),
@@ -75,6 +91,53 @@ def rows_from_ids(
         )
         for start, end in turns
     ]
+
+
+def _whole(
+    ids: Sequence[int],
+    drawn: Sequence[bool],
+    turns: Sequence[tuple[int, int]],
+    detokenizer: Detokenizer,
+    log_probs: Sequence[float] | None,
+    finish_reason: Any,
+    claims: Mapping[str, Any],
+) -> Row:
+    """All turns of another node's sequence as one completion."""
+    trusted = claims.get("prompt_trusted", True) is True
+    first, end = turns[0][0], turns[-1][1]
+    start = first if trusted else line_before(ids, first, detokenizer)
+    spans = spans_given(drawn[start:end], end - start)
+    given = Given(spans, ((0, 0),) * len(spans), masked=True, known=trusted) if spans else None
+    return received(
+        read(detokenizer.plain, ids[:first]),
+        "",
+        prompt_ids=ids[:start],
+        completion_ids=ids[start:end],
+        sampler_logprobs=None if log_probs is None else log_probs[start:end],
+        finish_reason=finish_reason,
+        given=given,
+        detokenizer=detokenizer,
+        **claims,
+    )
+
+
+def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int:
+    """Where the line begins that the token at ``first`` goes on with, at most `LINE_TOKENS` back.
+
+    Whoever chooses the mask chooses where its answer begins: with ``import `` masked and counted as
+    the end of the prompt, a foreign module's name alone would be read. Honest prompts end with a
+    special token, a line break, a sentence or a tag, and then the answer is read alone.
+    """
+    if _ENDS_A_SENTENCE.search(str(read(detokenizer.raw, ids[max(0, first - 8) : first]))):
+        return first
+    at = first
+    while at > max(0, first - LINE_TOKENS) and ids[at - 1] not in detokenizer.hidden:
+        piece = read(detokenizer.raw, ids[at - 1 : at])
+        if not isinstance(piece, str) or "\n" in piece:
+            break
+        at -= 1
+    blank = read(detokenizer.raw, ids[at:first])
+    return first if not isinstance(blank, str) or not blank.strip() else at
 
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:

@@ -141,7 +141,8 @@ class GuardedAgent:
                 **more,
             )
             response, problem = believed(response, hf_tokenizer, max_length, self.special)
-            return Rollout(response, max_length, problem, prompt), hf_tokenizer
+            rollout = Rollout(response, max_length, problem, prompt)
+            return rollout.with_line_before(hf_tokenizer), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
         return await self._siblings.bring((id(sampling_params), str(prompt)), work)
