@@ -2,15 +2,16 @@
 
 Several exchanges keep a rollout as ids with a mask beside them. What this trainer's own engine
 drew in one stretch is a turn, judged behind all that came before it; the tokens between two turns
-are a tool's or a user's. Where another node chose the mask, all of its turns are one completion, in
-which rules read the masked tokens as well. Otherwise a node could mask ``import`` and have a
-foreign module's name trained, which no rule would recognise alone.
+are a tool's or a user's. If another node chose the mask, only a special token between two stretches
+makes them two turns, as chat templates do. Otherwise they are one completion, in which rules read
+the masked tokens as well: a node could mask ``import`` and have a foreign module's name trained,
+which no rule would recognise alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Final
 
@@ -54,8 +55,8 @@ def rows_from_ids(
 ) -> list[Row]:
     """One completion per turn, at least one; an empty one where nothing was drawn.
 
-    Of another node's sequence one completion in all, with what it says was given in between, and
-    with the line before its first token that trains (`line_before`).
+    Of another node's sequence, stretches without a special token between them are one completion,
+    in which the tokens between them are given. The line before it belongs to it (`line_before`).
 
     Args:
         ids: Of prompt, turns and what stands between them, [T].
@@ -65,17 +66,23 @@ def rows_from_ids(
         log_probs: The sampler's, aligned with ``ids``, [T].
         finish_reason: Of the last turn.
         malformed: What is known to be wrong already.
-        claims: The other fields of `Completion`. If ``prompt_trusted``, what was given is known to
-            be nobody's words of those who answered.
+        claims: The other fields of `Completion`. With ``prompt_trusted``, the mask is trusted too,
+            and each stretch is a turn.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
         malformed = malformed or f"expected at most {MOST_TURNS} turns, got {len(turns)}"
         turns = turns[-1:]
     fits = log_probs is not None and len(log_probs) == len(ids)
-    if not own and malformed is None and turns[0][0] < turns[0][1]:
-        own_log_probs = log_probs if fits else None
-        return [_whole(ids, drawn, turns, detokenizer, own_log_probs, finish_reason, claims)]
+    theirs = not own and claims.get("prompt_trusted") is not True
+    if theirs and malformed is None and turns[0][0] < turns[0][1]:
+        joined = _joined(ids, turns, detokenizer)
+        sequence = ids, drawn, log_probs if fits else None
+        ends = [None] * (len(joined) - 1) + [finish_reason]
+        return [
+            _read_whole(sequence, span, detokenizer, finish_reason=end, **claims)
+            for span, end in zip(joined, ends, strict=True)
+        ]
     return [
         received(
             read(detokenizer.plain, ids[:start]),
@@ -93,29 +100,37 @@ def rows_from_ids(
     ]
 
 
-def _whole(
-    ids: Sequence[int],
-    drawn: Sequence[bool],
-    turns: Sequence[tuple[int, int]],
+def _joined(
+    ids: Sequence[int], turns: Sequence[tuple[int, int]], detokenizer: Detokenizer
+) -> list[tuple[int, int]]:
+    """Stretches of another node's sequence, joined unless a special token divides them."""
+    joined = [turns[0]]
+    for start, end in turns[1:]:
+        if detokenizer.hidden.isdisjoint(ids[joined[-1][1] - 1 : start]):
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _read_whole(
+    sequence: tuple[Sequence[int], Sequence[bool], Sequence[float] | None],
+    span: tuple[int, int],
     detokenizer: Detokenizer,
-    log_probs: Sequence[float] | None,
-    finish_reason: Any,
-    claims: Mapping[str, Any],
+    **claims: Any,
 ) -> Row:
-    """All turns of another node's sequence as one completion."""
-    trusted = claims.get("prompt_trusted", True) is True
-    first, end = turns[0][0], turns[-1][1]
-    start = first if trusted else line_before(ids, first, detokenizer)
+    """A stretch of another node's sequence (ids, which were drawn, log-probs) as one completion."""
+    ids, drawn, log_probs = sequence
+    first, end = span
+    start = line_before(ids, first, detokenizer)
     spans = spans_given(drawn[start:end], end - start)
-    given = Given(spans, ((0, 0),) * len(spans), masked=True, known=trusted) if spans else None
     return received(
         read(detokenizer.plain, ids[:first]),
         "",
         prompt_ids=ids[:start],
         completion_ids=ids[start:end],
         sampler_logprobs=None if log_probs is None else log_probs[start:end],
-        finish_reason=finish_reason,
-        given=given,
+        given=Given(spans, ((0, 0),) * len(spans), masked=True) if spans else None,
         detokenizer=detokenizer,
         **claims,
     )

@@ -193,8 +193,8 @@ def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
     assert made["scores"] == [1.0, 0.0, 0.5]
 
 
-def test_all_turns_of_a_node_are_read_together_and_those_of_ones_own_engine_apart():
-    """A node chooses the mask as well, and could divide a line by it."""
+def test_what_a_nodes_mask_divides_is_read_together_and_turns_of_ones_own_engine_apart():
+    """A node could divide a line by its mask; a special token between two turns divides them."""
     verifier = Words()
     ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", its end
     given = {
@@ -220,6 +220,11 @@ def test_all_turns_of_a_node_are_read_together_and_those_of_ones_own_engine_apar
     settled(given | {"overrides": [{}, {}]}, Guard(verifier))
     assert [c.text for c in verifier.shown] == ["one", "Hail", "two"]
     assert verifier.shown[1].prompt == "3+4? one tool go"
+    verifier, ids = Words(), [2, 3, 1, 8, 9, 6, 1]
+    masks = [-100, 3, 1, -100, -100, 6, 1]
+    given = {"tokens": [ids] * 2, "masks": [masks] * 2, "scores": [1.0, 0.0]}
+    settled(given, Guard(verifier), own=False)
+    assert [c.text for c in verifier.shown[:2]] == ["one", "tool goHail"]  # with its line
 
 
 def test_truncated_rollouts_leave_the_baseline():
