@@ -59,15 +59,15 @@ def rows_from_ids(
     in which the tokens between them are given. The line before it belongs to it (`line_before`).
 
     Args:
-        ids: Of prompt, turns and what stands between them, [T].
+        ids: Of prompt, turns and what comes between them, [T].
         drawn: Which the policy drew, [T].
         detokenizer: Of the policy. A turn whose text would not show all of its ids is malformed.
         own: The trainer's own engine drew it: its special tokens are left out of the text.
         log_probs: The sampler's, aligned with ``ids``, [T].
         finish_reason: Of the last turn.
         malformed: What is known to be wrong already.
-        claims: The other fields of `Completion`. With ``prompt_trusted``, the mask is trusted too,
-            and each stretch is a turn.
+        claims: The other fields of `Completion`. If ``prompt_trusted``, so is the mask, and each
+            stretch is a turn.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
