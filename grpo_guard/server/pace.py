@@ -1,9 +1,9 @@
 """When work on large requests may go on, so that small requests find the processor free.
 
 Threads share one interpreter, and bodies are read by the loop that answers everybody. So while
-small requests come, each piece of large work (reading a megabyte of a body, parsing a body, judging a
-batch) is followed by a rest in proportion to what it took. Turns go round the clients: one
-that asks forty times at once waits for its own requests, and not in front of those of others.
+small requests come, each piece of large work (reading a megabyte of a body, parsing a body, judging
+a batch) is followed by a rest in proportion to what it took. Turns go round the clients: one that
+asks forty times at once waits for its own requests, and not in front of those of others.
 """
 
 from __future__ import annotations
