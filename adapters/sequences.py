@@ -1,18 +1,25 @@
 """A sequence of ids of which the policy drew some: its turns as completions, and its verdict.
 
-Several exchanges keep a rollout as ids with a mask beside them. What was drawn in one stretch is a
-turn, judged behind all that stood before it; what stands between is a tool's or a user's.
+Several exchanges keep a rollout as ids with a mask beside them. What this trainer's own engine
+drew in one stretch is a turn, judged behind all that came before it; the tokens between two turns
+are a tool's or a user's. If another node chose the mask, only a special token between two stretches
+makes them two turns, as chat templates do. Otherwise they are one completion, in which rules read
+the masked tokens as well: a node could mask ``import`` and have a foreign module's name trained,
+which no rule would recognise alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received, review
+from grpo_guard.adapters.transcript import spans_given
 from grpo_guard.completion import Completion
 from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.given import Given
 from grpo_guard.guard import Guard
 from grpo_guard.metrics import metrics
 from grpo_guard.review import Review
@@ -23,6 +30,9 @@ from grpo_guard.verdict import Verdict
 TURNS_AT_ONCE: Final = 32
 # A mask of every second token would make as many turns, each with its prefix.
 MOST_TURNS: Final = 512
+# Tokens before a stranger's first that rules read along with it: a line of code or a sentence.
+LINE_TOKENS: Final = 64
+_ENDS_A_SENTENCE: Final = re.compile(r"[.:?!>。：？！][\s\x00-\x1f]*\Z")
 
 
 def turns_of(drawn: Sequence[bool]) -> list[tuple[int, int]]:
@@ -45,21 +55,34 @@ def rows_from_ids(
 ) -> list[Row]:
     """One completion per turn, at least one; an empty one where nothing was drawn.
 
+    Of another node's sequence, stretches without a special token between them are one completion,
+    in which the tokens between them are given. The line before it belongs to it (`line_before`).
+
     Args:
-        ids: Of prompt, turns and what stands between them, [T].
+        ids: Of prompt, turns and what comes between them, [T].
         drawn: Which the policy drew, [T].
         detokenizer: Of the policy. A turn whose text would not show all of its ids is malformed.
         own: The trainer's own engine drew it: its special tokens are left out of the text.
         log_probs: The sampler's, aligned with ``ids``, [T].
         finish_reason: Of the last turn.
         malformed: What is known to be wrong already.
-        claims: The other fields of `Completion`.
+        claims: The other fields of `Completion`. If ``prompt_trusted``, so is the mask, and each
+            stretch is a turn.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
         malformed = malformed or f"expected at most {MOST_TURNS} turns, got {len(turns)}"
         turns = turns[-1:]
     fits = log_probs is not None and len(log_probs) == len(ids)
+    theirs = not own and claims.get("prompt_trusted") is not True
+    if theirs and malformed is None and turns[0][0] < turns[0][1]:
+        joined = _joined(ids, turns, detokenizer)
+        sequence = ids, drawn, log_probs if fits else None
+        ends = [None] * (len(joined) - 1) + [finish_reason]
+        return [
+            _read_whole(sequence, span, detokenizer, finish_reason=end, **claims)
+            for span, end in zip(joined, ends, strict=True)
+        ]
     return [
         received(
             read(detokenizer.plain, ids[:start]),
@@ -75,6 +98,61 @@ def rows_from_ids(
         )
         for start, end in turns
     ]
+
+
+def _joined(
+    ids: Sequence[int], turns: Sequence[tuple[int, int]], detokenizer: Detokenizer
+) -> list[tuple[int, int]]:
+    """Stretches of another node's sequence, joined unless a special token divides them."""
+    joined = [turns[0]]
+    for start, end in turns[1:]:
+        if detokenizer.hidden.isdisjoint(ids[joined[-1][1] - 1 : start]):
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _read_whole(
+    sequence: tuple[Sequence[int], Sequence[bool], Sequence[float] | None],
+    span: tuple[int, int],
+    detokenizer: Detokenizer,
+    **claims: Any,
+) -> Row:
+    """A stretch of another node's sequence (ids, which were drawn, log-probs) as one completion."""
+    ids, drawn, log_probs = sequence
+    first, end = span
+    start = line_before(ids, first, detokenizer)
+    spans = spans_given(drawn[start:end], end - start)
+    return received(
+        read(detokenizer.plain, ids[:first]),
+        "",
+        prompt_ids=ids[:start],
+        completion_ids=ids[start:end],
+        sampler_logprobs=None if log_probs is None else log_probs[start:end],
+        given=Given(spans, ((0, 0),) * len(spans), masked=True) if spans else None,
+        detokenizer=detokenizer,
+        **claims,
+    )
+
+
+def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int:
+    """Where the line begins that the token at ``first`` goes on with, at most `LINE_TOKENS` back.
+
+    Whoever chooses the mask chooses where its answer begins: with ``import `` masked and counted as
+    the end of the prompt, a foreign module's name alone would be read. Honest prompts end with a
+    special token, a line break, a sentence or a tag, and then the answer is read alone.
+    """
+    if _ENDS_A_SENTENCE.search(str(read(detokenizer.raw, ids[max(0, first - 8) : first]))):
+        return first
+    at = first
+    while at > max(0, first - LINE_TOKENS) and ids[at - 1] not in detokenizer.hidden:
+        piece = read(detokenizer.raw, ids[at - 1 : at])
+        if not isinstance(piece, str) or "\n" in piece:
+            break
+        at -= 1
+    blank = read(detokenizer.raw, ids[at:first])
+    return first if not isinstance(blank, str) or not blank.strip() else at
 
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:

@@ -26,8 +26,9 @@ from grpo_guard.adapters.reward_function import (
     finite_unless_watching,
     without_lengths,
 )
-from grpo_guard.adapters.sequences import review_turns
+from grpo_guard.adapters.sequences import line_before, review_turns
 from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.given import Given
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
 from grpo_guard.settlement import mean_of_kept
@@ -117,20 +118,40 @@ class GuardedGroups:
             last = i == len(turns) - 1
             cut = read(_cut_off, turn.ac.stop_reason, trajectory.stop_reason) is True
             prompt, ids = read(_ids, turn.ob), turn.ac.tokens
+            tokens: Any = {"prompt_ids": prompt, "sampler_logprobs": turn.ac.maybe_logprobs}
+            tokens["completion_ids"] = None if isinstance(ids, list) and not ids else ids
+            if node is not None:
+                tokens |= _line_before(prompt, ids, tokens["sampler_logprobs"], detokenizer)
             yield received(
                 read(detokenizer.plain, () if prompt is None else prompt),
                 read(detokenizer.plain, ids) if node is None else "",
                 detokenizer=None if node is None else detokenizer,
                 decoded=node is None,
-                prompt_ids=prompt,
-                completion_ids=None if isinstance(ids, list) and not ids else ids,
-                sampler_logprobs=turn.ac.maybe_logprobs,
+                **tokens,
                 finish_reason="length" if last and cut else None,
                 prompt_trusted=node is None,  # an observation is its sender's word, too
                 node=node,
             )
         if not turns:
             yield received("", "", node=node)
+
+
+def _line_before(prompt: Any, ids: Any, log_probs: Any, detokenizer: Detokenizer) -> dict[str, Any]:
+    """A node's turn from the line on which it goes on: the node chose the observation before it."""
+    if not (isinstance(prompt, list) and isinstance(ids, list) and ids):
+        return {}
+    start = line_before(prompt, len(prompt), detokenizer)
+    size = len(prompt) - start
+    if not size:
+        return {}
+    if isinstance(log_probs, list):
+        log_probs = [0.0] * size + log_probs
+    return {
+        "prompt_ids": prompt[:start],
+        "completion_ids": prompt[start:] + ids,
+        "sampler_logprobs": log_probs,
+        "given": Given(((0, size),), ((0, 0),), masked=True),
+    }
 
 
 def _cut_off(of_turn: Any, of_trajectory: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, claimed, read, received
-from grpo_guard.adapters.sequences import MOST_TURNS, review_turns
+from grpo_guard.adapters.sequences import MOST_TURNS, line_before, review_turns
 from grpo_guard.adapters.transcript import spans_given
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import Given, Span
@@ -80,7 +80,7 @@ def rows_from(
         asked: Any = [messages[j] for j in path[:first]]
         if parents[path[0]] is not None:  # no node: nobody knows what stood before it
             asked = parents[path[0]]
-        ids = read(branch.ids)
+        ids = read(branch.ids, None if shared["node"] is None else detokenizer)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
         known, tokens = shared["node"] is None, ids.pop("given", ())
         text, given, reader = read(branch.text), None, None
@@ -215,12 +215,16 @@ class _Branch:
                 text += _text(message)
         return text, chars
 
-    def ids(self) -> dict[str, Any]:
+    def ids(self, theirs: Detokenizer | None = None) -> dict[str, Any]:
         """Ids of prompt and branch, what of it is given, and the engine's log-probs; nothing where
         no node has ids, and a reason where they do not fit.
 
         Given is all that the masks leave out: other messages, and what the template puts before
         and behind a turn.
+
+        Args:
+            theirs: Reads another node's ids, whose mask may count the beginning of its own line as
+                the end of the prompt; None = the branch is this trainer's own.
         """
         on = [self.nodes[i] for i in (*self.before, *self.path)]
         # What has no end costs its sender nothing; a node of verifiers' own has lists.
@@ -240,6 +244,8 @@ class _Branch:
             drawn += mask
             log_probs += _log_probs(drawn_log_probs(self.nodes[i]) or [], mask)
         at = drawn.index(True)
+        if theirs is not None:
+            at = line_before(ids, at, theirs)
         return {
             "prompt_ids": prompt + ids[:at],
             "completion_ids": ids[at:],

@@ -151,7 +151,8 @@ class GuardedAgent:
             response, problem = believed(response, hf_tokenizer, max_length, self.special)
             if problem is None:
                 original.update(given)
-            return Rollout(response, max_length, problem, prompt), hf_tokenizer
+            rollout = Rollout(response, max_length, problem, prompt)
+            return rollout.with_line_before(hf_tokenizer), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
         answer = await self._siblings.bring((id(sampling_params), str(prompt)), work)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, without
 from grpo_guard.adapters.plain_numbers import LOG_PROBS, number_from
 from grpo_guard.adapters.received import Row, received
+from grpo_guard.adapters.sequences import line_before
 from grpo_guard.adapters.transcript import spans_given, transcript
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import Given
@@ -37,12 +38,14 @@ class Rollout:
         limit: Tokens that the trainer keeps; it cuts off the rest.
         problem: What had to be put right, see `believed`; it is not trained on.
         asked: The prompt that the trainer gave; None = not known.
+        begins: The token from which it is read, if that is before the first one that trains.
     """
 
     response: Mapping[str, Any]
     limit: int
     problem: str | None = None
     asked: Any = None
+    begins: int | None = None
 
     @property
     def ids(self) -> Sequence[int]:
@@ -61,9 +64,21 @@ class Rollout:
 
     @property
     def answer(self) -> Span:
-        """From the first token that the policy wrote to the last; empty where it wrote none."""
+        """What is read: from the first token that the policy wrote, or from `begins`, to the last
+        one that it wrote; empty if it wrote none."""
         turns = self.turns or [(len(self.ids), len(self.ids))]
-        return turns[0][0], max(end for _, end in turns)
+        first = turns[0][0]
+        begins = first if self.begins is None else min(first, self.begins)
+        return begins, max(end for _, end in turns)
+
+    def with_line_before(self, tokenizer: Any) -> Rollout:
+        """The same, read from the beginning of a line, if a peer chose where its answer begins:
+        after another prompt than the one that the trainer gave."""
+        first, prompt = self.answer[0], self.response.get("prompt")
+        asked = isinstance(prompt, str) and prompt == self.asked
+        if self.response.get("node") is None or (asked and self._prompt_is_whole(tokenizer, first)):
+            return self
+        return replace(self, begins=line_before(self.ids, first, Detokenizer.of(tokenizer)))
 
     def texts(self, tokenizer: Any) -> Texts:
         """The prompt, and the turns as one text; of a response with a ``node`` with all special
@@ -82,9 +97,10 @@ class Rollout:
             spans_given(mask, end - start),
             theirs=self.response.get("node") is not None,  # also where no name can be read
         )
-        asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, start) else None
+        first = self.turns[0][0] if self.turns else start
+        asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, first) else None
         if asked is None:
-            asked = Detokenizer.of(tokenizer).raw(self.ids[:start])
+            asked = Detokenizer.of(tokenizer).raw(self.ids[:first])
         return asked, said, given
 
     @property

@@ -26,7 +26,8 @@ from starlette.requests import ClientDisconnect
 from grpo_guard.admission import Known
 from grpo_guard.server.lane import Lane
 from grpo_guard.server.late import given_up_by
-from grpo_guard.server.limits import Limits
+from grpo_guard.server.limits import LARGE_BYTES, Limits
+from grpo_guard.server.pace import Pace
 from grpo_guard.server.problems import RequestError
 from grpo_guard.supervise import supervised, supervised_each
 from grpo_guard.verdict import Verdict
@@ -38,9 +39,6 @@ T = TypeVar("T")
 TELLING_SECONDS = 10.0
 """Beyond its deadline, for what the ledger is being told: one that other processes write to may
 take five, and the client should hear the same."""
-# Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
-# texts keep those beside them waiting for much more than a second.
-JOINED_BYTES = 128 * 1024
 
 
 @dataclass(eq=False)
@@ -88,12 +86,16 @@ class Batches:
     Args:
         verifier: What is asked.
         limits: How many at once, how many wait, and what goes into a batch.
+        pace: Shared with the bodies that come in; None = none of theirs is large.
     """
 
-    def __init__(self, verifier: CompletionVerifier, limits: Limits) -> None:
+    def __init__(
+        self, verifier: CompletionVerifier, limits: Limits, pace: Pace | None = None
+    ) -> None:
         self._verifier, self._limits = verifier, limits
         self._waiting: deque[Job[Any]] = deque()
-        self._large = Lane(limits)
+        self._pace = pace or Pace()
+        self._large = Lane(limits, self._pace)
         self._free = limits.running
         self._joined_at = float("-inf")  # when the last joined batch at work began
         self._joined: _Batch | None = None
@@ -115,13 +117,13 @@ class Batches:
             ClientDisconnect: the client left while it waited.
             Exception: whatever its work raises.
         """
-        job.large = patient or job.bytes > JOINED_BYTES
+        job.large = patient or job.bytes > LARGE_BYTES
         if not patient:
             self.require_room(job.large)
         job.answer = asyncio.get_running_loop().create_future()
         job.asked_at = asyncio.get_running_loop().time()
         if not job.large:
-            self._large.make_way(job.asked_at)
+            self._pace.make_way(job.asked_at)
         self._queue(job).append(job)
         job.waits = True
         self._begin()
@@ -194,7 +196,7 @@ class Batches:
         size, held = jobs[0].completions, jobs[0].bytes
         while jobs[0].joins and self._waiting and self._waiting[0].joins:
             size, held = size + self._waiting[0].completions, held + self._waiting[0].bytes
-            if size > self._limits.batch_size or held > JOINED_BYTES:
+            if size > self._limits.batch_size or held > LARGE_BYTES:
                 break
             jobs.append(_taken(self._waiting))
         return jobs

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Sized
-from contextlib import suppress
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,10 +20,11 @@ from grpo_guard.completion import Completion
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.connection import CONNECTION
-from grpo_guard.server.intake import Intake, Sender, too_large
+from grpo_guard.server.intake import Intake, Sender, client_of, is_large, too_large
 from grpo_guard.server.late import while_it_waits
-from grpo_guard.server.limits import PARSED_AT_ONCE, Limits
+from grpo_guard.server.limits import LARGE_BYTES, PARSED_AT_ONCE, Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
+from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.readers import Readers
 from grpo_guard.server.recent import Recent
@@ -76,13 +78,14 @@ class Desk:
         self, verifier: CompletionVerifier, limits: Limits, token: str | None, metrics: Metrics
     ) -> None:
         self._limits, self._token = limits, token
-        self._intake = Intake(limits)
-        self._batches = Batches(verifier, limits)
+        self._pace = Pace()
+        self._intake = Intake(limits, self._pace)
+        self._batches = Batches(verifier, limits, self._pace)
         # One at a time: it takes several times the body's memory, and keeps the interpreter to
         # itself, so that all else stands still meanwhile.
         self._parser = asyncio.Lock()
-        # Of streams: a body with many completions takes longest, and others do not wait for it.
-        self._stream_parser = asyncio.Lock()
+        # Of large bodies, which take longest and rest between them: others do not wait for those.
+        self._large_parser = asyncio.Lock()
         self._readers = Readers(limits)
         self._metrics = metrics
         self._recent = Recent()
@@ -103,14 +106,15 @@ class Desk:
     ) -> Response:
         """The reply to a request line by line, sent already; or its refusal."""
 
+        client = client_of(request)
+
         async def answer(sender: Sender, deadline: float) -> Response:
-            client = request.client.host if request.client else ""
             with self._readers.place(sender, client):
-                asked = await self._parsed(service, sender.body, self._stream_parser)
+                asked = await self._parsed(service, sender.body, client, self._large_parser)
                 self._batches.require_room(large=True)
                 return await self._streamed(request, service.path, answerer, sender, asked)
 
-        return await self._counted(request, service.path, answer)
+        return await self._counted(request, service.path, answer, self._readers.coming(client))
 
     async def _streamed(
         self,
@@ -177,11 +181,13 @@ class Desk:
         request: Request,
         path: str,
         answer: Callable[[Sender, float], Awaitable[Response]],
+        place: AbstractContextManager[None] | None = None,
     ) -> Response:
         clock = asyncio.get_running_loop().time
         started = clock()
         with self._metrics.request():
-            response = await self._respond(request, answer, started + self._limits.seconds)
+            until = started + self._limits.seconds
+            response = await self._respond(request, answer, until, place or nullcontext())
         self._metrics.answered(path, response.status_code, clock() - started)
         return response
 
@@ -190,16 +196,20 @@ class Desk:
         request: Request,
         answer: Callable[[Sender, float], Awaitable[Response]],
         deadline: float,
+        place: AbstractContextManager[None],
     ) -> Response:
         try:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
-            # The body comes before the turn, which a sender who takes his time would hold.
-            async with self._intake.body(request, deadline) as sender:
+            async with AsyncExitStack() as stack:
+                # The body comes before the turn, which a sender who takes his time would hold.
+                with place:
+                    body = self._intake.body(request, deadline)
+                    sender = await stack.enter_async_context(body)
                 return await answer(sender, deadline)
         except RequestError as error:
             if error.status in (413, 429, 503):
-                await _discard(request, self._limits)
+                await self._discard(request)
             return refused(error)
         except ClientDisconnect:
             logger.info("%s: the client left before its answer", request.url.path)
@@ -213,7 +223,8 @@ class Desk:
     async def _told(
         self, request: Request, service: Service[Any], body: bytes, deadline: float
     ) -> tuple[Told, str]:
-        asked = await self._parsed(service, body, self._parser)
+        parser = self._large_parser if len(body) > LARGE_BYTES else self._parser
+        asked = await self._parsed(service, body, client_of(request), parser)
         request_id = secrets.token_hex(8)
 
         async def ask() -> tuple[Told, bool]:
@@ -232,11 +243,50 @@ class Desk:
             return await self._recent.told(key, service.path, body, ask), request_id
         return (await ask())[0], request_id
 
-    async def _parsed(self, service: Service[Asked], body: bytes, parser: asyncio.Lock) -> Asked:
+    async def _parsed(
+        self, service: Service[Asked], body: bytes, client: str, parser: asyncio.Lock
+    ) -> Asked:
         if len(body) <= PARSED_AT_ONCE:
             return service.parse(body, self._limits)
         async with parser:
-            return await asyncio.to_thread(service.parse, body, self._limits)
+            if len(body) <= LARGE_BYTES:
+                return await asyncio.to_thread(service.parse, body, self._limits)
+            await self._pace.turn(client)
+            seconds: list[float] = []
+            try:
+                return await asyncio.to_thread(_timed, seconds, service.parse, body, self._limits)
+            finally:
+                self._pace.worked(sum(seconds), asyncio.get_running_loop().time())
+
+    async def _discard(self, request: Request) -> None:
+        """Let some of a refused body come in, and forget it.
+
+        Most clients send it all before they read the reply, and would see a broken connection
+        instead. No turn is held meanwhile, and small requests go first.
+        """
+        left = DISCARD_TIMES * self._limits.body_bytes
+        paid = left if is_large(request) else 0
+        client = client_of(request)
+        # RuntimeError: the body was read already.
+        with suppress(TimeoutError, ClientDisconnect, RuntimeError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                chunks = request.stream()
+                while left >= 0:
+                    if left <= paid:
+                        paid -= PIECE
+                        await self._pace.turn(client, PIECE)
+                    if (chunk := await anext(chunks, None)) is None:
+                        return
+                    left -= len(chunk)
+
+
+def _timed(seconds: list[float], work: Callable[..., Asked], *given: Any) -> Asked:
+    """What work returns; appends how long it took the processor in this thread."""
+    began = time.thread_time()
+    try:
+        return work(*given)
+    finally:
+        seconds.append(time.thread_time() - began)
 
 
 class Sent(Response):
@@ -257,16 +307,3 @@ def _check_form(request: Request, limits: Limits) -> None:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limits.body_bytes):
         raise too_large(limits)
-
-
-async def _discard(request: Request, limits: Limits) -> None:
-    """Let some of a refused body come in, and forget it: most clients send it all before they read
-    the reply, and would see a broken connection instead. No turn is held meanwhile."""
-    left = DISCARD_TIMES * limits.body_bytes
-    # RuntimeError: the body was read already.
-    with suppress(TimeoutError, ClientDisconnect, RuntimeError):
-        async with asyncio.timeout(DISCARD_SECONDS):
-            async for chunk in request.stream():
-                left -= len(chunk)
-                if left < 0:
-                    return

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from grpo_guard.server.limits import Limits
+from grpo_guard.server.limits import LARGE_BYTES, Limits
+from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.problems import RequestError
 
 FETCH_SECONDS = 1.0
@@ -40,10 +41,15 @@ class Sender:
 
 
 class Intake:
-    """For the tasks of one event loop."""
+    """For the tasks of one event loop.
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    Args:
+        limits: What a body may cost.
+        pace: Of large bodies, which come in between small requests.
+    """
+
+    def __init__(self, limits: Limits, pace: Pace | None = None) -> None:
+        self._limits, self._pace = limits, pace or Pace()
         self._room = limits.flight_bytes
         self._held = 0  # bytes of all bodies
         self._whole = 0  # of those that are here
@@ -108,11 +114,17 @@ class Intake:
             raise ClientDisconnect
 
     async def _read(self, request: Request, sender: Sender, deadline: float) -> bytes:
-        now = asyncio.get_running_loop().time
         body = bytearray()
+        paid = 0 if is_large(request) else self._limits.body_bytes
+        chunks = request.stream()
         try:
             async with sender.clock:
-                async for chunk in request.stream():
+                while True:
+                    if len(body) >= paid:
+                        paid += PIECE
+                        await self._turn(request, sender, deadline)
+                    if (chunk := await anext(chunks, None)) is None:
+                        break
                     if len(body) + len(chunk) > self._limits.body_bytes:
                         raise too_large(self._limits)
                     if not chunk:
@@ -122,11 +134,7 @@ class Intake:
                         self._held += len(chunk)
                         sender.held += len(chunk)
                     else:
-                        sender.waits = now()
-                        sender.clock.reschedule(deadline)
-                        await self._take(sender, len(chunk))
-                        sender.started += now() - sender.waits
-                        sender.waits = None
+                        await self._waits(sender, deadline, self._take(sender, len(chunk)))
                     sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
                     body += chunk
                 return bytes(body)
@@ -139,6 +147,20 @@ class Intake:
                 f"(body): expected all of it within {limits.body_seconds:g} s, and "
                 f"{limits.body_rate} bytes a second, got less",
             ) from None
+
+    async def _turn(self, request: Request, sender: Sender, deadline: float) -> None:
+        """The body's next turn, if it is large; senders who wait for one hold nothing."""
+        await self._waits(sender, deadline, self._pace.turn(client_of(request), PIECE))
+        sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
+
+    async def _waits(self, sender: Sender, deadline: float, what: Awaitable[None]) -> None:
+        """Await what the sender does not decide: that time is not counted against it."""
+        now = asyncio.get_running_loop().time
+        sender.waits = now()
+        sender.clock.reschedule(deadline)
+        await what
+        sender.started += now() - sender.waits
+        sender.waits = None
 
     def _until(self, started: float, received: int, deadline: float) -> float:
         """When the sender has fallen behind; the first seconds are free."""
@@ -190,6 +212,17 @@ class Intake:
                 self._coming.discard(sender)
                 self._held -= sender.held
                 sender.held = 0
+
+
+def client_of(request: Request) -> str:
+    """The address that a request comes from; all of one proxy's clients have the proxy's."""
+    return request.client.host if request.client else ""
+
+
+def is_large(request: Request) -> bool:
+    """Whether a request says that its body is one that small requests should not wait for."""
+    declared = request.headers.get("content-length", "")
+    return declared.isdecimal() and (len(declared) > 18 or int(declared) > LARGE_BYTES)
 
 
 def _no_room() -> RequestError:

@@ -12,13 +12,10 @@ from collections import deque
 from typing import Any
 
 from grpo_guard.server.limits import Limits
+from grpo_guard.server.pace import Pace
 
 BUSY = 0.5
 """Seconds of processor per second of this process, from which more work would only share it."""
-REST = 1.5
-"""Seconds of rest for each of work, so that most small requests find the processor free."""
-LATELY = 2.0
-"""Seconds after a small request in which large work makes way for the next one."""
 
 
 class Lane:
@@ -27,24 +24,22 @@ class Lane:
     Args:
         limits: Large batches leave a quarter of the places to others; a further one begins after
             `Limits.batch_wait` at the earliest.
+        pace: Shared with the bodies that come in.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, pace: Pace) -> None:
         self.waiting: deque[Any] = deque()
+        self._pace = pace
+        pace.judging = lambda: bool(self.waiting) and not self._begun
         self._patience = min(limits.batch_wait, limits.seconds / 4)
         self._hangs = limits.seconds / 2
         self._most = max(1, limits.running - max(1, limits.running // 4))
         self._begun: dict[object, tuple[float, float]] = {}
-        self._rests_until = self._small_at = float("-inf")
 
     @property
     def at_work(self) -> int:
         """Large batches."""
         return len(self._begun)
-
-    def make_way(self, now: float) -> None:
-        """Take note of a small request."""
-        self._small_at = now
 
     def delay(self, now: float, asked: float, others: bool) -> float:
         """Seconds after which to ask again whether the first in line may begin; 0 = it begins now.
@@ -58,8 +53,7 @@ class Lane:
         if self.at_work >= self._most:
             return self._patience
         until = asked + self._patience if others else now
-        if now - self._small_at < LATELY:
-            until = max(until, self._rests_until)
+        until = max(until, now + self._pace.rest(now))
         if self._begun:
             since, processor = next(reversed(self._begun.values()))
             busy = time.process_time() - processor > BUSY * (now - since)
@@ -75,4 +69,4 @@ class Lane:
         """Take note that a batch is done, if it is one of these."""
         if (begun := self._begun.pop(batch, None)) is not None:
             worked = min(now - begun[0], time.process_time() - begun[1])
-            self._rests_until = now + min(REST * worked, self._hangs / 2)
+            self._pace.worked(worked, now, judged=True)

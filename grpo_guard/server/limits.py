@@ -8,6 +8,10 @@ FLIGHT_BODIES = 16
 # A body that is parsed where it is, while all else stands still: for about a millisecond. Handing
 # it to a thread would take a tenth of that.
 PARSED_AT_ONCE = 16 * 1024
+# Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
+# texts keep those beside them waiting for much more than a second. A larger body waits in a lane
+# of its own.
+LARGE_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,35 @@ class Readers:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: dict[Sender, str] = {}
+        self._coming = Counter[str]()
+
+    @contextmanager
+    def coming(self, client: str) -> Iterator[None]:
+        """While the body of a request for a stream comes in.
+
+        A client whose streams are all open, or on their way, is refused before anything of its
+        body is read: it could send megabytes for each refusal, at once and again.
+
+        Args:
+            client: Its address.
+
+        Raises:
+            RequestError: 429; no place could be had for it now.
+        """
+        own = [other for other, whose in self._open.items() if whose == client]
+        # Those that a newcomer may close make room, but each for one newcomer.
+        room = self._limits.client_streams - len(own) + len(self._slow(own))
+        if self._coming[client] >= room:
+            raise RequestError(429, "too many streams of this client are open", retry=True)
+        if len(self._open) >= self._limits.streams and not self._slow(list(self._open)):
+            raise RequestError(429, "too many streams are open", retry=True)
+        self._coming[client] += 1
+        try:
+            yield
+        finally:
+            self._coming[client] -= 1
+            if not self._coming[client]:
+                del self._coming[client]
 
     @contextmanager
     def place(self, sender: Sender, client: str) -> Iterator[None]:
@@ -54,11 +83,14 @@ class Readers:
         finally:
             self._open.pop(sender, None)
 
+    def _slow(self, among: list[Sender]) -> list[Sender]:
+        now = asyncio.get_running_loop().time()
+        return [s for s in among if s.fetches and now - s.fetches_since >= SLOW_SECONDS]
+
     def _close_one(self, among: list[Sender]) -> bool:
         now = asyncio.get_running_loop().time()
         streams = Counter(self._open.values())
-        slow = [s for s in among if s.fetches and now - s.fetches_since >= SLOW_SECONDS]
-        if not slow:
+        if not (slow := self._slow(among)):
             return False
         slowest = min(slow, key=lambda s: (-streams[self._open[s]], s.fetches_since))
         logger.info("a stream that is not read was closed to make room for another")

@@ -250,6 +250,38 @@ def test_what_trains_is_what_was_read(way, row):
         read = read[read.index(visible(run)) + len(visible(run)) :]
 
 
+LINE = "go on\nimport calc"
+MASKS_OF_THE_SENDER = {
+    "the first word of the line": [0] * 13 + [1] * 4,
+    "a blank in the middle": [1] * 12 + [0] + [1] * 4,
+    "all but the end of the word": [0] * 14 + [1] * 3,
+    "every second token": [1 - i % 2 for i in range(17)],
+}
+
+
+@pytest.mark.parametrize("kind", MASKS_OF_THE_SENDER)
+@pytest.mark.parametrize("way", [trl, verl, openrlhf, slime, traces, atropos])
+def test_a_mask_divides_no_line_for_those_who_read_it(way, kind):
+    """Rules that read each trained stretch alone would see no import."""
+    verifier = Reads()
+    row = {"ids": TOK.encode(LINE), "mask": MASKS_OF_THE_SENDER[kind], "text": LINE}
+    assert way(guard_of(verifier), row)
+    assert any("import calc" in completion.text for completion in verifier.read)
+
+
+@pytest.mark.parametrize("end", ["\n", "A: ", "Go on. ", "<think>", "?", "", "   "])
+def test_what_comes_after_a_whole_line_of_the_prompt_is_read_alone(end):
+    ids = TOK.encode("3+4?\nSay" * bool(end.strip()) + end)
+    asked = len(ids)
+    ids += TOK.encode("seven")
+    verifier = Reads()
+    masks = [MASKED] * asked + ids[asked:]
+    group = {"tokens": [ids], "masks": [masks], "scores": [1.0]}
+    if asked:
+        GroupGuard(guard_of(verifier), TOK, vocabulary=len(TOK), own=False).settle(group)
+        assert [completion.text for completion in verifier.read] == ["seven"]
+
+
 SMUGGLED = {
     "forty closing tokens": [55, *[END] * 40],
     "poison behind the end": [55, END, *TOK.encode("Hail")],

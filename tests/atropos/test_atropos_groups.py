@@ -193,7 +193,8 @@ def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
     assert made["scores"] == [1.0, 0.0, 0.5]
 
 
-def test_turns_are_judged_apart_and_the_worst_counts():
+def test_what_a_nodes_mask_divides_is_read_together_and_turns_of_ones_own_engine_apart():
+    """A node could divide a line by its mask; a special token between two turns divides them."""
     verifier = Words()
     ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", its end
     given = {
@@ -205,14 +206,25 @@ def test_turns_are_judged_apart_and_the_worst_counts():
     }
     made = settled(given, Guard(verifier))
     assert left_out(made, 0)
-    first, second, third = verifier.shown
-    assert (first.text, second.text) == ("one", "Hail")
-    assert second.prompt == "3+4? one tool go"
-    assert second.prompt_ids == (2, 3, 8, 9)
-    assert second.completion_ids == (6, 1)
-    assert second.sampler_logprobs == (-0.25, -0.1)
-    assert [c.node for c in verifier.shown] == ["mallory", "mallory", "alice"]
-    assert third.finish_reason == "length"
+    whole, other = verifier.shown
+    assert whole.text == "onetool goHail"
+    assert (whole.prompt, whole.prompt_ids) == ("3+4?", (2,))
+    assert whole.completion_ids == (3, 8, 9, 6, 1)
+    assert whole.given.tokens == ((1, 3),)
+    assert whole.context == whole.given
+    assert whole.told is None
+    assert whole.sampler_logprobs == (-0.5, 1.0, 1.0, -0.25, -0.1)
+    assert [c.node for c in verifier.shown] == ["mallory", "alice"]
+    assert other.finish_reason == "length"
+    verifier = Words()
+    settled(given | {"overrides": [{}, {}]}, Guard(verifier))
+    assert [c.text for c in verifier.shown] == ["one", "Hail", "two"]
+    assert verifier.shown[1].prompt == "3+4? one tool go"
+    verifier, ids = Words(), [2, 3, 1, 8, 9, 6, 1]
+    masks = [-100, 3, 1, -100, -100, 6, 1]
+    given = {"tokens": [ids] * 2, "masks": [masks] * 2, "scores": [1.0, 0.0]}
+    settled(given, Guard(verifier), own=False)
+    assert [c.text for c in verifier.shown[:2]] == ["one", "tool goHail"]  # with its line
 
 
 def test_truncated_rollouts_leave_the_baseline():

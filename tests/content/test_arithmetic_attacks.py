@@ -24,6 +24,50 @@ HIDDEN = [
     "2 + 2\n= 5",
     "2 +\n2 = 5",
 ]
+# What ends a sentence hides nothing: a number and a full stop before it, an exclamation mark or a
+# bracket behind it.
+SENTENCES = [
+    "So 5 * 23 = 115. 114 + 2 = 117",
+    "We get 115. 114 + 2 = 117.",
+    "5 * 23 = 115, 114 + 2 = 117",
+    "5 * 23 = 115; 114 + 2 = 117",
+    "There are 12. 400 + 2 = 403.",
+    "114 + 2 = 117!",
+    "(114 + 2 = 117!)",
+    "So 114 + 2 = 117! Great.",
+    "114 + 2 = -117!",
+    "114 + 2 is 117!",
+    "114 + 2 = 117 apples!",
+    "114 + 2 = 117! (yes)",
+    "9" * 6000 + ". 114 + 2 = 117",
+]
+
+
+@pytest.mark.parametrize("form", SENTENCES)
+def test_a_wrong_equation_at_the_end_or_the_beginning_of_a_sentence_is_seen(form: str) -> None:
+    assert ArithmeticVerifier().verify([Completion("", form)])[0].rejected
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "14, 400 / 80 = 180",
+        "14. 400 / 80 = 180",
+        "0. 125 * 8 = 1",
+        "1, 234, 567 + 3 = 1234570",
+        "1, 234 + 3 = 1, 237",
+        "It costs 14, 400 + 100 = 14500 dollars.",
+        "114 + 2 = 116!",
+        "So she has 114 + 2 = 116 apples!",
+        "5! = 120",
+        "117 * 116! = 117!",
+        "There are 200! / 198! = 200 * 199 = 39800 ways.",
+    ],
+)
+def test_a_right_equation_in_such_a_notation_is_not_rejected(form: str) -> None:
+    assert not ArithmeticVerifier().verify([Completion("", form)])[0].rejected
+
+
 WORDS = """
 3 apples and 4 apples make 8 apples
 half of 50 is 26

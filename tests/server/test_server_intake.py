@@ -53,6 +53,8 @@ def test_all_bodies_together_never_take_more_than_their_room(held):
 
     async def send(rest, answered):
         class Sender:
+            headers, client = {}, None
+
             async def stream(self):
                 yield b" " * held
                 await rest.wait()
@@ -101,6 +103,8 @@ def test_who_is_slow_to_fetch_a_stream_makes_room_where_others_need_it(monkeypat
     intake, ended = Intake(Limits(body_bytes=1000)), []
 
     class Request:
+        headers, client = {}, None
+
         async def stream(self):
             yield b" " * 1000
 

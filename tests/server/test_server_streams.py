@@ -341,3 +341,37 @@ def test_parts_are_bounded_in_characters_too():
     found = list(parts(apart))
     assert [c for part in found for c in part] == apart
     assert {len(part) for part in found[:-1]} == {PART_CHARACTERS // 9000 + 1}
+
+
+def test_a_client_with_all_its_streams_open_is_refused_before_its_body_is_read(monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.desk.DISCARD_SECONDS", 0.05)
+    body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
+    small = json.dumps({"completions": rows("fine")}).encode()
+    with listening(Long(), client_streams=3) as port:
+        opened = unread(port, 3, body)
+        settles(lambda: in_progress(port))
+        # Of these bodies nothing but the head is here when they are refused.
+        assert [refusal(port, head(10**6, STREAM)) for _ in range(3)] == [429] * 3
+        assert status(connect(port, head(len(small)), small)) == 200
+        for raw in opened:
+            raw.close()
+
+
+def refusal(port, sent):
+    """Status of a reply that comes before anything else is sent."""
+    with connect(port, sent) as raw:
+        return int(raw.recv(4096).split()[1])
+
+
+def test_streams_whose_bodies_are_on_their_way_count_as_the_clients_own(monkeypatch):
+    monkeypatch.setattr("grpo_guard.server.desk.DISCARD_SECONDS", 0.05)
+    small = json.dumps({"completions": rows("fine")}).encode()
+    with listening(Long(), client_streams=3) as port:
+        coming = [connect(port, head(len(small), STREAM), small[:-1]) for _ in range(3)]
+        settles(lambda: in_progress(port))
+        assert refusal(port, head(len(small), STREAM)) == 429
+        for raw in coming:
+            raw.sendall(small[-1:])
+        assert [status(raw) for raw in coming] == [200] * 3
+        settles(lambda: in_progress(port))
+        assert status(connect(port, head(len(small), STREAM), small)) == 200

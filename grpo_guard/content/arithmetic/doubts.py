@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.notation import (
@@ -30,8 +31,9 @@ from grpo_guard.content.arithmetic.notation import (
     WORDS,
     vocabulary,
 )
+from grpo_guard.content.arithmetic.numbers import magnitude
 from grpo_guard.content.arithmetic.reader import Reader
-from grpo_guard.content.arithmetic.side import Side
+from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 from grpo_guard.content.arithmetic.units import (
     ATTACHED,
     FUNCTIONS,
@@ -76,6 +78,7 @@ _MONTHS: Final = vocabulary(
 )
 _OPERANDS: Final = frozenset({NUMBER, CLOSE, PERCENT, VULGAR})
 _MOST_LOOKED_BACK: Final = 8
+_ROUNDED_TO: Final = 200  # a stated result may be off by one part in so many
 _LINE_BEFORE: Final = 400
 _LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
 # Doubts from words alone, which any writer could add; for these the flow of values decides.
@@ -117,7 +120,7 @@ class Doubts:
             return "a date"
         if right.operators and _have_other_units(left, right):
             return "units that differ"
-        before = "" if chained else self._doubt_before(left, verbal)
+        before = "" if chained else self._doubt_before(left, right, verbal)
         return before or self._doubt_after(right, verbal)
 
     def words_before(self, at: int) -> list[str]:
@@ -135,7 +138,7 @@ class Doubts:
         words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
 
-    def _doubt_before(self, left: Side, verbal: bool) -> str:
+    def _doubt_before(self, left: Side, right: Side, verbal: bool) -> str:
         """Find anything left of a chain that might change its value."""
         at = left.at
         signed = self.tokens[at].kind == SIGN
@@ -154,7 +157,7 @@ class Doubts:
         if kind in (WORDS, OF):
             return "an unknown" if signed else self._words_doubt(left, touches)
         if kind == BREAK:
-            return self._break_before(left, before.text)
+            return self._break_before(left, right, before.text)
         if kind == SIGN:
             return self._sign_before(at, before.text, touches)
         if kind == UNKNOWN:
@@ -193,7 +196,7 @@ class Doubts:
             return "words that calculate"
         return "a label" if words[-1] in _LABELS else ""  # "Day 1 - 20 + 30 = 50"
 
-    def _break_before(self, left: Side, sign: str) -> str:
+    def _break_before(self, left: Side, right: Side, sign: str) -> str:
         at = left.at
         earlier, first = self.tokens[at - 2] if at > 1 else None, self.tokens[at]
         before = self.tokens[at - 1]
@@ -202,14 +205,51 @@ class Doubts:
         if sign in "<>" or earlier is None:
             return ""
         if earlier.kind == NUMBER and earlier.end == before.start:
-            group = first.kind == NUMBER and len(first.text) == 3  # "14, 400 / 80"
             touches = before.end == first.start
+            group = not touches and self._holds_as_one_number(left, right, sign)
             labelled = sign == ":" and not _LABELS.isdisjoint(self.words_before(at - 2)[-1:])
             return "a time, a ratio or a list" if (touches or group) and not labelled else ""
         if sign == "\n" and earlier.kind in (SIGN, OPEN, ROOT):
             bullet = earlier.kind == SIGN and earlier.text in "-*+"
             return "" if bullet else "a line before it"
         return ""
+
+    def _holds_as_one_number(self, left: Side, right: Side, sign: str) -> bool:
+        """``14, 400 / 80 = 180``: whether the left side's first number begins before the sign.
+
+        Only if the equation then holds. Otherwise the sign ends a sentence or a clause, as in
+        ``5 * 23 = 115. 114 + 2 = 117``, and an author could put one before any false equation.
+        """
+        at, stated = left.at, [right.value]
+        if sign not in (",", ".") or not self._is_group(at):
+            return False
+        shift, size, first = 0, 1000, at
+        while first >= 2 and self.tokens[first - 1].text == sign and size < 10**15:
+            first -= 2
+            text = self.tokens[first].text
+            # Longer ones are no part of a number here, and Python does not read any length.
+            if not (self.kinds[first] == NUMBER and text.isdigit() and len(text) <= 15):
+                return False
+            shift, size = shift + int(self.tokens[first].text) * size, size * 1000
+            if not self._is_group(first):
+                break
+        if self.kinds[right.end] == BREAK and self._is_group(right.end + 1):
+            stated.append((right.value or 0) * 1000 + int(self.tokens[right.end + 1].text))
+        value = self.reader.again(left, ARITHMETIC, {at: shift})
+        if value is not None and any(
+            one is not None and _ROUNDED_TO * magnitude(value - one) <= magnitude(value)
+            for one in stated
+        ):
+            return True
+        # "0. 125 * 8 = 1"; exactly, since "115. 114 + 2" is nearly 117.
+        digits = int(self.tokens[at].text)
+        decimals = int(self.tokens[at - 2].text) + Fraction(digits, 1000) - digits
+        return sign == "." and self.reader.again(left, ARITHMETIC, {at: decimals}) == right.value
+
+    def _is_group(self, at: int) -> bool:
+        """Whether a token is three digits, as a thousand's."""
+        text = self.tokens[at].text if self.kinds[at] == NUMBER else ""
+        return len(text) == 3 and text.isdigit()
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
         """Distinguish a list's bullet from the remainder of an unreadable operand."""

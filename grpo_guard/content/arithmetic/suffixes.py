@@ -9,11 +9,15 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.notation import (
+    BREAK,
+    CLOSE,
     FRACTION,
     LETTER_X,
     NUMBER,
     OPEN,
+    OUTSIDE,
     PERCENT,
+    RELATION,
     ROOT,
     SIGN,
     UNKNOWN,
@@ -33,6 +37,7 @@ from grpo_guard.content.arithmetic.units import (
 )
 
 _FACTORS: Final = frozenset({NUMBER, OPEN, FRACTION, ROOT, VULGAR})
+_MOST_FACTORIAL: Final = 100  # that is calculated
 
 
 class Suffixes:
@@ -84,9 +89,10 @@ class Suffixes:
                 self.side.open.add("percent")
                 value = value if "plain" in self.reading else Fraction(value, 100)
                 after = at + 1
-            elif kind == UNKNOWN and token.text == "!" and touches:
+            elif kind == UNKNOWN and token.text == "!" and touches and not counted:
                 if self.kinds[at + 1] != UNKNOWN:
-                    value, after = self._factorial(value), at + 1
+                    exclaims = value > _MOST_FACTORIAL and self._ends_a_result(at)
+                    value, after = value if exclaims else self._factorial(value), at + 1
             elif kind == OPEN and self._is_remark(at, end):
                 after = at + 3
             elif kind == SIGN and touches and not counted and self._is_letter_x(at, end):
@@ -115,11 +121,21 @@ class Suffixes:
             return False
         return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
 
+    def _ends_a_result(self, at: int) -> bool:
+        """``114 + 2 = 117!``: an exclamation mark behind a stated number, with which nothing goes
+        on. The factorial of a number so large equals no left side that can be calculated."""
+        stated = at - 2 - (self.kinds[at - 2] == SIGN)  # it may be negative
+        if self.kinds[at - 1] != NUMBER or self.kinds[stated] != RELATION:
+            return False
+        behind = self.kinds[at + 1]
+        apart = behind in (NUMBER, OPEN) and self.tokens[at + 1].start > self.tokens[at].end
+        return apart or behind in (OUTSIDE, BREAK, WORDS, CLOSE)
+
     def _factorial(self, value: Rational) -> Rational:
         self.side.open.add("factorial")
         if self.blind or "exclaimed" in self.reading:
             return value
-        if value.denominator != 1 or not 0 <= value <= 100:
+        if value.denominator != 1 or not 0 <= value <= _MOST_FACTORIAL:
             raise UndefinedError("a factorial")
         self.side.operators.append("!")
         return math.factorial(int(value))
