@@ -1,6 +1,7 @@
 """A grader that fails says nothing, and too many failures stop the run."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import pickle
@@ -139,10 +140,8 @@ def test_coroutines_that_ignore_their_limit_do_not_pile_up(monkeypatch):
         async def hang():
             calls.append(1)
             while not release.is_set():
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await release.wait()
-                except asyncio.CancelledError:
-                    pass
 
         found = [await failures.aask("f", hang) for _ in range(5)]
         release.set()
