@@ -8,6 +8,7 @@ training script again); functions travel by value, with cloudpickle, unless they
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -24,6 +25,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from types import FunctionType
 from typing import Any, Final
 
 import cloudpickle
@@ -54,7 +56,7 @@ def packed(grader: Callable[..., Any]) -> bytes:
     """
     written = _Bounded()
     try:
-        cloudpickle.CloudPickler(written).dump(grader)
+        _Pickler(written).dump(grader)
     except _TooLargeError:
         raise TypeError(
             f"it holds more than {LARGEST_GRADER >> 20} MiB, which each worker would get a copy of"
@@ -237,6 +239,24 @@ def _packed_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
                     "the argument out of the function's signature"
                 ) from error
         raise
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """Sends functions by value also out of modules that a worker could not import by name, as verl
+    loads a file of reward functions."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, FunctionType | type):
+            name = str(obj.__module__).partition(".")[0]
+            if name in sys.modules and name != "__main__" and not _importable(name):
+                cloudpickle.register_pickle_by_value(sys.modules[name])
+        return super().reducer_override(obj)
+
+
+@functools.cache
+def _importable(name: str) -> bool:
+    finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    return any(find(name, None) is not None for find in finders)
 
 
 class _TooLargeError(Exception):

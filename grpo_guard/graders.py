@@ -114,6 +114,7 @@ class GraderFailures:
         self._failed: deque[bool] = deque(maxlen=window)
         self._lock = threading.Lock()
         self._workers: GraderPool | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
         self._hung = weakref.WeakSet[asyncio.Future[Any]]()
 
@@ -218,6 +219,32 @@ class GraderFailures:
         finally:
             for task in asked:
                 task.cancel()
+
+    async def awatch(
+        self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`aask` without a limit, of a function that limits what it grades with `in_worker`."""
+        try:
+            with _plain_exceptions():
+                answer = await call(*args, **kwargs)
+        except Exception as error:
+            return self._failure(name, error)
+        self._count(name, None)
+        return answer
+
+    async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """What a function that is not async returns, out of a worker process.
+
+        Raises:
+            Exception: of the function, unchanged; it is not counted.
+            TimeoutError: it takes too long.
+        """
+        size = self._pool().size
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(size, thread_name_prefix="grpo-guard-graders")
+        run = partial(contextvars.copy_context().run, partial(self._called, call, args, kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def _called(self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         grader = call if isinstance(call, Grader) else Grader(call, lambda answer: answer)

@@ -1,5 +1,7 @@
 """Worker processes: what they grade, what they lose, and how they end."""
 
+import functools
+import importlib.util
 import os
 import re
 import signal
@@ -125,14 +127,24 @@ def test_what_cannot_be_sent_is_named(pool):
         pool.run(threading.Lock, (), {}, 30.0)
 
 
-def test_a_grader_whose_module_is_not_there_is_an_error_that_says_so(pool, tmp_path, monkeypatch):
-    (tmp_path / "soon_gone.py").write_text("def reward():\n    return 1.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import soon_gone
+def test_a_function_of_a_file_that_is_on_no_path(pool, tmp_path, monkeypatch):
+    """As verl loads reward functions: under a name in `sys.modules` that nobody can import."""
+    (tmp_path / "rewards.py").write_text("SCALE = 3\ndef reward(x):\n    return SCALE * x\n")
+    spec = importlib.util.spec_from_file_location("custom_module_1f", tmp_path / "rewards.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "custom_module_1f", module)
+    spec.loader.exec_module(module)
+    assert pool.run(functools.partial(module.reward, 2), (), {}, 30.0) == 6
 
-    (tmp_path / "soon_gone.py").unlink()
+
+def test_a_module_that_a_worker_cannot_import_is_an_error_that_says_so(pool, tmp_path, monkeypatch):
+    (tmp_path / "soon_broken.py").write_text("def reward():\n    return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import soon_broken
+
+    (tmp_path / "soon_broken.py").write_text("import there_is_none_of_this_name\n")
     with pytest.raises(GraderError, match="cannot load the call: ModuleNotFoundError"):
-        pool.run(soon_gone.reward, (), {}, 30.0)
+        pool.run(soon_broken.reward, (), {}, 30.0)
 
 
 def test_a_worker_that_died_while_it_was_idle_is_replaced():
