@@ -71,6 +71,12 @@ class RewardFunction:
         )
         failures = None if guard is None else guard.failures
         if failures is not None:
+            inner = getattr(bare, "guard", None)
+            if failures.timeout is not None and not is_async and isinstance(inner, Guard):
+                raise FrameworkError(
+                    f"{name}: it is guarded already, and what its guard remembers would stay in "
+                    "worker processes; give the limit to the inner guard"
+                )
             try:
                 failures.check(str(name), reward, is_async)
             except TypeError as error:

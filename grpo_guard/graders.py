@@ -59,6 +59,11 @@ class Grader:
     read: Callable[[Any], Any]
 
 
+@dataclass(frozen=True)
+class _Raised:
+    error: Exception
+
+
 class GraderFailures:
     """Calls a reward function and takes an exception or a time-out for no answer.
 
@@ -158,27 +163,31 @@ class GraderFailures:
     ) -> list[Any]:
         """`ask` once per row, in order; at the same time if there are worker processes.
 
+        The batch counts as one call, and as a failed one if more than ``max_rate`` of its rows
+        failed: a prompt that hangs a grader does so in all completions of its group.
+
         Args:
             name: For the log.
             call: The function or `Grader`.
             rows: Its keyword arguments, of each call.
 
         Raises:
-            AbstainError: as `ask`; rows that were not begun by then are not graded.
+            AbstainError: too many batches failed.
         """
         if self.timeout is None or len(rows) < 2:
-            return [self.ask(name, call, **row) for row in rows]
+            return self._counted(name, [self._outcome(call, row) for row in rows])
         most = min(len(rows), self._pool().size)
         with ThreadPoolExecutor(most, thread_name_prefix="grpo-guard-graders") as threads:
             asked = [
-                threads.submit(contextvars.copy_context().run, partial(self.ask, name, call, **row))
+                threads.submit(contextvars.copy_context().run, partial(self._outcome, call, row))
                 for row in rows
             ]
             try:
-                return [answer.result() for answer in asked]
-            except BaseException:
+                outcomes = [answer.result() for answer in asked]
+            except BaseException:  # an interrupt
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
+        return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`ask` about what peers can make fail: an answer counts, and a failure does not.
@@ -198,12 +207,7 @@ class GraderFailures:
     ) -> Any:
         """The same of an async function. A limit can only end it at an ``await``."""
         try:
-            with _plain_exceptions():
-                if self.timeout is None:
-                    answer = await call(*args, **kwargs)
-                else:
-                    async with self._turn():
-                        answer = await self._limited(call(*args, **kwargs), self.timeout)
+            answer = await self._acalled(call, args, kwargs)
         except Exception as error:
             return self._failure(name, error)
         self._count(name, None)
@@ -213,12 +217,20 @@ class GraderFailures:
         self, name: str, call: Callable[..., Awaitable[Any]], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
         """`ask_each` of an async function."""
-        asked = [asyncio.ensure_future(self.aask(name, call, **row)) for row in rows]
+
+        async def outcome(row: Mapping[str, Any]) -> Any:
+            try:
+                return await self._acalled(call, (), row)
+            except Exception as error:
+                return _Raised(error)
+
+        asked = [asyncio.ensure_future(outcome(row)) for row in rows]
         try:
-            return list(await asyncio.gather(*asked))
+            outcomes = list(await asyncio.gather(*asked))
         finally:
             for task in asked:
                 task.cancel()
+        return self._counted(name, outcomes)
 
     async def awatch(
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
@@ -255,6 +267,29 @@ class GraderFailures:
                 answer = grader.call(*args, **kwargs)
         return grader.read(answer)
 
+    async def _acalled(
+        self, call: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        with _plain_exceptions():
+            if self.timeout is None:
+                return await call(*args, **kwargs)
+            async with self._turn():
+                return await self._limited(call(*args, **kwargs), self.timeout)
+
+    def _outcome(self, call: Any, row: Mapping[str, Any]) -> Any:
+        try:
+            return self._called(call, (), row)
+        except Exception as error:
+            return _Raised(error)
+
+    def _counted(self, name: str, outcomes: Sequence[Any]) -> list[Any]:
+        errors = [outcome.error for outcome in outcomes if isinstance(outcome, _Raised)]
+        if errors:
+            self._log(f"{name} failed on {len(errors)} of {len(outcomes)} completions", errors[-1])
+        too_many = len(errors) > self.max_rate * len(outcomes)
+        self._count(name, errors[-1] if too_many else None)
+        return [FAILED if isinstance(outcome, _Raised) else outcome for outcome in outcomes]
+
     def _pool(self) -> GraderPool:
         from grpo_guard.grader_pool import GraderPool
 
@@ -290,15 +325,18 @@ class GraderFailures:
                 task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def _failure(self, name: str, error: Exception) -> Failed:
-        logger.warning("%s failed; what it was to grade has no reward", name, exc_info=error)
-        if self.timeout is None and _NOT_HERE in f"{error} {error.__cause__}":
-            logger.warning(
-                "%s sets a signal alarm and was not called on the main thread; with a timeout, "
-                "reward functions are called on the main thread of a worker process",
-                name,
-            )
+        self._log(f"{name} failed", error)
         self._count(name, error)
         return FAILED
+
+    def _log(self, what: str, error: Exception) -> None:
+        logger.warning("%s; what failed has no reward", what, exc_info=error)
+        if self.timeout is None and _NOT_HERE in f"{error} {error.__cause__}":
+            logger.warning(
+                "%s: it sets a signal alarm and was not called on the main thread; with a timeout, "
+                "reward functions are called on the main thread of a worker process",
+                what,
+            )
 
     def _count(self, name: str, error: Exception | None) -> None:
         with self._lock:

@@ -30,6 +30,7 @@ class _Recorded:
 
     call: Callable[..., Any]
     names: tuple[str, ...]
+    trainer: Any = None  # in the trainer's process; a guarded function reads it off the methods
 
     def __call__(self, /, **given: Any) -> tuple[Any, Logged]:
         logged: Logged = []
@@ -37,7 +38,12 @@ class _Recorded:
 
     def _recorders(self, logged: Logged) -> dict[str, Callable[..., None]]:
         def recorder(name: str) -> Callable[..., None]:
-            return lambda *args, **kwargs: logged.append((name, args, kwargs))
+            def record(*args: Any, **kwargs: Any) -> None:
+                logged.append((name, args, kwargs))
+
+            if self.trainer is not None:
+                record.__self__ = self.trainer  # type: ignore[attr-defined]
+            return record
 
         return {name: recorder(name) for name in self.names}
 
@@ -76,9 +82,13 @@ class Grading:
         if failures is None:
             return function.rewards(function.call(**given), count)
         rows, names = self._rows(given, count, failures)
-        return self._read(
-            failures.ask_each(function.name, _Recorded(function.call, names), rows), given, count
-        )
+        trainer = _owner(given, names) if failures.timeout is None else None
+        call = _Recorded(function.call, names, trainer)
+        if failures.each:
+            answers = failures.ask_each(function.name, call, rows)
+        else:
+            answers = [failures.ask(function.name, call, **rows[0])]
+        return self._read(answers, given, count)
 
     async def aask(self, given: Mapping[str, Any], count: int) -> list[float | None]:
         """The same of an async function."""
@@ -86,8 +96,12 @@ class Grading:
         if failures is None:
             return function.rewards(await function.call(**given), count)
         rows, names = self._rows(given, count, failures)
-        call = _RecordedAsync(function.call, names)
-        return self._read(await failures.aask_each(function.name, call, rows), given, count)
+        call = _RecordedAsync(function.call, names, _owner(given, names))
+        if failures.each:
+            answers = await failures.aask_each(function.name, call, rows)
+        else:
+            answers = [await failures.aask(function.name, call, **rows[0])]
+        return self._read(answers, given, count)
 
     def _rows(
         self, given: Mapping[str, Any], count: int, failures: GraderFailures
@@ -127,10 +141,16 @@ class Grading:
                     column, values = _column(*args, **kwargs)
                     columns[-1].setdefault(column, []).extend(values)
                     self._columns[column] = None
+        if given.get(EXTRA) is None:
+            return
         for column in self._columns:
             if any(column in row for row in columns) or None in logged:
                 values = [v for row in columns for v in row.get(column, [None] * size)]
                 given[EXTRA](column, values)
+
+
+def _owner(given: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((getattr(given[name], "__self__", None) for name in names), None)
 
 
 def surviving(function: RewardFunction) -> Any:

@@ -104,6 +104,10 @@ def test_a_function_of_trls_own_as_it_is_imported(tmp_path, guard):
     assert run(tmp_path / "guarded", GUARDS[guard]()([accuracy_reward])) == alone
 
 
+def length_of(completions, **kwargs):
+    return [float(len(text)) for text in completions]
+
+
 def advantages_of(rewards):
     """GRPO's over one group; NaN leaves the baseline and gets 0."""
     kept = rewards[~rewards.isnan()]
@@ -156,6 +160,17 @@ def test_a_function_that_always_hangs_ends_the_run(tmp_path):
     guard = guard_with(timeout=0.2, window=2, max_rate=0.5)
     with pytest.raises(AbstainError, match=r"hangs: 2 of the last 2 .* no answer within 0.2 s"):
         trained(tmp_path, [guard(hangs)])
+
+
+def test_a_guard_inside_sees_the_trainer_and_takes_no_limit_from_outside(tmp_path):
+    inner = presets.failures_only()  # knows from the trainer what was cut off
+    guarded = inner(length_of)
+    made = trained(tmp_path, [presets.failures_only(truncated=False)(guarded)], max_steps=1)
+    alone = trained(tmp_path, [inner(length_of)], max_steps=1)
+    assert made.captured == alone.captured
+    assert list(made._logs["extra"]) == ["guard", "guard_2"]
+    with pytest.raises(FrameworkError, match="guarded already"):
+        presets.failures_only(timeout=60)(guarded)
 
 
 @pytest.mark.parametrize("way", ["decorated", "trainer"])

@@ -254,12 +254,23 @@ def test_a_grading_that_fails_costs_its_own_row_alone(each, timeout):
     assert found == [2.0, FAILED, FAILED, 3.0, 6.0]
 
 
-def test_rows_end_where_too_many_failed():
-    failures = GraderFailures(timeout=30, window=2, max_rate=0.0)
-    with pytest.raises(AbstainError):
-        failures.ask_each("f", boom, [{}] * 40)
-    with pytest.raises(AbstainError):
-        asyncio.run(failures.aask_each("f", aboom, [{}] * 40))
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_a_batch_counts_once_and_fails_if_too_many_of_its_rows_do(timeout):
+    failures = GraderFailures(timeout=timeout, window=2, max_rate=0.25)
+    few, many = [{"x": x} for x in (0, 1, 1, 1)], [{"x": x} for x in (0, 0, 1, 1)]
+
+    def grade(x):
+        return 1 / x
+
+    async def grade_async(x):
+        return 1 / x
+
+    for _ in range(4):
+        assert failures.ask_each("f", grade, few) == [FAILED, 1.0, 1.0, 1.0]
+    with pytest.raises(AbstainError, match=r"1 of the last 2 .* ZeroDivisionError"):
+        failures.ask_each("f", grade, many)
+    with pytest.raises(AbstainError, match="2 of the last 2"):
+        asyncio.run(failures.aask_each("f", grade_async, many))
 
 
 def test_an_answer_is_read_where_it_was_asked_for(limited):
