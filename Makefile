@@ -174,7 +174,7 @@ $(TRL16)/.ready: pyproject.toml tests/constraints.txt tests/constraints-trl-olde
 	$(TRL16)/bin/python -m pip install -qq --upgrade pip
 	nvidia-smi >/dev/null 2>&1 || $(TRL16)/bin/python -m pip install -qq torch==$(TORCH_PIN)
 	$(TRL16)/bin/python -m pip install -qq -c $(TRL16)/constraints.txt -e '.[trl,evals,identity]' \
-	    pytest pytest-timeout hypothesis
+	    pytest pytest-timeout hypothesis math-verify
 	touch $@
 
 $(OLDEST)/.ready: pyproject.toml tests/constraints-oldest.txt

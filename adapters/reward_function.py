@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED, GraderFailures, finite_or_none
+from grpo_guard.graders import FAILED, Grader, GraderFailures, finite_or_none
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import Policy, Rule
 from grpo_guard.verdict import reject
@@ -31,6 +31,8 @@ class RewardFunction:
         is_async: Whether a call returns something to await.
         keywords: The keywords that it accepts; None = any.
         failures: What its failures come to; None = they come through as they are.
+        read: Gets what a function that is not async returns, in this process, and gives what `ask`
+            and `attempt` return. If it raises, the call has failed.
     """
 
     call: Callable[..., Any]
@@ -38,13 +40,15 @@ class RewardFunction:
     is_async: bool
     keywords: frozenset[str] | None
     failures: GraderFailures | None = None
+    read: Callable[[Any], Any] | None = None
 
     @classmethod
     def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
         """What is to be known of a function, and what of its failures under this guard.
 
         Raises:
-            FrameworkError: it is no function but a model, a model's name, or a class.
+            FrameworkError: it is no function but a model, a model's name, or a class; or the guard
+                limits its calls, and it cannot be sent to a worker process.
         """
         torch = sys.modules.get("torch")  # a module instance exists only where torch is loaded
         is_model = torch is not None and isinstance(reward, torch.nn.Module)
@@ -67,22 +71,41 @@ class RewardFunction:
         )
         # A guard that only watches leaves failures to the trainer, as they were.
         failures = None if guard is None or guard.policy.watches else guard.failures
+        if failures is not None:
+            inner = getattr(bare, "guard", None)
+            if failures.timeout is not None and not is_async and isinstance(inner, Guard):
+                raise FrameworkError(
+                    f"{name}: it is guarded already, and what its guard remembers would stay in "
+                    "worker processes; give the limit to the inner guard"
+                )
+            try:
+                failures.check(str(name), reward, is_async)
+            except TypeError as error:
+                raise FrameworkError(str(error)) from error
         return cls(reward, str(name), is_async, _keywords(reward), failures)
 
     def ask(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns, to be awaited if it is async; `FAILED` where it fails and the
         guard is to bear that."""
         if self.failures is None:
-            return self.call(*args, **kwargs)
+            return self._unguarded(args, kwargs)
         ask = self.failures.aask if self.is_async else self.failures.ask
-        return ask(self.name, self.call, *args, **kwargs)
+        return ask(self.name, self._grader, *args, **kwargs)
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
         """`ask` a function, not async, about what peers can make fail: their failures are raised,
         and count against nobody."""
         if self.failures is None:
-            return self.call(*args, **kwargs)
-        return self.failures.attempt(self.name, self.call, *args, **kwargs)
+            return self._unguarded(args, kwargs)
+        return self.failures.attempt(self.name, self._grader, *args, **kwargs)
+
+    @property
+    def _grader(self) -> Any:
+        return self.call if self.read is None else Grader(self.call, self.read)
+
+    def _unguarded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        answer = self.call(*args, **kwargs)
+        return answer if self.read is None else self.read(answer)
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the trainer's keywords that the function accepts."""

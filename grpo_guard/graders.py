@@ -13,20 +13,28 @@ import contextvars
 import logging
 import math
 import threading
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.policy import AbstainError
 
+if TYPE_CHECKING:
+    from grpo_guard.grader_pool import GraderPool
+
 logger = logging.getLogger("grpo_guard")
-# A thread cannot be killed: a grader that hangs leaves one behind for each call.
+# A coroutine may ignore that it is cancelled, and then hangs in its loop for ever.
 MAX_HUNG_GRADERS: Final = 32
 # A grader that subtracts answers may say 1e308, which is infinite in the trainers' float32 and
 # makes NaN of its group; the square of this one, for deviations, is not.
 LARGEST_REWARD: Final = 1e18
+_NOT_HERE: Final = "only works in main thread"
 
 
 class Failed(Enum):
@@ -38,118 +46,297 @@ class Failed(Enum):
 FAILED: Final = Failed.FAILED
 
 
+@dataclass(frozen=True)
+class Grader:
+    """A call, and what is to be done with its answer in the caller's process.
+
+    Args:
+        call: Runs in a worker process if there is a limit.
+        read: Gets the answer. If it raises, the grading has failed.
+    """
+
+    call: Callable[..., Any]
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: Exception
+
+
 class GraderFailures:
     """Calls a reward function and takes an exception or a time-out for no answer.
 
-    A call is a batch with TRL and a completion with most others; where a call fails, all that it
-    was about has no reward. A failure is logged with its traceback. Programming errors look the
-    same, so that too many failures stop the run: nobody trains on nothing without knowing.
+    A call is a batch with TRL and a completion with most others; if a call fails, all completions
+    that it was about have no reward. A failure is logged with its traceback. Programming errors
+    look the same, so too many failures stop the run.
+
+    Where a function is called:
+
+    ===========  ====================================  ===========================================
+    function     no ``timeout``                        with a ``timeout``
+    ===========  ====================================  ===========================================
+    ``def``      in the trainer's thread, as without   on the main thread of a worker process,
+                 a guard                               killed at the limit and replaced
+    async def    in the trainer's event loop           in the trainer's event loop, at most
+                                                       ``concurrency`` calls at a time
+    ===========  ====================================  ===========================================
+
+    Graders that set a signal alarm (math-verify, `trl.rewards.accuracy_reward`) need a main thread.
+    The limit counts from when a call begins; waiting for a worker or for a turn is not part of it.
 
     Args:
-        timeout: Seconds a call may take; None = unlimited. A function that is not async then runs
-            in a thread, where graders that set a signal alarm (math-verify) do not work.
+        timeout: Seconds a call may take; None = unlimited.
         max_rate: Highest share of failed calls over the last ``window`` calls.
         window: Calls over which it is taken; it is first taken when full.
+        each: Grade the completions of a batch in calls of their own, so that a failure costs one
+            completion. Not for functions that compare the completions of a batch. Only TRL's
+            adapters have such batches.
+        concurrency: Most calls of async functions at a time in one event loop, if there is a limit.
 
     Raises:
         ValueError: an argument is out of range.
     """
 
     def __init__(
-        self, *, timeout: float | None = None, max_rate: float = 0.25, window: int = 20
+        self,
+        *,
+        timeout: float | None = None,
+        max_rate: float = 0.25,
+        window: int = 20,
+        each: bool = False,
+        concurrency: int = 64,
     ) -> None:
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"GraderFailures.timeout: expected seconds > 0, got {timeout!r}")
         if not 0 <= max_rate <= 1:
             raise ValueError(f"GraderFailures.max_rate: expected a share, got {max_rate!r}")
-        if window < 1:
-            raise ValueError(f"GraderFailures.window: expected an integer >= 1, got {window!r}")
+        for name, value in (("window", window), ("concurrency", concurrency)):
+            if value < 1:
+                raise ValueError(f"GraderFailures.{name}: expected an integer >= 1, got {value!r}")
         self.timeout, self.max_rate, self.window = timeout, max_rate, window
+        self.each, self.concurrency = each, concurrency
         self._failed: deque[bool] = deque(maxlen=window)
         self._lock = threading.Lock()
-        self._hung: Counter[str] = Counter()
+        self._workers: GraderPool | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
+        self._hung = weakref.WeakSet[asyncio.Future[Any]]()
 
-    def ask(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What the function returns, or `FAILED`.
+    def check(self, name: str, call: Callable[..., Any], is_async: bool = False) -> None:
+        """Whether a function can be called under this limit, before anything is graded.
+
+        Raises:
+            TypeError: a worker process is needed, and the function cannot be sent to one. The
+                message says what to do.
+        """
+        if self.timeout is None or is_async:
+            return
+        from grpo_guard.grader_pool import packed
+
+        try:
+            packed(call)
+        except TypeError as error:
+            raise TypeError(
+                f"{name}: timeout={self.timeout} calls a reward function in a worker process, "
+                "where it can be stopped and can set signal alarms, and this function cannot be "
+                f"sent to one: {error}. Make what cannot be sent inside the function, at its first "
+                "call; or declare the function `async def`, which is limited in its event loop; "
+                "or leave out timeout, and the function is called where the trainer calls it"
+            ) from error
+
+    def ask(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """What the function (or `Grader`) returns, or `FAILED`.
 
         Raises:
             AbstainError: too many calls failed; the last exception is its cause.
         """
         try:
-            answer = (
-                call(*args, **kwargs) if self.timeout is None else self._timed(call, args, kwargs)
-            )
+            answer = self._called(call, args, kwargs)
         except Exception as error:
             return self._failure(name, error)
         self._count(name, None)
         return answer
 
-    def attempt(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def ask_each(
+        self, name: str, call: Callable[..., Any], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Any]:
+        """`ask` once per row, in order; at the same time if there are worker processes.
+
+        The batch counts as one call, and as a failed one if more than ``max_rate`` of its rows
+        failed: a prompt that hangs a grader does so in all completions of its group.
+
+        Args:
+            name: For the log.
+            call: The function or `Grader`.
+            rows: Its keyword arguments, of each call.
+
+        Raises:
+            AbstainError: too many batches failed.
+        """
+        if self.timeout is None or len(rows) < 2:
+            return self._counted(name, [self._outcome(call, row) for row in rows])
+        most = min(len(rows), self._pool().size)
+        with ThreadPoolExecutor(most, thread_name_prefix="grpo-guard-graders") as threads:
+            asked = [
+                threads.submit(contextvars.copy_context().run, partial(self._outcome, call, row))
+                for row in rows
+            ]
+            try:
+                outcomes = [answer.result() for answer in asked]
+            except BaseException:  # an interrupt
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self._counted(name, outcomes)
+
+    def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`ask` about what peers can make fail: an answer counts, and a failure does not.
 
-        Else a peer could use up the window, and with it the run. What hangs here has a bound of its
-        own, for the same reason.
+        Else a peer could use up the window, and with it the run.
 
         Raises:
             Exception: of the function, unchanged.
             TimeoutError: it takes too long.
         """
-        if self.timeout is None:
-            answer = call(*args, **kwargs)
-        else:
-            answer = self._timed(call, args, kwargs, whose="peers")
+        answer = self._called(call, args, kwargs)
         self._count(name, None)
         return answer
 
     async def aask(
-        self, name: str, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
+        self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """The same of an async function."""
+        """The same of an async function. A limit can only end it at an ``await``."""
         try:
-            async with asyncio.timeout(self.timeout):
+            answer = await self._acalled(call, args, kwargs)
+        except Exception as error:
+            return self._failure(name, error)
+        self._count(name, None)
+        return answer
+
+    async def aask_each(
+        self, name: str, call: Callable[..., Awaitable[Any]], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Any]:
+        """`ask_each` of an async function."""
+
+        async def outcome(row: Mapping[str, Any]) -> Any:
+            try:
+                return await self._acalled(call, (), row)
+            except Exception as error:
+                return _Raised(error)
+
+        asked = [asyncio.ensure_future(outcome(row)) for row in rows]
+        try:
+            outcomes = list(await asyncio.gather(*asked))
+        finally:
+            for task in asked:
+                task.cancel()
+        return self._counted(name, outcomes)
+
+    async def awatch(
+        self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`aask` without a limit, of a function that limits what it grades with `in_worker`."""
+        try:
+            with _plain_exceptions():
                 answer = await call(*args, **kwargs)
         except Exception as error:
             return self._failure(name, error)
         self._count(name, None)
         return answer
 
-    def _timed(
-        self,
-        call: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        whose: str = "own",
-    ) -> Any:
+    async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """What a function that is not async returns, out of a worker process.
+
+        Raises:
+            Exception: of the function, unchanged; it is not counted.
+            TimeoutError: it takes too long.
+        """
+        size = self._pool().size
         with self._lock:
-            if self._hung[whose] >= MAX_HUNG_GRADERS:
-                raise TimeoutError(f"{self._hung[whose]} earlier calls still hang")
-            self._hung[whose] += 1
-        answer: Future[Any] = Future()
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(size, thread_name_prefix="grpo-guard-graders")
+        run = partial(contextvars.copy_context().run, partial(self._called, call, args, kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
-        def work() -> None:
-            try:
-                answer.set_result(call(*args, **kwargs))
-            except Exception as error:
-                answer.set_exception(error)
-            except BaseException as error:  # exit() in a completion that a grader runs ends no run
-                answer.set_exception(RuntimeError(f"{type(error).__name__}: {error!s:.200}"))
-            finally:
-                with self._lock:
-                    self._hung[whose] -= 1
+    def _called(self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        grader = call if isinstance(call, Grader) else Grader(call, lambda answer: answer)
+        if self.timeout is not None:
+            answer = self._pool().run(grader.call, args, kwargs, self.timeout)
+        else:
+            with _plain_exceptions():
+                answer = grader.call(*args, **kwargs)
+        return grader.read(answer)
 
-        run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(work,), daemon=True).start()
+    async def _acalled(
+        self, call: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        with _plain_exceptions():
+            if self.timeout is None:
+                return await call(*args, **kwargs)
+            async with self._turn():
+                return await self._limited(call(*args, **kwargs), self.timeout)
+
+    def _outcome(self, call: Any, row: Mapping[str, Any]) -> Any:
         try:
-            return answer.result(self.timeout)
-        except TimeoutError:
-            if answer.done():  # the function's own
-                raise
-            raise TimeoutError(f"no answer within {self.timeout} s") from None
+            return self._called(call, (), row)
+        except Exception as error:
+            return _Raised(error)
+
+    def _counted(self, name: str, outcomes: Sequence[Any]) -> list[Any]:
+        errors = [outcome.error for outcome in outcomes if isinstance(outcome, _Raised)]
+        if errors:
+            self._log(f"{name} failed on {len(errors)} of {len(outcomes)} completions", errors[-1])
+        too_many = len(errors) > self.max_rate * len(outcomes)
+        self._count(name, errors[-1] if too_many else None)
+        return [FAILED if isinstance(outcome, _Raised) else outcome for outcome in outcomes]
+
+    def _pool(self) -> GraderPool:
+        from grpo_guard.grader_pool import GraderPool
+
+        with self._lock:
+            if self._workers is None:
+                self._workers = GraderPool()
+            return self._workers
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            turns = self._turns.setdefault(loop, asyncio.Semaphore(self.concurrency))
+        async with turns:
+            yield
+
+    async def _limited(self, call: Awaitable[Any], timeout: float) -> Any:
+        task = asyncio.ensure_future(call)
+        try:
+            hung = sum(not left.done() for left in list(self._hung))
+            if hung >= MAX_HUNG_GRADERS:
+                raise TimeoutError(f"{hung} earlier calls ignore that they were cancelled")
+            # Not asyncio.timeout: it waits for a call that ignores its cancellation, and drops an
+            # answer that came while something else kept the loop busy.
+            done, _ = await asyncio.wait([task], timeout=timeout)
+            if not done:
+                raise TimeoutError(f"no answer within {timeout} s")
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                self._hung.add(task)
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def _failure(self, name: str, error: Exception) -> Failed:
-        logger.warning("%s failed; what it was to grade has no reward", name, exc_info=error)
+        self._log(f"{name} failed", error)
         self._count(name, error)
         return FAILED
+
+    def _log(self, what: str, error: Exception) -> None:
+        logger.warning("%s; what failed has no reward", what, exc_info=error)
+        if self.timeout is None and _NOT_HERE in f"{error} {error.__cause__}":
+            logger.warning(
+                "%s: it sets a signal alarm and was not called on the main thread; with a timeout, "
+                "reward functions are called on the main thread of a worker process",
+                what,
+            )
 
     def _count(self, name: str, error: Exception | None) -> None:
         with self._lock:
@@ -162,11 +349,23 @@ class GraderFailures:
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker starts its own count, with its own lock.
-        return {"timeout": self.timeout, "max_rate": self.max_rate, "window": self.window}
+        # A copy starts its own count, with its own lock and workers.
+        names = ("timeout", "max_rate", "window", "each", "concurrency")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+@contextmanager
+def _plain_exceptions() -> Iterator[None]:
+    """A failure that is no `Exception`, like math-verify's TimeoutException, becomes one."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error!s:.200}") from error
 
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:

@@ -239,6 +239,7 @@ def failures_only(
     *,
     policy: Policy | None = None,
     timeout: float | None = None,
+    each: bool = False,
     truncated: bool = True,
     tokenizer: Any = None,
 ) -> Guard:
@@ -251,7 +252,10 @@ def failures_only(
 
     Args:
         policy: In place of ``POLICIES["failures_only"]``.
-        timeout: Seconds that a call of the reward function may take, see `GraderFailures`.
+        timeout: Seconds that a call of the reward function may take. A function that is not async
+            is then called in a worker process, see `GraderFailures`.
+        each: Grade the completions of a batch one by one, so that a failure costs one completion.
+            Not for functions that compare the completions of a batch.
         truncated: Whether a rollout that was cut off is a failure. False, as where reaching the
             limit is to be punished: it keeps its reward.
         tokenizer: As for `different_weights`; None = ids are not looked at either.
@@ -262,7 +266,7 @@ def failures_only(
     return Guard(
         _Failures(truncated),
         policy=policy or POLICIES["failures_only"],
-        failures=GraderFailures(timeout=timeout),
+        failures=GraderFailures(timeout=timeout, each=each),
         tokenizer=tokenizer,
     )
 

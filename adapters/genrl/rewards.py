@@ -64,11 +64,8 @@ def raw_rewards(
         AbstainError: in place of both under a guard with ``failures``: too many calls failed.
     """
 
-    def rows(of: Any) -> list[Raw]:
-        return _rows(function, function.call(of), trees, own)
-
     # With its shape: a result that cannot be read is a failure like any other.
-    asked = replace(function, call=rows)
+    asked = replace(function, read=lambda result: _rows(function, result, trees, own))
     if any(tree.agent not in own for tree in trees):
         try:
             return cast("list[Raw]", asked.attempt(state))

@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,6 +44,7 @@ from grpo_guard.adapters.reward_function import (
     without_no_gain,
 )
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
+from grpo_guard.adapters.trl.grading import Grading
 from grpo_guard.adapters.trl.leaks import check_decorated
 from grpo_guard.adapters.trl.review import (
     BatchReviewer,
@@ -136,6 +137,7 @@ class GuardedReward:
 
     def __init__(self, function: RewardFunction, guard: Guard) -> None:
         self.function, self.guard = function, guard
+        self._grading = Grading(function)
         function.dress(self)
 
     def __call__(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
@@ -151,7 +153,7 @@ class GuardedReward:
         reviews = shared_reviews(self.guard)  # not kept: the function may travel, its batches not
         review, first = reviews.get(reviewer, _rows(kwargs), reader=self.function)
         given = self.function.arguments(kwargs if own is None else own)
-        ask = partial(self.function.ask, **given)
+        ask = partial(self._grading.ask, given, len(review.own.verdicts))
         return self._settled(review, column if first else None, ask, kwargs)
 
     async def acall(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
@@ -163,13 +165,13 @@ class GuardedReward:
         given = self.function.arguments(kwargs if own is None else own)
         if distributed_ranks() is None:
             review, first = await reviews.aget(reviewer, rows, reader=self.function)
-            result = await self.function.ask(**given)
-            return self._settled(review, column if first else None, lambda: result, kwargs)
+            rewards = await self._grading.aask(given, len(review.own.verdicts))
+            return self._settled(review, column if first else None, lambda: rewards, kwargs)
         with Turn() as turn:
             # Ranks must exchange in one order; threads of several guards would have any.
             review, first = reviews.get(reviewer, rows, reader=self.function)
             # The function is done here, and what it raised is raised where all ranks hear of it.
-            asked = asyncio.ensure_future(self.function.ask(**given))
+            asked = asyncio.ensure_future(self._grading.aask(given, len(review.own.verdicts)))
             try:
                 await asyncio.wait([asked])
             finally:
@@ -181,7 +183,7 @@ class GuardedReward:
         self,
         review: RankReview,
         column: str | None,
-        result: Callable[[], Any],
+        rewards: Callable[[], Sequence[float | None]],
         kwargs: Mapping[str, Any],
     ) -> Any:
         """``column`` is what the review is logged under, None where that is done."""
@@ -194,8 +196,7 @@ class GuardedReward:
             return given  # the very object: nothing of it is read
         if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
-        count = len(review.own.verdicts)
-        return review.settle(self.guard, lambda: self.function.rewards(result(), count), policy)
+        return review.settle(self.guard, rewards, policy)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         name = str(getattr(self, "__qualname__", ""))

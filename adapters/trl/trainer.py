@@ -24,7 +24,7 @@ from torch import Tensor
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
-from grpo_guard.adapters.reward_function import chosen_policy
+from grpo_guard.adapters.reward_function import RewardFunction, chosen_policy
 from grpo_guard.adapters.trl.batch import MASK, counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.correction import (
     LogProbs,
@@ -33,6 +33,7 @@ from grpo_guard.adapters.trl.correction import (
     sampling_of,
 )
 from grpo_guard.adapters.trl.forward import ReusesForward
+from grpo_guard.adapters.trl.grading import surviving, without_failed
 from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
@@ -52,7 +53,8 @@ class GuardedTrainer(ReusesForward):
     completion, only the advantage is 0.
 
     Args:
-        guard: Verifier, policy and ledger. The reward functions are given unguarded.
+        guard: Verifier, policy and ledger. The reward functions are given unguarded. With
+            ``failures``, a completion on which any of them fails leaves its group.
         mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
         leave_out_masked: What TRL's importance-sampling correction masks as a whole sequence also
@@ -100,6 +102,12 @@ class GuardedTrainer(ReusesForward):
                     f"reward function {function.__name__!r} is guarded already; give a guarded "
                     "trainer the function itself"
                 )
+        if guard.failures is not None:
+            trainer: Any = self
+            trainer.reward_funcs = [
+                f if isinstance(f, torch.nn.Module) else surviving(RewardFunction.inspect(f, guard))
+                for f in trainer.reward_funcs
+            ]
         if mask_spans and is_rloo(self):
             raise FrameworkError(
                 f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
@@ -147,6 +155,8 @@ class GuardedTrainer(ReusesForward):
         rewards: Tensor = super()._calculate_rewards(  # type: ignore[misc]
             inputs, prompts, completions, completion_ids_list
         )
+        if self.guard.failures is not None:
+            rewards = without_failed(rewards)
         if self._evaluating:
             return rewards
         given = {

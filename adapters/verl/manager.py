@@ -27,7 +27,7 @@ from grpo_guard.adapters.verl.groups import Settled, Trajectory, finite
 from grpo_guard.adapters.verl.settings import UNTOLD_TIMEOUT, Settings, hook_missing, needs_hook
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED
+from grpo_guard.graders import FAILED, GraderFailures
 from grpo_guard.guard import Guard
 from grpo_guard.verdict import Outcome
 
@@ -47,7 +47,7 @@ class GuardedRewardManager:
 
     Raises:
         FrameworkError: the configuration is one in which verl would not call the guard, or the
-            reward function is guarded already.
+            reward function is guarded already, or has a limit and cannot be sent to a worker.
         ConfigError: of the guard's file.
     """
 
@@ -66,6 +66,7 @@ class GuardedRewardManager:
         # A guard that only watches leaves failures to verl, as they were.
         watches = self.collector.policy.watches
         self._failures = None if watches else self.settings.guard_config().failures()
+        self._in_workers = self._failures is not None and _into_workers(self.inner, self._failures)
         # verl wants the same keys of every sample; these are what it adds to a plain number.
         self._keys: tuple[str, ...] = ("acc",)
         self._needs_hook = needs_hook(self.settings.estimator, self.collector.policy)
@@ -138,7 +139,9 @@ class GuardedRewardManager:
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
             return graded
-        answer = await self._failures.aask("reward function", self.inner.run_single, last_row(data))
+        # The manager's own threads would make graders wait within the limit.
+        ask = self._failures.awatch if self._in_workers else self._failures.aask
+        answer = await ask("reward function", self.inner.run_single, last_row(data))
         if answer is FAILED:
             return {"reward_score": None, "reward_extra_info": dict.fromkeys(self._keys, 0.0)}
         graded = answer
@@ -227,6 +230,29 @@ def _key(data: Any) -> tuple[str | None, int | None]:
     number = told.step if told else None if step is None else int(step[-1])
     uid = columns.get("uid")
     return None if uid is None else str(uid[-1]), number
+
+
+def _into_workers(inner: Any, failures: GraderFailures) -> bool:
+    """Have a manager call its function in worker processes, if there is a limit.
+
+    Not an async function, nor that of verl's `remote` manager, which has processes of its own.
+
+    Raises:
+        FrameworkError: the function cannot be sent to a worker.
+    """
+    call = inner.compute_score
+    if failures.timeout is None or inner.is_async_reward_score or hasattr(inner, "reward_worker"):
+        return False
+    try:
+        failures.check("verl: the reward function", call)
+    except TypeError as error:
+        raise FrameworkError(str(error)) from error
+
+    async def compute_score(**given: Any) -> Any:
+        return await failures.in_worker(call, **given)
+
+    inner.compute_score, inner.is_async_reward_score = compute_score, True
+    return True
 
 
 def _forbid_guarded(compute_score: Any) -> None:

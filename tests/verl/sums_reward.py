@@ -1,6 +1,8 @@
 """Reward functions of a user, named in verl's configuration by file or as a package."""
 
 import asyncio
+import re
+import signal
 
 from grpo_guard import CompletionVerifier, Policy, guard
 from grpo_guard.verdict import accept, reject
@@ -33,6 +35,16 @@ class Grader:
 def failing(data_source, solution_str, ground_truth, extra_info=None):
     if "know" in solution_str:
         raise KeyError("the user's own")
+    return 1.0
+
+
+def with_an_alarm(data_source, solution_str, ground_truth, extra_info=None):
+    """Limits itself, as math-verify does, and hangs where no alarm helps."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.alarm(1)
+    if "know" in solution_str:
+        re.match("(a+)+$", "a" * 40 + "b")
+    signal.alarm(0)
     return 1.0
 
 

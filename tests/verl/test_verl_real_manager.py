@@ -81,6 +81,16 @@ def test_a_grader_that_fails_is_no_zero_under_failures_only(reward_loop, tokeniz
     assert advantages(data.union(answer)) == [0.0] * 4
 
 
+def test_with_a_limit_alarms_work_and_a_grader_that_hangs_costs_its_own_row(reward_loop, tokenizer):
+    """verl calls a reward function in threads, which no alarm reaches and nobody can stop."""
+    name = "reward.custom_reward_function.name=with_an_alarm"
+    loop = reward_loop(name, guard="preset: failures_only\ntimeout: 3\n", sibling_timeout=3600)
+    data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
+    answer = loop.compute_rm_score(data)
+    assert answer.batch["rm_scores"].sum(-1).tolist() == [1.0] * 4
+    assert answer.non_tensor_batch["guard_left_out"].tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
 def test_nan_never_reaches_the_trainer(reward_loop, tokenizer):
     loop = reward_loop("reward.custom_reward_function.name=not_a_number", sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, WRONG, HONEST, HONEST])

@@ -1,0 +1,187 @@
+"""TRL: calls of reward functions under a guard that survives their failures.
+
+What a function logs is held back until its call has succeeded, wherever it ran, so that a failed
+call leaves no half of a column. TRL's table keeps a column's old values if a batch adds none, so a
+failed call logs None for its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.adapters.reward_function import RewardFunction
+from grpo_guard.graders import FAILED, LARGEST_REWARD, GraderFailures
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXTRA: Final = "log_extra"
+METRIC: Final = "log_metric"
+# What a function logged: ("log_extra" or "log_metric", positional arguments, keywords).
+Logged = list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Calls a function with recorders in place of TRL's methods, which belong to the trainer."""
+
+    call: Callable[..., Any]
+    names: tuple[str, ...]
+    trainer: Any = None  # in the trainer's process; a guarded function reads it off the methods
+
+    def __call__(self, /, **given: Any) -> tuple[Any, Logged]:
+        logged: Logged = []
+        return self.call(**given, **self._recorders(logged)), logged
+
+    def _recorders(self, logged: Logged) -> dict[str, Callable[..., None]]:
+        def recorder(name: str) -> Callable[..., None]:
+            def record(*args: Any, **kwargs: Any) -> None:
+                logged.append((name, args, kwargs))
+
+            if self.trainer is not None:
+                record.__self__ = self.trainer  # type: ignore[attr-defined]
+            return record
+
+        return {name: recorder(name) for name in self.names}
+
+
+class _RecordedAsync(_Recorded):
+    async def __call__(self, /, **given: Any) -> tuple[Any, Logged]:  # type: ignore[override]
+        logged: Logged = []
+        return await self.call(**given, **self._recorders(logged)), logged
+
+
+class Grading:
+    """Rewards of one function under the guard's `GraderFailures`.
+
+    Args:
+        function: As inspected under the guard.
+        failed: The reward of what it fails on.
+    """
+
+    def __init__(self, function: RewardFunction, failed: float | None = None) -> None:
+        self.function, self.failed = function, failed
+        self._columns: dict[str, None] = {}
+
+    def ask(self, given: Mapping[str, Any], count: int) -> list[float | None]:
+        """The rewards of a function that is not async, one per completion.
+
+        Args:
+            given: The keywords that the function is called with.
+            count: Completions in the batch.
+
+        Raises:
+            TypeError, ValueError: as `RewardFunction.rewards`.
+            AbstainError: too many calls failed.
+            Exception: of the function, unchanged, if the guard has no `GraderFailures`.
+        """
+        function, failures = self.function, self.function.failures
+        if failures is None:
+            return function.rewards(function.call(**given), count)
+        rows, names = self._rows(given, count, failures)
+        trainer = _owner(given, names) if failures.timeout is None else None
+        call = _Recorded(function.call, names, trainer)
+        if failures.each:
+            answers = failures.ask_each(function.name, call, rows)
+        else:
+            answers = [failures.ask(function.name, call, **rows[0])]
+        return self._read(answers, given, count)
+
+    async def aask(self, given: Mapping[str, Any], count: int) -> list[float | None]:
+        """The same of an async function."""
+        function, failures = self.function, self.function.failures
+        if failures is None:
+            return function.rewards(await function.call(**given), count)
+        rows, names = self._rows(given, count, failures)
+        call = _RecordedAsync(function.call, names, _owner(given, names))
+        if failures.each:
+            answers = await failures.aask_each(function.name, call, rows)
+        else:
+            answers = [await failures.aask(function.name, call, **rows[0])]
+        return self._read(answers, given, count)
+
+    def _rows(
+        self, given: Mapping[str, Any], count: int, failures: GraderFailures
+    ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+        names = tuple(name for name in (EXTRA, METRIC) if given.get(name) is not None)
+        kept = {name: value for name, value in given.items() if name not in names}
+        if not failures.each:
+            return [kept], names
+        # TRL gives a list of one value per completion for whatever belongs to completions.
+        per_row = {k for k, v in kept.items() if isinstance(v, list) and len(v) == count}
+        return [
+            {k: v[i : i + 1] if k in per_row else v for k, v in kept.items()} for i in range(count)
+        ], names
+
+    def _read(
+        self, answers: Sequence[Any], given: Mapping[str, Any], count: int
+    ) -> list[float | None]:
+        size = 1 if len(answers) == count else count
+        rewards: list[float | None] = []
+        for answer in answers:
+            if answer is FAILED:
+                rewards += [self.failed] * size
+            else:
+                rewards += self.function.rewards(answer[0], size)
+        self._log([None if a is FAILED else a[1] for a in answers], given, size)
+        return rewards
+
+    def _log(self, logged: Sequence[Logged | None], given: Mapping[str, Any], size: int) -> None:
+        """Hand on what the calls logged: metrics one by one, columns as a whole."""
+        columns: list[dict[str, list[Any]]] = []
+        for calls in logged:
+            columns.append({})
+            for name, args, kwargs in calls or ():
+                if name == METRIC:
+                    given[METRIC](*args, **kwargs)
+                else:
+                    column, values = _column(*args, **kwargs)
+                    columns[-1].setdefault(column, []).extend(values)
+                    self._columns[column] = None
+        if given.get(EXTRA) is None:
+            return
+        for column in self._columns:
+            if any(column in row for row in columns) or None in logged:
+                values = [v for row in columns for v in row.get(column, [None] * size)]
+                given[EXTRA](column, values)
+
+
+def _owner(given: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((getattr(given[name], "__self__", None) for name in names), None)
+
+
+def surviving(function: RewardFunction) -> Any:
+    """A reward function for a guarded trainer, which says infinity of what it failed on.
+
+    It survives TRL's tensors and tells a failure from a None, with which a function leaves the
+    reward to the other functions. `without_failed` reads it.
+    """
+    grading = Grading(function, failed=math.inf)
+
+    def marked(rewards: Sequence[float | None]) -> list[float | None]:
+        return [r if r is None or abs(r) <= LARGEST_REWARD else math.inf for r in rewards]
+
+    if function.is_async:
+
+        async def graded_async(**given: Any) -> list[float | None]:
+            return marked(await grading.aask(given, len(given["completions"])))
+
+        return function.dress(graded_async)
+
+    def graded(**given: Any) -> list[float | None]:
+        return marked(grading.ask(given, len(given["completions"])))
+
+    return function.dress(graded)
+
+
+def without_failed(rewards: Tensor) -> Tensor:
+    """Rewards with NaN in every column of a row on which any function failed, [rows, functions]."""
+    return rewards.masked_fill(rewards.isinf().any(dim=1, keepdim=True), math.nan)
+
+
+def _column(column: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """Of ``log_extra``'s arguments."""
+    return column, values

@@ -1,0 +1,93 @@
+"""The real math-verify, which limits itself with signal alarms, under `presets.failures_only`."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+math_verify = pytest.importorskip("math_verify", reason="needs math-verify")
+
+from grpo_guard import presets  # noqa: E402
+from grpo_guard.adapters.slime import SlimeAdapter  # noqa: E402
+from grpo_guard.graders import FAILED, GraderFailures  # noqa: E402
+
+# What math-verify compares with its alarms on, and whether it is the same.
+PAIRS = [
+    (r"$\frac{1}{2}$", r"$0.5$", 1.0),
+    (r"$\frac{1}{2}$", r"\boxed{\frac{2}{4}}", 1.0),
+    (r"$(x+1)^2$", r"$x^2+2x+1$", 1.0),
+    (r"$\{1,2,3\}$", r"$\{3,2,1\}$", 1.0),
+    (r"$7$", r"$8$", 0.0),
+    (r"$\sqrt{2}$", r"I do not know.", 0.0),
+]
+
+
+def right(gold, answer):
+    return float(math_verify.verify(math_verify.parse(gold), math_verify.parse(answer)))
+
+
+def graded(count):
+    """Answers to as many gradings from 16 threads, none of which is the main thread."""
+    failures = GraderFailures(timeout=60)
+    pairs = [PAIRS[i % len(PAIRS)] for i in range(count)]
+    with ThreadPoolExecutor(16) as threads:
+        asked = [threads.submit(failures.ask, "right", right, *pair[:2]) for pair in pairs]
+        return [answer.result() for answer in asked], [pair[2] for pair in pairs]
+
+
+def test_it_grades_off_the_main_thread():
+    found, expected = graded(60)
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_a_thousand_of_a_thousand_are_graded():
+    """The figure of docs/failures.md."""
+    found, expected = graded(1000)
+    assert found == expected
+
+
+def test_in_a_thread_alone_it_fails():
+    """Why there are worker processes; a later release that works here needs none."""
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(GraderFailures().ask, "right", right, *PAIRS[0][:2])
+        assert asked.result() is FAILED
+
+
+def test_its_own_time_out_is_a_wrong_answer_and_the_guards_is_none():
+    """math-verify returns False when its alarm rings, unless it is told to raise."""
+
+    def slow(gold, raises=False):
+        from math_verify import grader
+
+        def never(*args, **kwargs):
+            time.sleep(300)
+
+        grader.sympy_expr_eq, kept = never, grader.sympy_expr_eq
+        try:
+            parsed = math_verify.parse(gold)[:1]  # without the text of it
+            return float(
+                math_verify.verify(parsed, parsed, timeout_seconds=1, raise_on_error=raises)
+            )
+        finally:
+            grader.sympy_expr_eq = kept
+
+    failures = GraderFailures(timeout=60)
+    assert failures.ask("slow", slow, "$x+1$") == 0.0
+    assert failures.ask("slow", slow, "$x+1$", raises=True) is FAILED
+    assert GraderFailures().ask("slow", slow, "$x+1$", raises=True) is FAILED
+    assert GraderFailures(timeout=0.5).ask("slow", slow, "$x+1$") is FAILED
+
+
+def test_per_completion_adapters_grade_with_it_in_any_thread():
+    def rm(args, sample):
+        return right(sample.label, sample.response)
+
+    guarded = SlimeAdapter(leave_out=True).wrap(rm, presets.failures_only(timeout=60))
+    from test_slime_contract import Sample, arguments
+
+    samples = [Sample(response=answer, label=gold) for gold, answer, _ in PAIRS]
+    args = arguments()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda sample: guarded(args, sample), samples))
+    assert found == [reward for _, _, reward in PAIRS]
