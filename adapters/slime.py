@@ -24,7 +24,7 @@ import asyncio
 import inspect
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_guard.adapters.plain_numbers import log_probs_from, number_from
 from grpo_guard.adapters.received import Row, claimed, read, received, review
@@ -54,6 +54,8 @@ class SlimeAdapter:
         leave_out: What the policy leaves out gets reward 0, ``remove_sample``, and a mark for
             `rewards_without_left_out`, which must be slime's post-processing of rewards.
     """
+
+    recognised_by: ClassVar = frozenset({"args", "sample"})
 
     def __init__(self, *, leave_out: bool = False) -> None:
         self.leave_out = leave_out
