@@ -18,7 +18,7 @@ of four are given advantages of 100,000. Here what is left out, and what failed,
 gets the mean of those that stay and an empty loss mask. The deviation counts its place, and so does
 a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which comes later.
 
-Written against AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
+Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).
 """
 

@@ -13,8 +13,8 @@ mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` 
     # --custom-rm-path my_module.rm
     # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
 
-Written against the published source (THUDM/slime: rollout/rm_hub, rollout/sglang_rollout.py,
-utils/types.py, ray/rollout.py); not run in slime, whose rollouts need GPUs. An evaluation calls the
+Written against THUDM/slime at 624b824a898a (21 August 2026: rollout/rm_hub, utils/types.py,
+ray/rollout.py); not run in slime, whose rollouts need GPUs. An evaluation calls the
 same function and does not say so: give its data sets an unguarded ``custom_rm_path``.
 """
 
@@ -44,7 +44,8 @@ from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
-_BY_GROUP = ("grpo", "gspo", "reinforce_plus_plus_baseline")
+_SCALED = ("grpo", "gspo", "cispo")
+_BY_GROUP = (*_SCALED, "reinforce_plus_plus_baseline")
 
 
 class SlimeAdapter:
@@ -212,7 +213,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
             key = place if sample.group_index is None else sample.group_index
             groups.setdefault(key, []).append(i)
     trained = [0.0] * len(raw)
-    scaled = args.grpo_std_normalization and args.advantage_estimator in ("grpo", "gspo")
+    scaled = args.grpo_std_normalization and args.advantage_estimator in _SCALED
     for rows in groups.values():
         mean = statistics.fmean(raw[i] for i in rows)
         spread = statistics.stdev([raw[i] for i in rows]) if scaled and len(rows) > 1 else 0.0

@@ -11,16 +11,16 @@ import pytest
 if find_spec("areal") is None:
     pytest.skip("make test-areal: has an environment of its own", allow_module_level=True)
 
-import areal_grader  # noqa: E402
-from areal.api import AsyncRewardWrapper, ModelResponse, RolloutWorkflow  # noqa: E402
-from areal.api.cli_args import GenerationHyperparameters, NormConfig  # noqa: E402
-from areal.utils.data import Normalization  # noqa: E402
-from areal.workflow.rlvr import RLVRWorkflow  # noqa: E402
-from characters import END, Characters  # noqa: E402
-from words import Words  # noqa: E402
+import areal_grader
+from areal.api import AsyncRewardWrapper, ModelResponse, RolloutWorkflow
+from areal.api.cli_args import GenerationHyperparameters, NormConfig
+from areal.utils.data import Normalization
+from areal.workflow.rlvr import RLVRWorkflow
+from characters import END, Characters
+from words import Words
 
-from grpo_guard import AbstainError, FrameworkError, Guard, Policy, presets  # noqa: E402
-from grpo_guard.adapters.areal import GuardedGroup  # noqa: E402
+from grpo_guard import AbstainError, FrameworkError, Guard, Policy, presets
+from grpo_guard.adapters.areal import GuardedGroup
 
 PROMPT = [51, 43, 52]
 POISONED = ["one", "two", "Hail", "one"]

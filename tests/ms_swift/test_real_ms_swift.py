@@ -7,13 +7,13 @@ import pytest
 if find_spec("swift") is None:
     pytest.skip("make test-ms-swift: has an environment of its own", allow_module_level=True)
 
-import torch  # noqa: E402
-from swift.rl_core.advantage import compute_advantages  # noqa: E402
-from swift.rl_core.data import GRPOSample  # noqa: E402
-from swift.rl_core.grpo_algorithm import score_completions  # noqa: E402
-from words import Words  # noqa: E402
+import torch
+from swift.rl_core.advantage import compute_advantages
+from swift.rl_core.data import GRPOSample
+from swift.rl_core.grpo_algorithm import score_completions
+from words import Words
 
-from grpo_guard import FrameworkError, Policy, guard, presets  # noqa: E402
+from grpo_guard import FrameworkError, Policy, guard, presets
 
 TEXTS = ["one", "two", "Hail", "one"]
 ZERO = Policy("zero", "zero")
