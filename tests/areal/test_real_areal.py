@@ -119,7 +119,7 @@ def test_a_group_of_which_nothing_stays_has_no_advantage_and_no_token():
 
 def test_the_deviation_counts_the_place_of_what_is_left_out():
     found = trained(POISONED, reading(), std_level="group")
-    spread = (2 / 3 / 3) ** 0.5  # of 1, 0, 2/3, 1: the mean stands in the third place
+    spread = (2 / 3 / 3) ** 0.5  # of 1, 0, 2/3, 1: the mean is in the third place
     assert found == nearly([1 / 3 / spread, -2 / 3 / spread, None, 1 / 3 / spread])
 
 
