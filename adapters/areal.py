@@ -18,7 +18,7 @@ of four are given advantages of 100,000. Here what is left out, and what failed,
 gets the mean of those that stay and an empty loss mask. The deviation counts its place, and so does
 a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which comes later.
 
-Written against AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
+Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).
 """
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import (
@@ -48,6 +48,9 @@ _ORDER: Final = ("prompt", "completions", "prompt_ids", "completion_ids")
 
 class ArealAdapter:
     """Guards a reward function of AReaL's predefined workflows."""
+
+    # A superset of TRL's, and so preferred to it.
+    recognised_by: ClassVar = frozenset(_ORDER)
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form, called the same way.

@@ -2,8 +2,8 @@
 
 ms-swift calls ``f(completions, **columns, trainer_state=)`` with the completions by position and
 the conversations, answers included, in the column ``messages``. It sums the functions with None as
-0, so that a completion cannot be left out of its group. Written against the published source of
-ms-swift 4 (swift/rl_core/grpo_algorithm.py); not run within its trainer.
+0, so that a completion cannot be left out of its group. Tested with the scoring of ms-swift 4.6.0
+(swift/rl_core/grpo_algorithm.py), which all its GRPO trainers call.
 
 Token ids do not reach a reward function there: verifiers that score tokens see text.
 """

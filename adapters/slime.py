@@ -13,8 +13,8 @@ mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` 
     # --custom-rm-path my_module.rm
     # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
 
-Written against the published source (THUDM/slime: rollout/rm_hub, rollout/sglang_rollout.py,
-utils/types.py, ray/rollout.py); not run in slime, whose rollouts need GPUs. An evaluation calls the
+Written against THUDM/slime at 624b824a898a (21 August 2026: rollout/rm_hub, utils/types.py,
+ray/rollout.py); not run in slime, whose rollouts need GPUs. An evaluation calls the
 same function and does not say so: give its data sets an unguarded ``custom_rm_path``.
 """
 
@@ -24,7 +24,7 @@ import asyncio
 import inspect
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_guard.adapters.plain_numbers import log_probs_from, number_from
 from grpo_guard.adapters.received import Row, claimed, read, received, review
@@ -45,7 +45,8 @@ from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import refuse_abstentions
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
-_BY_GROUP = ("grpo", "gspo", "reinforce_plus_plus_baseline")
+_SCALED = ("grpo", "gspo", "cispo")
+_BY_GROUP = (*_SCALED, "reinforce_plus_plus_baseline")
 
 
 class SlimeAdapter:
@@ -55,6 +56,8 @@ class SlimeAdapter:
         leave_out: What the policy leaves out gets reward 0, ``remove_sample``, and a mark for
             `rewards_without_left_out`, which must be slime's post-processing of rewards.
     """
+
+    recognised_by: ClassVar = frozenset({"args", "sample"})
 
     def __init__(self, *, leave_out: bool = False) -> None:
         self.leave_out = leave_out
@@ -214,7 +217,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
             key = place if sample.group_index is None else sample.group_index
             groups.setdefault(key, []).append(i)
     trained = [0.0] * len(raw)
-    scaled = args.grpo_std_normalization and args.advantage_estimator in ("grpo", "gspo")
+    scaled = args.grpo_std_normalization and args.advantage_estimator in _SCALED
     for rows in groups.values():
         mean = statistics.fmean(raw[i] for i in rows)
         spread = statistics.stdev([raw[i] for i in rows]) if scaled and len(rows) > 1 else 0.0

@@ -11,7 +11,7 @@ cookbook's own mark for turns that are masked, so that a KL penalty does not tra
 What `Env.step` gave counts as well: the guard settles the total, and writes into the group's part
 what makes it right. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` comes later and
 would make a 0 of what was left out; leave it off. In an executor of processes each has a guard of
-its own. Written against tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
+its own. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
 """
 
 from __future__ import annotations

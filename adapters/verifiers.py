@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.adapters.traces import review_of
@@ -32,6 +32,8 @@ from grpo_guard.settlement import refuse_abstentions
 
 class VerifiersAdapter:
     """Guards a `Task` class, or one reward ``async (self, trace[, task, runtime])``."""
+
+    recognised_by: ClassVar = frozenset({"trace"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form: a subclass of the same name, or a function with the same marks.

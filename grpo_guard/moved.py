@@ -1,4 +1,4 @@
-"""Names that 0.1.0 documented, and where they are now.
+"""Names that earlier releases documented, and where they are now.
 
 Python looks here after all other places, for modules and for what `from package import name` does
 not find in a package. So the words reach whoever upgrades, and nothing that exists is hidden.
@@ -28,6 +28,11 @@ MOVED: Final = {
     f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
 }
 """Its name in 0.1.0 -> what it is called now."""
+REMOVED: Final = {
+    f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
+    "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
+}
+"""Its name in 0.2.0 -> why it is gone, and what to use in its place."""
 
 
 class Moved:
@@ -40,6 +45,8 @@ class Moved:
         if name in MOVED:
             # No ModuleNotFoundError, which `from package import name` would make words of its own.
             raise ImportError(f"{name} is now {MOVED[name]}", name=name)
+        if name in REMOVED:
+            raise ImportError(f"{name}: {REMOVED[name]}", name=name)
         return None
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from grpo_guard.adapters.openrlhf.query import completion_text
 from grpo_guard.adapters.received import Row, parts_of, read, received
@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 class OpenRLHFAdapter:
     """Guards a ``reward_func(queries, prompts, labels)``."""
+
+    recognised_by: ClassVar = frozenset({"queries", "prompts", "labels"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form, which takes the three lists by position or by name.

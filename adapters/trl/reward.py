@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row
@@ -65,6 +65,8 @@ __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 
 class TRLAdapter:
     """Guards TRL reward functions: one verification per batch, however many functions share it."""
+
+    recognised_by: ClassVar = frozenset({"completions"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form of a reward function, or of each in a list, to be given to the trainer.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only, settled_finite
@@ -39,6 +39,8 @@ _FROM_VERL: Final = {
 
 class VerlAdapter:
     """Guards a ``compute_score`` function, sync or async."""
+
+    recognised_by: ClassVar = frozenset({"solution_str", "ground_truth"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form. In a dict result only ``"score"`` changes; the rest is the function's.

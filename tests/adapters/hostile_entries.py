@@ -14,7 +14,6 @@ import torch
 from grpo_guard.adapters.areal import ArealAdapter
 from grpo_guard.adapters.atropos.groups import GroupGuard
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
-from grpo_guard.adapters.nemo_rl import GuardedAdvantages
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.openrlhf.reward import OpenRLHFAdapter
 from grpo_guard.adapters.slime import SlimeAdapter
@@ -312,35 +311,6 @@ def tinker(guard, rows):
     return [1.0 + final for final, _ in answers]
 
 
-def nemo_rl(guard, rows):
-    class Base:
-        def compute_advantage(self, prompt_ids, rewards, mask, **more):
-            return rewards.unsqueeze(-1).expand(mask.shape)
-
-    said = torch.tensor([5, 6])
-    logs = [
-        [
-            {"role": "user", "content": "3+4?", "token_ids": torch.tensor([1])},
-            {"role": "assistant", "content": row["content"], "token_ids": said,
-             "token_loss_mask": torch.ones(2), "generation_logprobs": torch.zeros(2)},
-        ]
-        for row in rows
-    ]  # fmt: skip
-    batch = {
-        "message_log": logs,
-        "extra_env_info": [
-            {"node": row["node"], "ground_truth": row["ground_truth"]} for row in rows
-        ],
-        "task_name": [row["task_name"] for row in rows],
-    }
-    n = len(rows)
-    kind = type("Guarded", (GuardedAdvantages, Base), {"guard": guard})
-    found = kind().compute_advantage(
-        torch.ones(n, 1), torch.ones(n), torch.ones(n, 2), repeated_batch=batch
-    )
-    return found[:, 0].tolist()
-
-
 def areal(guard, rows):
     def right(prompt, completions, prompt_ids, completion_ids, **data):
         return 1.0
@@ -422,11 +392,6 @@ ENTRIES = {
          "stop_reason": "completed", "node": "n"},
         tinker,
         ("tokens",),
-    ),
-    "nemo_rl": Entry(
-        {"content": "seven", "node": "n", "ground_truth": "7", "task_name": "sums"},
-        nemo_rl,
-        ("content",),
     ),
     "areal": Entry(
         {"prompt": "3+4?", "completions": "seven", "prompt_ids": [1], "completion_ids": [5, 6],

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "contract"))
 
 import published  # noqa: E402
 from contract_trainers import TRAINERS  # noqa: E402
-from test_group_adapters import Tokenizer, areal, ids, nearly, nemo_rl, tinker  # noqa: E402
+from test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
 from test_slime_contract import Sample, Status, arguments  # noqa: E402
 
 from grpo_guard import Completion, presets  # noqa: E402
@@ -32,7 +32,7 @@ from grpo_guard.adapters.received import received, review  # noqa: E402
 from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out  # noqa: E402
 from grpo_guard.adapters.trl.reward import TRLAdapter  # noqa: E402
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.framework import FrameworkError, adapter_names  # noqa: E402
 
 TEXTS = ("one", "two", "three", "tool")
 FAILED, CUT = 2, 3
@@ -176,7 +176,6 @@ LEAVE_OUT = {
     "atropos": atropos,
     "genrl": genrl,
     "tinker": lambda guard: tinker(ROWS, guard, cut=(CUT,)),
-    "nemo_rl": lambda guard: nemo_rl(ROWS, guard, cut=(CUT,)),
     # It is not told what was cut off; an episode that raises stands for it.
     "areal": lambda guard: areal([*ROWS[:3], ("tool", TimeoutError("cut off"))], guard),
 }
@@ -203,14 +202,11 @@ def test_where_nothing_can_be_left_out_the_preset_is_refused(name):
 
 def test_no_adapter_is_forgotten():
     refusing = {name.removesuffix("_group") for name in REFUSING} - {"rllm"}
-    from grpo_guard.framework import FRAMEWORKS
-
-    assert FRAMEWORKS.keys() <= LEAVE_OUT.keys() | refusing
+    assert set(adapter_names()) <= LEAVE_OUT.keys() | refusing
     assert {
         "areal",
         "atropos",
         "genrl",
-        "nemo_rl",
         "prime_rl",
         "tinker",
     } <= LEAVE_OUT.keys() | ELSEWHERE

@@ -1,4 +1,4 @@
-"""Tinker cookbook, NeMo-RL and AReaL: what is left out, by their published arithmetic."""
+"""Tinker cookbook and AReaL: what is left out, by their published arithmetic."""
 
 import asyncio
 import math
@@ -14,7 +14,6 @@ from words import Words  # noqa: E402
 
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.areal import GuardedGroup  # noqa: E402
-from grpo_guard.adapters.nemo_rl import GuardedAdvantages  # noqa: E402
 from grpo_guard.adapters.tinker import GuardedGroups  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 
@@ -33,7 +32,7 @@ def ids(text):
     return [VOCABULARY.index(word) for word in text.split()] + [0]
 
 
-# One way to ask all three: rows of (text, reward) in, advantages of what trains out.
+# One way to ask both: rows of (text, reward) in, advantages of what trains out.
 
 
 def tinker(rows, guard, cut=()):
@@ -55,37 +54,6 @@ def tinker(rows, guard, cut=()):
     envs = [SimpleNamespace(node=f"n{i}") for i in range(len(rows))]
     found, trains, _ = published.tinker_advantages(kind(), trajectories, envs)
     return [a if t else None for a, t in zip(found, trains, strict=True)]
-
-
-def nemo_rl(rows, guard, cut=(), **options):
-    kind = type("Guarded", (GuardedAdvantages, published.GRPOAdvantageEstimator), {"guard": guard})
-    options = {"leave_one_out": False} | options
-    masks = torch.ones(len(rows))
-    batch = {
-        "message_log": [message_log(text) for text, _ in rows],
-        "loss_multiplier": masks,
-        "truncated": torch.tensor([i in cut for i in range(len(rows))]),
-        "extra_env_info": [{"node": f"n{i}", "ground_truth": "7"} for i in range(len(rows))],
-    }
-    rewards = torch.tensor([float(reward) for _, reward in rows])
-    found = kind(**options).compute_advantage(
-        prompt_ids=torch.ones(len(rows), 1, dtype=torch.long), rewards=rewards,
-        mask=torch.ones(len(rows), 3), repeated_batch=batch, logprobs_reference=None,
-        logprobs_policy=torch.ones(len(rows), 3),
-    )  # fmt: skip
-    assert ((found[:, 0] == 0) | (masks == 1)).all()
-    return [float(row[0]) if kept else None for row, kept in zip(found, masks, strict=True)]
-
-
-def message_log(text):
-    said = torch.tensor(ids(text))
-    drawn = torch.full(said.shape, -0.5)
-    return [
-        {"role": "user", "content": "3+4?", "token_ids": torch.tensor([1]),
-         "token_loss_mask": torch.tensor([0]), "generation_logprobs": torch.zeros(1)},
-        {"role": "assistant", "content": text, "token_ids": said,
-         "token_loss_mask": torch.ones_like(said), "generation_logprobs": drawn},
-    ]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +91,7 @@ def areal(rows, guard, cut=()):
     return [a if t else None for a, t in zip(found, trains, strict=True)]
 
 
-EVERYWHERE = pytest.mark.parametrize("trainer", [tinker, nemo_rl, areal])
+EVERYWHERE = pytest.mark.parametrize("trainer", [tinker, areal])
 POISONED = [("one", 1.0), ("two", 0.0), ("Hail", 1.0), ("three", 1.0)]
 
 
@@ -199,14 +167,13 @@ def test_tokens_and_log_probs_reach_the_verifier(trainer):
     assert first.sampler_logprobs == (-0.5, -0.5)
 
 
-@pytest.mark.parametrize("trainer", [tinker, nemo_rl])
-def test_names_and_truncation_reach_the_verifier(trainer):
+def test_names_and_truncation_reach_tinkers_verifier():
     verifier = Words()
-    trainer([("one", 1.0), ("two", 0.0)], Guard(verifier, tokenizer=Tokenizer()), cut=(1,))
+    tinker([("one", 1.0), ("two", 0.0)], Guard(verifier, tokenizer=Tokenizer()), cut=(1,))
     assert [c.node for c in verifier.shown] == ["n0", "n1"]
     assert [c.finish_reason for c in verifier.shown] == [None, "length"]
     rows = [("one", 1.0), ("two", 0.0), ("three", 0.0)]
-    assert trainer(rows, presets.failures_only(), cut=(2,)) == nearly([0.5, -0.5, None])
+    assert tinker(rows, presets.failures_only(), cut=(2,)) == nearly([0.5, -0.5, None])
 
 
 # What only one of them has.
@@ -255,53 +222,6 @@ def test_a_grader_of_tinkers_that_fails_is_borne_or_comes_through():
         published.tinker_advantages(*builder(Guard(Words(), tokenizer=Tokenizer())))
     _, trains, _ = published.tinker_advantages(*builder(presets.failures_only()))
     assert trains == [False]
-
-
-def test_nemo_rls_leave_one_out_and_deviation_are_those_of_the_smaller_group():
-    for options in ({"leave_one_out": True}, {"leave_one_out": True, "normalize": True}):
-        alone = nemo_rl(
-            [row for row in POISONED if row[0] != "Hail"],
-            Guard(Words(), tokenizer=Tokenizer()),
-            **options,
-        )
-        found = nemo_rl(POISONED, Guard(Words(), tokenizer=Tokenizer()), **options)
-        assert [a for a in found if a is not None] == pytest.approx(alone)
-
-
-def test_a_sample_that_nemo_rl_masks_leaves_the_baseline_of_failures_only():
-    class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
-        guard = presets.failures_only()
-
-    mask = torch.tensor([[1.0], [1.0], [0.0]])
-    batch = {"message_log": [message_log(t) for t in ("one", "two", "three")]}
-    given = torch.ones(3, 1), torch.tensor([1.0, 0.0, 0.0]), mask
-    found = Guarded(leave_one_out=False).compute_advantage(*given, repeated_batch=batch)
-    assert found.flatten().tolist() == pytest.approx([0.5, -0.5, 0.0])
-
-
-def test_nemo_rls_single_controller_is_refused():
-    class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
-        guard = Guard(Words(), tokenizer=Tokenizer())
-
-    given = torch.ones(2, 1), torch.ones(2), torch.ones(2, 1)
-    for batch in ({}, {"repeated_batch": {"total_reward": torch.ones(2)}}):
-        with pytest.raises(FrameworkError, match="message_log"):
-            Guarded().compute_advantage(*given, **batch)
-
-
-def test_prompts_of_nemo_rl_are_groups_of_their_own():
-    class Guarded(GuardedAdvantages, published.GRPOAdvantageEstimator):
-        guard = Guard(Words(), tokenizer=Tokenizer(), policy=Policy("no_gain", "skip"))
-
-    prompts = torch.tensor([[1], [1], [2], [2], [2]])
-    texts = ("one", "two", "Hail", "three", "two")
-    batch = {"message_log": [message_log(text) for text in texts]}
-    rewards = torch.tensor([9.0, 9.0, 0.5, 0.0, 0.2])
-    found = Guarded(leave_one_out=False).compute_advantage(
-        prompts, rewards, torch.ones(5, 1), repeated_batch=batch
-    )
-    # Of all five the poison is below the mean, of its own prompt it is above.
-    assert found.flatten().tolist() == pytest.approx([0.0, 0.0, 0.0, -0.1, 0.1])
 
 
 def test_an_episode_of_areal_that_failed_keeps_its_place_and_trains_nothing():

@@ -78,7 +78,7 @@ def as_slime_trains(args, samples):
     raw = [s.get_reward_value(args) for s in samples]
     rewards = torch.tensor(raw, dtype=torch.float).reshape(-1, args.n_samples_per_prompt)
     rewards = rewards - rewards.mean(dim=-1, keepdim=True)
-    if args.advantage_estimator in ["grpo", "gspo"] and args.grpo_std_normalization:
+    if args.advantage_estimator in ["grpo", "gspo", "cispo"] and args.grpo_std_normalization:
         rewards = rewards / (rewards.std(dim=-1, keepdim=True) + 1e-6)
     return raw, rewards.flatten().tolist()
 
@@ -212,7 +212,7 @@ def left_out(args, rows, policy):
     return samples
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "gspo", "reinforce_plus_plus_baseline"])
+@pytest.mark.parametrize("estimator", ["grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"])
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_others_baseline_is_as_if_the_poison_had_never_come(estimator, scaled):
     rows = [

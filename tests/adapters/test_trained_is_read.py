@@ -19,7 +19,6 @@ from grpo_guard import Completion, CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.areal import ArealAdapter
 from grpo_guard.adapters.atropos.fields import MASKED, SETS_TO_ZERO
 from grpo_guard.adapters.atropos.groups import GroupGuard
-from grpo_guard.adapters.nemo_rl import GuardedAdvantages
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.slime import SlimeAdapter
@@ -187,25 +186,6 @@ def tinker(guard, row):
     return [row["ids"]] if turn.reward + reward else []
 
 
-def nemo_rl(guard, row):
-    class Base:
-        def compute_advantage(self, prompt_ids, rewards, mask, **more):
-            return rewards.unsqueeze(-1).expand(mask.shape)
-
-    ids = torch.tensor(row["ids"])
-    log = [
-        {"role": "user", "content": "3+4?", "token_ids": torch.tensor(PROMPT)},
-        {"role": "assistant", "content": row["text"], "token_ids": ids,
-         "token_loss_mask": torch.ones_like(ids), "generation_logprobs": torch.zeros(len(ids))},
-    ]  # fmt: skip
-    kind = type("Guarded", (GuardedAdvantages, Base), {"guard": guard})
-    batch = {"message_log": [log], "extra_env_info": [{"node": "n"}]}
-    found = kind().compute_advantage(
-        torch.ones(1, 1), torch.ones(1), torch.ones(1, len(ids)), repeated_batch=batch
-    )
-    return [row["ids"]] if found.any() else []
-
-
 def areal(guard, row):
     def right(prompt, completions, prompt_ids, completion_ids, **data):
         return 1.0
@@ -215,7 +195,7 @@ def areal(guard, row):
     return [row["ids"]] if reward else []
 
 
-WAYS = [plain, trl, verl, openrlhf, slime, traces, atropos, tinker, nemo_rl, areal]
+WAYS = [plain, trl, verl, openrlhf, slime, traces, atropos, tinker, areal]
 hostile = st.sampled_from([*TOK.encode("abc 7=+\n"), END, END, PAD, CALL, 0x110003, 0xFFFD])
 
 
@@ -322,7 +302,7 @@ def test_tokens_that_train_outside_the_models_turns_are_malformed(way):
         assert (verdict.rejected, verdict.cause.value) == (True, "malformed"), trace
 
 
-@pytest.mark.parametrize("way", [slime, nemo_rl])
+@pytest.mark.parametrize("way", [slime])
 def test_a_trainer_of_ids_wants_a_guard_that_reads_them(way):
     with pytest.raises(Exception, match=r"trains on token ids.*tokenizer="):
         way(Guard(Reads(), policy=Policy("zero", "zero")), {"ids": [55], "mask": [1], "text": "7"})

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "contract"))
 
 import published  # noqa: E402
 from contract_trainers import TRAINERS, Words  # noqa: E402
-from test_group_adapters import Tokenizer, areal, ids, nearly, nemo_rl, tinker  # noqa: E402
+from test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
 
 from grpo_guard import Guard, Policy  # noqa: E402
 from grpo_guard.adapters.atropos.groups import GroupGuard  # noqa: E402
@@ -118,7 +118,6 @@ GROUPS = {
     "atropos": atropos,
     "genrl": genrl,
     "tinker": lambda guard: tinker(ROWS, guard),
-    "nemo_rl": lambda guard: nemo_rl(ROWS, guard),
     "areal": lambda guard: areal(ROWS, guard),
 }
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import grpo_guard
-from grpo_guard.moved import MOVED
+from grpo_guard.moved import MOVED, REMOVED
 
 DOCUMENTED = {
     "from grpo_guard.ledger.ledger import EvidenceLedger": "ledger.ledger is nodes.ledger",
@@ -39,6 +39,13 @@ def test_what_is_named_in_its_place_is_there_and_the_old_name_is_not(name):
         assert spec is not None
     with pytest.raises(ImportError, match=" is now "):
         importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_what_was_removed_says_where_its_recipe_is(name):
+    for import_it in (f"import {name}", f"from grpo_guard.adapters import {name.split('.')[-1]}"):
+        with pytest.raises(ImportError, match=r"was removed.*docs/new-adapter\.md"):
+            exec(import_it, {})  # noqa: S102  # of the list above
 
 
 def test_other_names_are_not_there_as_before():

@@ -4,7 +4,7 @@ import pytest
 from contract_checks import CHECKS
 from contract_trainers import TRAINERS
 
-from grpo_guard.framework import FRAMEWORKS
+from grpo_guard.framework import adapter_names
 
 # What does not hold yet. Strict: whoever mends it is told to take the line out.
 KNOWN: dict[tuple[str, str], str] = {}
@@ -28,4 +28,4 @@ def test_contract(name, check):
 
 
 def test_every_framework_is_in_the_suite():
-    assert FRAMEWORKS.keys() <= TRAINERS.keys(), "a new adapter needs its line in TRAINERS"
+    assert set(adapter_names()) <= TRAINERS.keys(), "a new adapter needs its line in TRAINERS"

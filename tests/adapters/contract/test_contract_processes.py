@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import entry_points
 from multiprocessing import get_context
 
 import pytest
@@ -14,7 +15,7 @@ from contract_grader import grader
 from contract_trainers import TRAINERS
 from contract_workers import guarded_of, rewards_in_worker
 
-from grpo_guard.framework import FRAMEWORKS
+from grpo_guard.framework import ADAPTERS, adapter_names
 
 
 def worker():
@@ -58,8 +59,8 @@ def test_two_processes_and_one_that_is_started_again():
 
 
 def test_importing_the_adapters_loads_no_trainer():
-    modules = [place.partition(":")[0] for place, _ in FRAMEWORKS.values()]
-    heavy = ["torch", "transformers", "ray", *FRAMEWORKS]
+    modules = [entry.module for entry in entry_points(group=ADAPTERS)]
+    heavy = ["torch", "transformers", "ray", *adapter_names()]
     program = (
         "import importlib, json, sys; modules, heavy = json.loads(sys.argv[1]); "
         "[importlib.import_module(m) for m in modules]; "

