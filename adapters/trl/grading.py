@@ -60,13 +60,17 @@ class Grading:
     Args:
         function: As inspected under the guard.
         failed: The reward of what it fails on.
+        as_given: Whether to return what the function returns, unread, if the guard has no
+            `GraderFailures`: for a guard that only watches.
     """
 
-    def __init__(self, function: RewardFunction, failed: float | None = None) -> None:
-        self.function, self.failed = function, failed
+    def __init__(
+        self, function: RewardFunction, failed: float | None = None, *, as_given: bool = False
+    ) -> None:
+        self.function, self.failed, self.as_given = function, failed, as_given
         self._columns: dict[str, None] = {}
 
-    def ask(self, given: Mapping[str, Any], count: int) -> list[float | None]:
+    def ask(self, given: Mapping[str, Any], count: int) -> Any:
         """The rewards of a function that is not async, one per completion.
 
         Args:
@@ -80,7 +84,8 @@ class Grading:
         """
         function, failures = self.function, self.function.failures
         if failures is None:
-            return function.rewards(function.call(**given), count)
+            answer = function.call(**given)
+            return answer if self.as_given else function.rewards(answer, count)
         rows, names = self._rows(given, count, failures)
         trainer = _owner(given, names) if failures.timeout is None else None
         call = _Recorded(function.call, names, trainer)
@@ -90,11 +95,12 @@ class Grading:
             answers = [failures.ask(function.name, call, **rows[0])]
         return self._read(answers, given, count)
 
-    async def aask(self, given: Mapping[str, Any], count: int) -> list[float | None]:
+    async def aask(self, given: Mapping[str, Any], count: int) -> Any:
         """The same of an async function."""
         function, failures = self.function, self.function.failures
         if failures is None:
-            return function.rewards(await function.call(**given), count)
+            answer = await function.call(**given)
+            return answer if self.as_given else function.rewards(answer, count)
         rows, names = self._rows(given, count, failures)
         call = _RecordedAsync(function.call, names, _owner(given, names))
         if failures.each:

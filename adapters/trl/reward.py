@@ -139,7 +139,7 @@ class GuardedReward:
 
     def __init__(self, function: RewardFunction, guard: Guard) -> None:
         self.function, self.guard = function, guard
-        self._grading = Grading(function)
+        self._grading = Grading(function, as_given=guard.policy.watches)
         function.dress(self)
 
     def __call__(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
@@ -193,7 +193,7 @@ class GuardedReward:
             log_review(review.own, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         policy = self.guard.policy
         if policy.watches:
-            given = result()
+            given = rewards()
             refuse_abstentions(policy, review.own.verdicts)
             return given  # the very object: nothing of it is read
         if column is None and not isinstance(policy.on_reject, str):
