@@ -78,6 +78,8 @@ class Completion(_Marked):
             completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
         slot: Its place within the group.
+        rollout: Label of the rollout of which it is one segment. Completions of one batch with the
+            same node, group and rollout are judged and counted as one (`grpo_guard.rollouts`).
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
@@ -103,6 +105,7 @@ class Completion(_Marked):
     group: str | int | None = field(default=None, kw_only=True)
     round: int | None = field(default=None, kw_only=True)
     slot: int | None = field(default=None, kw_only=True)
+    rollout: str | None = field(default=None, kw_only=True)
     reference: str | None = field(default=None, kw_only=True)
     task: str | None = field(default=None, kw_only=True)
     finish_reason: str | None = field(default=None, kw_only=True)
@@ -367,6 +370,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "completion_ids": _token_ids,
     "sampler_logprobs": _log_probs,
     "node": _node,
+    "rollout": _node,
     "reference": _text_or_none,
     "task": _text_or_none,
     "finish_reason": _text_or_none,

@@ -21,6 +21,7 @@ from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy
 from grpo_guard.review import Review as Review
+from grpo_guard.rollouts import decided
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -223,11 +224,14 @@ class Guard:
     def recorded(
         self, admitted: Known, said: Sequence[Verdict]
     ) -> tuple[list[Completion], list[Verdict]]:
-        """The second half of `judge`; arguments as for `reviewed`."""
+        """The second half of `judge`; arguments as for `reviewed`. A verdict on one segment decides
+        its whole rollout, see `grpo_guard.rollouts.decided`."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
-        return batch, verdicts
+        # Afterwards: the ledger tells a rollout's segments apart by itself, and needs the kinds of
+        # findings that each has.
+        return batch, decided(batch, verdicts)
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
@@ -284,6 +288,7 @@ class Guard:
             policy,
             groups=review.groups,
             labels=review.labels,
+            rollouts=review.rollouts,
             length_factors=review.length_factors,
             lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
         )

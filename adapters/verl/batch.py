@@ -7,6 +7,7 @@ answered stands among the response tokens; the agent-loop hook, which knows the 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -102,6 +103,8 @@ def rows_from(
     turns = data.non_tensor_batch.get("__num_turns__")
     detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
+    # No name of the agent loop's, which may be a peer's: siblings are judged in one batch.
+    rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
         mask = told.masks[i] if told else None
@@ -139,8 +142,7 @@ def rows_from(
             prompt_ids=tuple(prompt_ids),
             completion_ids=tuple(ids),
             given=among,
-            # Compared with the same of the siblings, the last output with the last.
-            group=first.group if i == len(data) - 1 else f"{first.group}/{i}",
+            rollout=rollout,
             finish_reason=finish,
         )
         rows.append(Row(_with_log_probs(completion, log_probs), wrong, decoded=True))

@@ -9,8 +9,9 @@ log-probs IEEE 754 float64 as they are: no decimal form is rounded on the way, a
 differ. Text is not normalised: what is signed is, character by character, what is judged.
 
 All that a verifier reads is signed, what the exchange adds by itself is not: `Completion.group`,
-and ``metadata``, of which only the envelope is kept. An attacker who could change a reference or a
-finish reason in another's signed work would have it rejected under that one's name.
+`Completion.rollout`, and ``metadata``, of which only the envelope is kept. An attacker who could
+change a reference or a finish reason in another's signed work would have it rejected under that
+one's name.
 """
 
 from __future__ import annotations

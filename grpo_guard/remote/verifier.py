@@ -30,7 +30,7 @@ _BODY = b'{"completions": [%s]}'
 # Without what an author sends: the prompt, its ids and the reference are left.
 _UNSAID: Final[Mapping[str, Any]] = {
     "text": "", "completion_ids": None, "sampler_logprobs": None, "given": None, "metadata": {},
-    "node": None, "group": None, "finish_reason": None,
+    "node": None, "group": None, "rollout": None, "finish_reason": None,
 }  # fmt: skip
 _REMEDIES = {
     401: "set the server's token where token_env says",

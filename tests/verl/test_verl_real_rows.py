@@ -117,6 +117,17 @@ def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):
     assert [c.text for c in completions_from(data, tokenizer, 99)] == [""]
 
 
+def test_all_outputs_of_a_trajectory_are_one_rollout(tokenizer):
+    data = several_outputs(tokenizer, ["ab", "cd"])
+    first, last = completions_from(data, tokenizer, 99)
+    assert first.rollout == last.rollout != None  # noqa: E711
+    assert first.group == last.group
+    sibling, _ = completions_from(data, tokenizer, 99)
+    assert sibling.rollout != first.rollout
+    (lone,) = completions_from(several_outputs(tokenizer, ["ab"]), tokenizer, 99)
+    assert lone.rollout is None
+
+
 def test_all_turns_are_one_completion(tokenizer):
     data = batch(tokenizer, [HONEST], ["u"])
     told = Told(4, masks=((1, 1, 0, 1, 1),), log_probs=(None,))
