@@ -39,6 +39,7 @@ from grpo_guard.adapters.traces import drawn_log_probs, review_all
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import finite_or_none
 from grpo_guard.guard import Guard
+from grpo_guard.settlement import refuse_abstentions
 from grpo_guard.verdict import Verdict
 
 REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
@@ -81,6 +82,10 @@ class GuardedScoring:
         review = await asyncio.to_thread(
             review_all, self.guard, [(trace, _version(episode)) for episode, trace in traces]
         )
+        if self.guard.policy.watches:
+            refuse_abstentions(self.guard.policy, review.verdicts)
+            await super().score_group(episodes)  # type: ignore[misc]
+            return
         for _, trace in traces:
             _put_right(trace)
         rewards = [trace.reward for _, trace in traces]

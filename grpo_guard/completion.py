@@ -78,8 +78,7 @@ class Completion(_Marked):
             completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
         slot: Its place within the group.
-        rollout: Label of the rollout of which it is one segment. Completions of one batch with the
-            same node, group and rollout are judged and counted as one (`grpo_guard.rollouts`).
+        rollout: Label that the segments of one rollout share, see `grpo_guard.rollouts`. A claim.
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
@@ -304,8 +303,16 @@ def _given(name: str, value: Any) -> Given | None:
         raise CompletionError(name, str(error), value) from None
 
 
-def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Accept lists, tuples, NumPy arrays and tensors of integers."""
+def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """A stranger's token ids: lists, tuples, NumPy arrays and tensors of integers.
+
+    Args:
+        name: Of the field, for messages.
+        value: At most `MAX_TOKENS` integers; None = none.
+
+    Raises:
+        CompletionError: it is none. Anything else only where iterating over it does.
+    """
     if value is None:
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
@@ -366,11 +373,10 @@ def _got(value: Any) -> str:
 _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "prompt": lambda _, value: plain_prompt(value),
     "text": _text,
-    "prompt_ids": _token_ids,
-    "completion_ids": _token_ids,
+    "prompt_ids": token_ids,
+    "completion_ids": token_ids,
     "sampler_logprobs": _log_probs,
-    "node": _node,
-    "rollout": _node,
+    **dict.fromkeys(("node", "rollout"), _node),
     "reference": _text_or_none,
     "task": _text_or_none,
     "finish_reason": _text_or_none,

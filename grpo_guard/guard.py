@@ -7,6 +7,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
@@ -25,7 +26,9 @@ from grpo_guard.rollouts import decided
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
+from grpo_guard.verdict_log import VerdictLog
 from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.watching import unseen
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
@@ -35,8 +38,7 @@ if TYPE_CHECKING:
 
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Flags: TypeAlias = Sequence[bool] | None
-# Groups whose lowest reward is remembered.
-REMEMBERED = 1024
+REMEMBERED = 1024  # groups whose lowest reward is remembered
 
 
 class Ledger(Protocol):
@@ -52,6 +54,7 @@ class _Sources:
 
     identity: Identity | None
     references: References | None
+    log: VerdictLog | None = None
 
 
 class Guard:
@@ -75,6 +78,7 @@ class Guard:
         tokenizer: The policy's, or a `Detokenizer`: the text of what has ids is decoded from them,
             and the sender's is not used; ids that the text would not show are malformed. None =
             the verifiers compare ids with the text, or completions with ids are rejected.
+        log: Keeps every verdict that is no acceptance, with an excerpt; a file's path will do.
 
     Raises:
         TypeError: ``verifier`` is none, or ``environment`` cannot be called.
@@ -98,6 +102,7 @@ class Guard:
         failures: GraderFailures | None = None,
         environment: Environment | None = None,
         tokenizer: Any = None,
+        log: VerdictLog | str | Path | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -109,6 +114,7 @@ class Guard:
         self.ledger = ledger
         # One for all copies: what is set later holds for reward functions wrapped before, too.
         self._sources = _Sources(identity, references)
+        self.log = log
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
 
@@ -139,6 +145,15 @@ class Guard:
     def references(self, references: References | None) -> None:
         self._sources.references = references
 
+    @property
+    def log(self) -> VerdictLog | None:
+        """Keeps verdicts. Set, it or its path holds for what this guard is around already."""
+        return self._sources.log
+
+    @log.setter
+    def log(self, log: VerdictLog | str | Path | None) -> None:
+        self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
+
     def under(self, policy: Policy) -> Guard:
         """This guard with another policy; verifier, ledger and all that it counts are shared."""
         if policy == self.policy:
@@ -165,10 +180,16 @@ class Guard:
         Raises:
             ValueError: not one of ``given`` per completion.
             TypeError: something given is no verdict.
-            AbstainError: more abstentions over the policy's window than it allows.
+            AbstainError: more abstentions over the policy's window than it allows. Of these, a
+                guard that only watches raises none.
         """
-        admitted = self.admit(batch, given, decoded)
-        return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+        try:
+            admitted = self.admit(batch, given, decoded)
+            return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+        except Exception as error:
+            if not self.policy.watches:
+                raise
+            return unseen(batch, error)
 
     def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: what becomes of the verifier's words on a batch.
@@ -181,7 +202,8 @@ class Guard:
             AbstainError: as `review`.
         """
         batch, verdicts = self.recorded(admitted, said)
-        self._recent.add(batch, verdicts)
+        if not self.policy.watches:
+            self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts)
         return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
 
@@ -229,9 +251,10 @@ class Guard:
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
-        # Afterwards: the ledger tells a rollout's segments apart by itself, and needs the kinds of
-        # findings that each has.
-        return batch, decided(batch, verdicts)
+        verdicts = decided(batch, verdicts)  # the ledger needs each segment's own findings
+        if self.log is not None and batch:
+            self.log.record(batch, verdicts)
+        return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
@@ -264,7 +287,8 @@ class Guard:
     ) -> list[float | None]:
         """Guarded rewards from a review; `grpo_guard.settlement` says what each rule means.
 
-        Accepted completions keep their reward object, also where it is None or NaN.
+        Accepted completions keep their reward object, also where it is None or NaN; so does
+        every completion under ``on_reject="keep"``.
 
         Args:
             rewards: Of one reward function, one per completion.
@@ -279,19 +303,15 @@ class Guard:
             self._require_fitting(policy)
         policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
-        if self.failures is not None:
+        if self.failures is not None and not policy.watches:
             rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
-            [[reward] for reward in rewards],
-            rulings,
-            policy,
-            groups=review.groups,
-            labels=review.labels,
-            rollouts=review.rollouts,
+            [[reward] for reward in rewards], rulings, policy,
+            groups=review.groups, labels=review.labels, rollouts=review.rollouts,
             length_factors=review.length_factors,
             lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
-        )
+        )  # fmt: skip
         self._lowest.extend(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
@@ -335,7 +355,8 @@ class Guard:
 
     def _require_fitting(self, policy: Policy) -> None:
         require_fitting(self.verifier, policy)
-        if self.environment is not None and "pass" in policy.rules("on_abstain"):
+        pays = "pass" in policy.rules("on_abstain") and not policy.watches
+        if self.environment is not None and pays:
             require_no_abstention_at_will(self.environment)
 
     @property
@@ -356,6 +377,7 @@ def guard(
     length_scaling: LengthScaling | None = None,
     environment: Environment | None = None,
     tokenizer: Any = None,
+    log: VerdictLog | str | Path | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -369,7 +391,8 @@ def guard(
             framework cannot do what the policy asks.
     """
     options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer, **options)
+    options |= {"tokenizer": tokenizer, "log": log}
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

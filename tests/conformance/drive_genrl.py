@@ -27,7 +27,6 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.genrl.node import PLAIN_TEMPLATE
 
 
-
 class Errors(logging.Handler):
     """Keeps what GenRL logs of the exception that ended a game: it raises none."""
 

@@ -2,12 +2,14 @@
 
 import math
 import tempfile
+from types import SimpleNamespace
 
 import tiny_trl
 import torch
 import trl
 from conformance_cases import (
     JUDGED,
+    MASKED,
     OF_A_GROUP,
     SCAFFOLD,
     SCAFFOLDED,
@@ -28,14 +30,17 @@ def rewards(completions, **columns):
     return [reward_of(text) for text in completions]
 
 
-def trained(texts, guard, function=rewards, rollout=None):
+def trained(texts, guard, function=rewards, rollout=None, kind=None, extra=None, **settings):
     """A trainer after one step over these rows."""
-    kind, extra = (tiny_trl.CapturingTrainer, {}) if guard is None else (Guarded, {"guard": guard})
+    if kind is None:
+        kind, extra = tiny_trl.CapturingTrainer, {}
+        if guard is not None:
+            kind, extra = Guarded, {"guard": guard}
     with tempfile.TemporaryDirectory() as folder:
         made = tiny_trl.trainer(
             folder, function, kind=kind, extra=extra, rollout=rollout or tiny_trl.peers(*texts),
             max_steps=1, per_device_train_batch_size=len(texts), num_generations=SIZE,
-            max_completion_length=96, scale_rewards="none",
+            max_completion_length=96, scale_rewards="none", **settings,
         )  # fmt: skip
         made.train()
     return made
@@ -115,7 +120,52 @@ def scaffolded(guard):
     return cell if guard is None else cell | {"verdicts": guard.ledger.verdicts}
 
 
+class Sampled:
+    """As if vLLM had sampled: TRL corrects by the sampler's log-probs, and masks whole rows."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.use_vllm, self._last_loaded_step = True, -1
+        self.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+
+
+class PlainSampled(Sampled, tiny_trl.CapturingTrainer):
+    pass
+
+
+class GuardedSampled(Sampled, Guarded):
+    pass
+
+
+def masked(guard):
+    """TRL's ``sequence_mask`` takes the second out: its sampler is far from the policy."""
+
+    def rollout(prompts, trainer):
+        tok = trainer.processing_class
+        asked = [tok(text=p)["input_ids"] for p in prompts]
+        ids = [tok(text=t)["input_ids"] + [tok.eos_token_id] for t in MASKED]
+        log_probs = []
+        for i, (before, said) in enumerate(zip(asked, ids, strict=True)):
+            with torch.no_grad():
+                logits = trainer.model(torch.tensor([before + said])).logits[0].float()
+            exact = logits[len(before) - 1 : -1].log_softmax(-1)[range(len(said)), said].tolist()
+            log_probs.append([x - 5.0 if i == 1 else x for x in exact])
+        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": log_probs}
+
+    own = {} if guard is None else {"guard": guard, "leave_out_masked": True}
+    made = trained(
+        MASKED, None, rollout=rollout, kind=PlainSampled if guard is None else GuardedSampled,
+        extra=own, vllm_importance_sampling_mode="sequence_mask",
+        vllm_importance_sampling_clip_max=3.0,
+    )  # fmt: skip
+    (output,) = made.outputs
+    ratio = output["importance_sampling_ratio"].reshape(len(MASKED), -1)
+    found = [a if r.any() else None for a, r in zip(made.captured[0], ratio, strict=True)]
+    return {"advantages": found}
+
+
 CASES = {
+    "masked_row": masked,
     "rejected_sibling": sibling,
     "wrong_count": wrong_count,
     "rejected_group": group,
@@ -125,7 +175,6 @@ CASES = {
 }
 ABSENT = {
     "fan_out": "one completion a rollout",
-    "masked_row": "its `sequence_mask` needs vLLM, which no test here starts",
     "final_token": "rewards are of rows; no token has one",
 }
 
