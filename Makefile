@@ -23,7 +23,7 @@ HIVEMIND_PIN  := 1.1.12
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across test-oldest check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-across conformance test-oldest check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -114,14 +114,18 @@ test-openrlhf: $(RLHF)/.ready
 test-genrl: $(GENRL)/.ready
 	OMP_NUM_THREADS=1 $(GENRL)/bin/python -m pytest tests/genrl
 
-#: make test-across     the same rows and guard through the advantages of every trainer that runs here
+#: make test-across     the same rows and guard, and the conformance cases, through every trainer here
 test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
-	$(BIN)/python -m pytest tests/across
+	$(BIN)/python -m pytest tests/across tests/conformance
 
 #: make test-oldest     the library alone with the oldest releases that pyproject.toml allows
 test-oldest: $(OLDEST)/.ready
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" \
 	    tests/core tests/cli tests/nodes tests/judge tests/server
+
+#: make conformance     the cases through every trainer anew, and docs/conformance.md
+conformance: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
+	$(BIN)/python -m tests.conformance.record trl verl openrlhf genrl atropos prime_rl
 
 #: make package         wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)

@@ -116,7 +116,7 @@ def rows_from(
         log_probs = told.log_probs[i] if told else None
         # Where a mask ends too early, verl trains on nothing more.
         own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
-        given = spans_given(own or (), len(ids))
+        given, wrong = spans_given(own or (), len(ids)), _uneven(mask, ids, max_tokens)
         if given == ((0, len(ids)),):
             if i < len(data) - 1 or rows:
                 continue  # it trains nothing
@@ -124,7 +124,7 @@ def rows_from(
         finish = "stop"
         if len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
             finish = "length"
-        wrong = _wrong(ids, len(tokenizer))
+        wrong = wrong or _wrong(ids, len(tokenizer))
         if told is not None and told.unusable:
             wrong = wrong or as_malformed("log-probs that are none")
         own_prompt = bool(first.prompt) and not i
@@ -165,6 +165,16 @@ def _unread(rejects: bool) -> Verdict:
     if rejects:
         return reject("verl", Cause.MALFORMED, why)
     return abstain("verl", Cause.UNSUPPORTED, why)
+
+
+def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> Verdict | None:
+    """The verdict on a mask that is longer than its ids: nobody knows which token each place is of.
+
+    Of a response that verl cut off at its limit the mask may be whole.
+    """
+    if mask is None or len(ids) >= min(len(mask), max_tokens):
+        return None
+    return as_malformed(f"response_mask: expected {len(ids)}, one per token, got {len(mask)}")
 
 
 def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:

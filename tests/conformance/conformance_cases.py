@@ -5,12 +5,13 @@ Imported in each trainer's own environment, so nothing but the guard is imported
 out as JSON: for each case a *cell*, a mapping with some of these keys.
 
 * ``advantages``: of each row; None for a row that trains nothing.
-* ``verdicts``: outcome and cause of each row, as the guard's ledger was told.
+* ``verdicts``: outcome and cause of each row, as the guard found them.
 * ``error``: the message of the exception that ended the run; ``asked``: of how many rows the
   function was asked, unless `SIZE`.
 * ``loss``, ``moved``, ``reject_rate``: whether the loss was finite (or what it was) and how far the
   weights moved, if the driver takes a step, and what the trainer logged.
-* ``absent``: why this trainer has no such case.
+* ``note``: a remark for the page.
+* ``absent``: why the case cannot occur in this trainer.
 """
 
 import json
@@ -40,7 +41,7 @@ def text_of(reward: float, *, forged: bool = False, words: str = "It is") -> str
 
 
 def reward_of(text: str) -> float:
-    """What stands behind the four marks; 1 where nothing does."""
+    """The number after the four marks; 1 if there is none."""
     found = re.search(r"#### (\d\.\d+)", text)
     return float(found[1]) if found else 1.0
 
@@ -110,9 +111,9 @@ def the_guard(told: Told | None = None, **more: Any) -> Guard:
 
 
 def guard_file(folder: Path) -> Path:
-    """The same in a file."""
+    """The same in a file, with a log of verdicts next to it."""
     file = folder / "conformance-guard.yaml"
-    file.write_text(GUARD_FILE)
+    file.write_text(f"log: {folder}/verdicts.jsonl\n{GUARD_FILE}")
     return file
 
 
@@ -125,9 +126,9 @@ class Scale:
     """How a trainer divides by a group's deviation.
 
     Args:
-        divides: It does, whatever it is told.
-        grown: By what its advantages are larger than over the sample deviation of the rows that
-            stay, of whom there are so many out of `SIZE`.
+        divides: It always does.
+        grown: How many times larger its advantages are than those over the sample deviation of the
+            rows that stay, from the number of these rows.
     """
 
     divides: bool = False
@@ -139,9 +140,9 @@ SCALES: dict[str, Scale] = {
     "verl": Scale(),
     "openrlhf": Scale(),
     "prime_rl": Scale(),
-    # By the deviation of the group itself, not of what it is drawn from, over all its places.
+    # Divides by the population deviation, which counts the places of left-out rows.
     "atropos": Scale(True, lambda stay: math.sqrt(SIZE / (stay - 1))),
-    # The deviation counts the place of what is left out.
+    # The deviation counts the places of left-out rows.
     "genrl": Scale(True, lambda stay: math.sqrt((SIZE - 1) / (stay - 1))),
 }
 
@@ -259,7 +260,7 @@ CASES: dict[str, Case] = {
 
 
 def problem_of(trainer: str, name: str, cell: Mapping[str, Any]) -> str | None:
-    """What is wrong with a guarded cell; None where it is right, or the case does not apply."""
+    """What is wrong with a guarded cell; None if it is right, or the case does not apply."""
     if "absent" in cell:
         return None
     case, scale = CASES[name], SCALES[trainer]
@@ -302,7 +303,7 @@ def print_cells(
     Args:
         release: Of the trainer, as the page names it.
         drives: By case: what the trainer makes of it with this guard, or alone (None).
-        absent: By case: why this trainer has no such case.
+        absent: By case: why it cannot occur in this trainer.
         more: Of the guard, such as its tokenizer.
     """
     cells: dict[str, dict[str, Any]] = {}

@@ -44,7 +44,7 @@ get_logger().addHandler(ERRORS)
 
 
 class Captures(GRPOLanguageTrainerModule):
-    """GenRL's, with its own step; it says what it is told and keeps advantages and the loss."""
+    """GenRL's, with its own step; it gives the case's answers and keeps advantages and loss."""
 
     def generate(self, inputs, return_completion_ids=False, stage=0):
         return [list(self.texts) for _ in range(len(inputs))]

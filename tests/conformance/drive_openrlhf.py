@@ -57,7 +57,7 @@ def responses(texts, guard, reward=REWARDS):
 
 
 def advantages(done):
-    """Of each row; None where none of its tokens is an action."""
+    """The advantage of each row; None if no token of it trains."""
     found = advantages_of(done, "dr_grpo", n=SIZE)[0]
     acts = [bool(row.action_mask.any()) for row in experiences_of(done)]
     left = [bool(row.get("extra_logs", {}).get("guard_left_out", 0)) for row in done]

@@ -135,6 +135,8 @@ def in_words(cell: dict[str, Any]) -> str:
         parts.append(f"the loss is {cell['loss']}, {moves}")
     if cell.get("reject_rate") is not None:
         parts.append(f"a reject rate of {cell['reject_rate']:g} is logged")
+    if "note" in cell:
+        parts.append(cell["note"])
     return "; ".join(parts)
 
 
