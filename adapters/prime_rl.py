@@ -82,12 +82,12 @@ class GuardedScoring:
         review = await asyncio.to_thread(
             review_all, self.guard, [(trace, _version(episode)) for episode, trace in traces]
         )
+        for _, trace in traces:
+            _put_right(trace)
         if self.guard.policy.watches:
             refuse_abstentions(self.guard.policy, review.verdicts)
             await super().score_group(episodes)  # type: ignore[misc]
             return
-        for _, trace in traces:
-            _put_right(trace)
         rewards = [trace.reward for _, trace in traces]
         kept = self.guard.settle(finite_or_none(rewards), review.regrouped(None))
         left = {

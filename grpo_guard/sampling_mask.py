@@ -47,7 +47,7 @@ class SamplingMask:
         if claim is None:
             return None
         if completion.completion_ids is None:
-            raise ValueError(f"{KEY}: expected token ids beside it, got none")
+            raise ValueError(f"{KEY}: expected token ids with it, got none")
         if not isinstance(claim, Mapping):
             raise ValueError(f"{KEY}: expected ids and counts, got {shown(claim)}")
         ids, counts = _integers(claim, "ids"), _integers(claim, "counts")
@@ -74,7 +74,7 @@ class SamplingMask:
             if kept and token not in kept:
                 raise ValueError(f"{KEY}: the token drawn at place {place} is not in its own mask")
             if len(set(kept)) != len(kept):
-                raise ValueError(f"{KEY}: a token stands twice in the mask of place {place}")
+                raise ValueError(f"{KEY}: a token is twice in the mask of place {place}")
 
 
 def claimed_mask(completion: Completion) -> Any:
@@ -90,7 +90,7 @@ def _integers(claim: Mapping[Any, Any], name: str) -> tuple[int, ...]:
         found = token_ids(f"{KEY}.{name}", claim[name])
     except CompletionError as error:
         raise ValueError(str(error)) from None
-    except Exception:  # no such key, or an object that refuses
+    except Exception:  # there is no such key, or the object cannot be read
         found = None
     if found is None:
         raise ValueError(f"{KEY}.{name}: expected a list of integers, got none")

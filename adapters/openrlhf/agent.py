@@ -147,14 +147,17 @@ class GuardedAgent:
                 images=images,
                 **more,
             )
-            original.update(response)
+            given = response
             response, problem = believed(response, hf_tokenizer, max_length, self.special)
+            if problem is None:
+                original.update(given)
             return Rollout(response, max_length, problem, prompt), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
         answer = await self._siblings.bring((id(sampling_params), str(prompt)), work)
         if self.guard.policy.watches:
-            return {**original, "extra_logs": answer["extra_logs"]}
+            # Of what had to be put right the reward is the executor's own as well.
+            return {**answer, **original, "extra_logs": answer["extra_logs"]}
         return answer
 
     async def _answers(self, group: Sequence[tuple[Rollout, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ LogProbs: TypeAlias = Sequence[Sequence[float | None]]
 
 
 def sampling_of(generated: Sequence[Any]) -> LogProbs | None:
-    """Of what `_generate` returns, the sampler's log-probs, known by their form; None = none."""
+    """The sampler's log-probs, found by their form in what `_generate` returned; None = none."""
     ids = generated[1]
     for item in generated[2:]:
         if isinstance(item, list) and len(item) == len(ids) and all(map(_are_numbers, item, ids)):
@@ -65,7 +65,7 @@ def masked_sequences(
         claimed = torch.tensor(
             [math.nan if x is None else x for x in said], device=policy.device, dtype=policy.dtype
         )
-        # What vLLM could not score says nothing of the ratio, as TRL has it.
+        # A token that vLLM could not score leaves the ratio as it is, as in TRL.
         difference = torch.nan_to_num(policy[i, : len(said)] - claimed, nan=0.0)
         if drawn is not None:
             difference = difference * torch.tensor(drawn[i], device=policy.device)

@@ -36,6 +36,8 @@ class Forged:
         node: The name under which it is sent; None = the slot's own.
         given: What it says that tools said, in characters. A swarm, which has no tools, hears of
             no such claim.
+        masked: It claims a sampling mask of the drawn tokens alone. A swarm, whose nodes replay no
+            masks, hears of no such claim either.
     """
 
     text: str
@@ -45,6 +47,7 @@ class Forged:
     withheld: bool = False
     node: str | None = None
     given: tuple[tuple[int, int], ...] = ()
+    masked: bool = False
 
 
 @dataclass(slots=True)

@@ -139,7 +139,7 @@ def test_places_without_a_claim_are_not_judged_and_completions_without_one_cost_
         ({"ids": range(2**40), "counts": []}, "sampling_mask.ids: expected"),
         (lambda n, t: {"ids": [], "counts": [-1, 1] + [0] * (n - 2)}, "counts, one a token"),
         (lambda n, t: {"ids": [t + 1], "counts": [1] + [0] * (n - 1)}, "is not in its own mask"),
-        (lambda n, t: {"ids": [t, t], "counts": [2] + [0] * (n - 1)}, "stands twice"),
+        (lambda n, t: {"ids": [t, t], "counts": [2] + [0] * (n - 1)}, "is twice"),
         (lambda n, t: {"ids": [t, 10**9], "counts": [2] + [0] * (n - 1)}, "of the vocabulary"),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_mask_without_ids_or_without_a_model_to_check_it_is_refused(policy):
     spec = SAMPLERS["top-k"]
     (completion,) = sampled(policy, spec, 1)
     (verdict,) = verifier(policy, spec).verify([replace(completion, completion_ids=None)])
-    assert "expected token ids beside it" in verdict.reason
+    assert "expected token ids with it" in verdict.reason
     check = verifier(policy, spec)
     own = check.scorer
     check.scorer = SimpleNamespace(score=own.score, vocab_size=own.vocab_size, window=own.window)

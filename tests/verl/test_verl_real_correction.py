@@ -92,7 +92,7 @@ def test_without_rejection_weights_change_no_baseline():
 
 
 def test_verl_raises_where_nothing_of_a_batch_is_left():
-    """As docs/verl.md warns: with log-probs of the rollout, a batch without a token ends the run."""
+    """As docs/trainers.md warns: with the log-probs of the rollout, such a batch ends the run."""
     with pytest.raises(ValueError, match="at least one valid token"):
         corrected(batch([1.0, 0.0], left_out=[0, 1]), "grpo_guarded")
 
@@ -145,3 +145,21 @@ def test_in_bypass_mode_what_is_left_out_has_the_mean_of_its_group(configuration
         settings(configuration, tmp_path, named, BYPASS).policy()
     zero = "policy: {on_reject: zero, on_abstain: zero}\nverifier: {type: arithmetic}\n"
     assert settings(configuration, tmp_path, named, BYPASS, text=zero).policy().on_reject == "zero"
+
+
+def figures_of(rows, left_out=()):
+    data = batch([0.0] * rows, off=range(rows), left_out=left_out)
+    data.batch["rollout_log_probs"] = torch.full((rows, TOKENS), -1.5)
+    _, found = corrected(data, "grpo_guarded", rollout_is="token", rollout_is_threshold=2.0)
+    return {name.removeprefix("rollout_corr/"): value for name, value in found.items()}
+
+
+def test_which_of_verls_figures_know_of_what_the_guard_left_out():
+    """As the table in docs/trainers.md has it: over tokens they do, over sequences they count 0."""
+    all_stay, one_less = figures_of(4), figures_of(4, left_out=[2])
+    assert all_stay["kl"] != 0
+    of_tokens = ("kl", "chi2_token", "rollout_is_eff_sample_size", "rollout_is_mean")
+    for name in of_tokens:
+        assert one_less[name] == pytest.approx(all_stay[name]), name
+    for name in ("log_ppl_abs_diff", "rollout_is_seq_mean"):
+        assert one_less[name] == pytest.approx(3 / 4 * all_stay[name]), name
