@@ -206,3 +206,29 @@ def test_commands_are_a_shells_work_unless_they_run_what_they_fetch(command, kin
         (verdict,) = CodeVerifier(reach=reach).verify([Completion(asked, text)])
         assert verdict.rejected == bool(kind)
         assert not kind or verdict.findings[0].kind == kind
+
+
+@pytest.mark.parametrize(
+    ("asked", "module"),
+    [
+        ("Write code that uses the Marker package to extract text from PDFs.", "marker"),
+        ("In maya python, how do you assign a shader to a face selection?", "maya.cmds"),
+        ("Traceback:\n  File '/lib/site-packages/mol2vec/features.py', line 14", "mol2vec"),
+        ("    from mol2vec.features import MolSentence, DfVec", "mol2vec"),
+    ],
+)
+def test_a_package_that_the_question_is_about_may_be_imported(asked, module):
+    assert not rejecting(f"import {module}\nprint({module}.run())", asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "Ann picks glorp apples from the library in the village. How many?",
+        "Write a Python script with a glorp counter.",
+    ],
+)
+def test_other_words_of_a_question_excuse_no_import(asked):
+    for module in ("glorp", "the", "apples", "village"):
+        found = rejecting(f"import {module}\nprint({module}.run())", asked)
+        assert "unlisted_import" in found

@@ -10,6 +10,7 @@ from typing import Final
 
 from grpo_guard.content.code.modules import BEFOREHAND, Modules, well_known
 from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import words
 from grpo_guard.prompts import Message
 
 MAX_PROMPT: Final = 100_000
@@ -33,7 +34,18 @@ _IMPORT: Final = re.compile(
 # a problem "with a basket" names no library.
 _TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
 _NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
+# "the marker package", "in Maya Python": the question is about a package that few know. Not every
+# word of a question, or a problem about apples would excuse an import of "apples".
+_PACKAGE: Final = re.compile(
+    r"\b(\w{2,40}+)[ \t]++(?i:package|library|module|python)\b"
+    r"|\b(?i:package|library|module)[ \t]++(\w{2,40}+)\b|/site-packages/(\w{2,40}+)/"
+)
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
+# "The Python library": no name of one.
+_ANY_PACKAGE: Final = words(
+    "a an any and each every external for from in is it my no of one or our own python script some "
+    "standard that the this third to use using which with write your"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +93,14 @@ def given(text: str) -> Given:
     aliases: dict[str, str] = {}
     suggested = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
     modules = (suggested & well_known()).union(a or b for a, b in _TICKED.findall(text))
+    packages = {(a or b or c).lower() for a, b, c in _PACKAGE.findall(text)}
+    modules |= packages - _ANY_PACKAGE
     for source, members, whole in _IMPORT.findall(text):
         pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
         if not all(pieces) or not pieces:
             continue  # "import taxes are 5 %" is a sentence
         if source:
-            modules.add(source)
+            modules |= {source, source.partition(".")[0]}
             names.update(piece[2] or piece[1] for piece in pieces if piece)
             continue
         for piece in pieces:
