@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from grpo_guard.identity.gate import Identity
     from grpo_guard.references import References
 
-
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
+Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
 Flags: TypeAlias = Sequence[bool] | None
 REMEMBERED = 1024  # groups whose lowest reward is remembered
 
@@ -209,7 +209,7 @@ class Guard:
 
     def judge(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
-    ) -> tuple[list[Completion], list[Verdict]]:
+    ) -> Judged:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
@@ -243,11 +243,8 @@ class Guard:
             ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
-    def recorded(
-        self, admitted: Known, said: Sequence[Verdict]
-    ) -> tuple[list[Completion], list[Verdict]]:
-        """The second half of `judge`; arguments as for `reviewed`. A verdict on one segment decides
-        its whole rollout, see `grpo_guard.rollouts.decided`."""
+    def recorded(self, admitted: Known, said: Sequence[Verdict]) -> Judged:
+        """The second half of `judge`, arguments as `reviewed`; one segment decides a rollout."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
