@@ -29,7 +29,7 @@ SWIFT_PIN     := 4.6.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-areal test-tinker test-ms-swift test-across test-oldest versions check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-areal test-tinker test-ms-swift test-across conformance test-oldest versions check models measure drift replay bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -147,9 +147,9 @@ test-ms-swift: $(SWIFT)/.ready
 	OMP_NUM_THREADS=1 $(SWIFT)/bin/python -m pytest tests/ms_swift
 	@$(call TESTED,$(SWIFT))
 
-#: make test-across     the same rows and guard through the advantages of every trainer that runs here
+#: make test-across     the same rows and guard, and the conformance cases, through every trainer here
 test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
-	$(BIN)/python -m pytest tests/across
+	$(BIN)/python -m pytest tests/across tests/conformance
 	@$(call TESTED,$(VENV))
 
 #: make test-oldest     the library alone with the oldest releases that pyproject.toml allows
@@ -162,6 +162,10 @@ test-oldest: $(OLDEST)/.ready
 versions:
 	@for venv in $(wildcard .venv*); do \
 	    test ! -x $$venv/bin/python || $$venv/bin/python tests/versions.py $$venv; done
+
+#: make conformance     the cases through every trainer anew, and docs/conformance.md
+conformance: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
+	$(BIN)/python -m tests.conformance.record trl verl openrlhf genrl atropos prime_rl
 
 #: make package         wheel, and sdist -> wheel installed and run outside the checkout
 package: $(READY)

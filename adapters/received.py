@@ -215,6 +215,7 @@ def _or_none(read: Callable[[Any], Any], value: Any) -> Any:
 
 _CLAIMS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "node": _name,
+    "rollout": _name,
     "group": lambda value: value if isinstance(value, str) else integer_from(value),
     "round": integer_from,
     "slot": integer_from,

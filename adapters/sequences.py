@@ -23,6 +23,7 @@ from grpo_guard.given import Given
 from grpo_guard.guard import Guard
 from grpo_guard.metrics import metrics
 from grpo_guard.review import Review
+from grpo_guard.rollouts import badness
 from grpo_guard.verdict import Verdict
 
 # Reviewed at a time: each turn holds its whole prefix, and all of a long rollout at once would take
@@ -175,10 +176,6 @@ def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
         verdicts = review(guard, [row for _, row in batch]).verdicts
         for (i, row), verdict in zip(batch, verdicts, strict=True):
             first.setdefault(i, row.completion)
-            found[i] = max(found.get(i, verdict), verdict, key=_badness)
+            found[i] = max(found.get(i, verdict), verdict, key=badness)
     worst = [found[i] for i in sorted(found)]
     return Review.of([first[i] for i in sorted(found)], worst, metrics(worst))
-
-
-def _badness(verdict: Verdict) -> int:
-    return 2 if verdict.rejected else 1 if verdict.abstained else 0

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from grpo_guard.adapters.plain_numbers import log_probs_from, number_from
@@ -41,6 +41,7 @@ from grpo_guard.detokenizer import REMEDY
 from grpo_guard.fitting import own_detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import LARGEST_REWARD
+from grpo_guard.group_means import means_of_units
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import refuse_abstentions
 
@@ -154,6 +155,7 @@ def row_from(sample: Any, guard: Guard) -> Row:
         group=field("group_index"),
         round=claimed(metadata, "round"),
         slot=claimed(metadata, "slot"),
+        rollout=field("rollout_id") if hasattr(sample, "rollout_id") else None,
         reference=field("label"),
         task=claimed(metadata, "task"),
         finish_reason={"completed": "stop", "truncated": "length"}.get(read(str, status)),
@@ -204,26 +206,54 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
 
     The same figures as slime's own where nothing was: less the group's mean, and divided by its
     standard deviation + 1e-6 under ``grpo_std_normalization``. What was left out gets 0.
+
+    A rollout that fanned out into several samples (``rollout_id``) counts once in the mean and the
+    deviation, with the mean of its samples' rewards. If one of its samples was left out, all are.
     """
     found = [_reward(sample.get_reward_value(args)) for sample in samples]
     known, raw = [number is not None for number in found], [number or 0.0 for number in found]
     if args.advantage_estimator not in _BY_GROUP or not args.rewards_normalization:
         return raw, list(raw)
+    places = [_place(args, sample, i) for i, sample in enumerate(samples)]
+    out = _left_out_with_all_segments(samples, places)
     groups: dict[Any, list[int]] = {}
-    for i, sample in enumerate(samples):
+    for i, (group, _) in enumerate(places):
         # One reward that is no finite number would be its whole group's advantage.
-        if known[i] and not getattr(sample, _LEFT_OUT, False):
-            place = ("row", i // args.n_samples_per_prompt)
-            key = place if sample.group_index is None else sample.group_index
-            groups.setdefault(key, []).append(i)
+        if known[i] and places[i] not in out:
+            groups.setdefault(group, []).append(i)
     trained = [0.0] * len(raw)
     scaled = args.grpo_std_normalization and args.advantage_estimator in _SCALED
     for rows in groups.values():
-        mean = statistics.fmean(raw[i] for i in rows)
-        spread = statistics.stdev([raw[i] for i in rows]) if scaled and len(rows) > 1 else 0.0
+        units = means_of_units([raw[i] for i in rows], [places[i] for i in rows]).values()
+        mean = statistics.fmean(units)
+        spread = statistics.stdev(units) if scaled and len(units) > 1 else 0.0
         for i in rows:
             trained[i] = (raw[i] - mean) / (spread + 1e-6) if scaled else raw[i] - mean
     return raw, trained
+
+
+def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
+    """A sample's group, and what it is counted as there: its rollout, or itself."""
+    row = ("row", i // args.n_samples_per_prompt)
+    rollout = getattr(sample, "rollout_id", None)
+    group = row if sample.group_index is None else sample.group_index
+    return group, ("sample", i) if rollout is None else rollout
+
+
+def _left_out_with_all_segments(
+    samples: Sequence[Any], places: Sequence[Hashable]
+) -> frozenset[Hashable]:
+    """The places of rollouts of which the guard left out a sample; the others leave the loss too:
+    slime asks for each sample's reward by itself."""
+    out = frozenset(
+        place
+        for sample, place in zip(samples, places, strict=True)
+        if getattr(sample, _LEFT_OUT, False)
+    )
+    for sample, place in zip(samples, places, strict=True):
+        if place in out:
+            sample.remove_sample = True
+    return out
 
 
 def _reward(given: Any) -> float | None:

@@ -48,6 +48,8 @@ def rows_from(
     nodes = trace.nodes
     shared: dict[str, Any] = {
         "node": claimed(trace.info, "node"),
+        # Its branches are trained on for one reward.
+        "rollout": getattr(trace, "id", None),
         "round": round,
         "reference": getattr(trace.task.data, "answer", None),
         "task": str(trace.task.type),

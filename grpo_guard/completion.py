@@ -78,6 +78,7 @@ class Completion(_Marked):
             completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
         slot: Its place within the group.
+        rollout: Label that the segments of one rollout share, see `grpo_guard.rollouts`. A claim.
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
@@ -103,6 +104,7 @@ class Completion(_Marked):
     group: str | int | None = field(default=None, kw_only=True)
     round: int | None = field(default=None, kw_only=True)
     slot: int | None = field(default=None, kw_only=True)
+    rollout: str | None = field(default=None, kw_only=True)
     reference: str | None = field(default=None, kw_only=True)
     task: str | None = field(default=None, kw_only=True)
     finish_reason: str | None = field(default=None, kw_only=True)
@@ -374,7 +376,7 @@ _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "prompt_ids": token_ids,
     "completion_ids": token_ids,
     "sampler_logprobs": _log_probs,
-    "node": _node,
+    **dict.fromkeys(("node", "rollout"), _node),
     "reference": _text_or_none,
     "task": _text_or_none,
     "finish_reason": _text_or_none,

@@ -22,6 +22,7 @@ from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy
 from grpo_guard.review import Review as Review
+from grpo_guard.rollouts import decided
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from grpo_guard.identity.gate import Identity
     from grpo_guard.references import References
 
-
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
+Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
 Flags: TypeAlias = Sequence[bool] | None
 REMEMBERED = 1024  # groups whose lowest reward is remembered
 
@@ -208,7 +209,7 @@ class Guard:
 
     def judge(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
-    ) -> tuple[list[Completion], list[Verdict]]:
+    ) -> Judged:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
@@ -242,13 +243,12 @@ class Guard:
             ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
-    def recorded(
-        self, admitted: Known, said: Sequence[Verdict]
-    ) -> tuple[list[Completion], list[Verdict]]:
-        """The second half of `judge`; arguments as for `reviewed`."""
+    def recorded(self, admitted: Known, said: Sequence[Verdict]) -> Judged:
+        """The second half of `judge`, arguments as `reviewed`; one segment decides a rollout."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
+        verdicts = decided(batch, verdicts)  # the ledger needs each segment's own findings
         if self.log is not None and batch:
             self.log.record(batch, verdicts)
         return batch, verdicts
@@ -307,14 +307,11 @@ class Guard:
             rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
-            [[reward] for reward in rewards],
-            rulings,
-            policy,
-            groups=review.groups,
-            labels=review.labels,
+            [[reward] for reward in rewards], rulings, policy,
+            groups=review.groups, labels=review.labels, rollouts=review.rollouts,
             length_factors=review.length_factors,
             lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
-        )
+        )  # fmt: skip
         self._lowest.extend(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 

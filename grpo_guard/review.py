@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from grpo_guard.completion import Completion
 from grpo_guard.metrics import length_figures
-from grpo_guard.prompts import prompt_key
+from grpo_guard.rollouts import groups_of, rollouts_of
 from grpo_guard.verdict import Verdict
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ class Review:
         groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
             poison beside its own clean copy under a label "mine" would be measured by that alone.
         labels: The senders' labels; None = there are none.
+        rollouts: The rollout of which each is one segment; None for one that is a rollout by
+            itself, and in place of the list if no completion names a rollout.
     """
 
     verdicts: list[Verdict]
@@ -38,6 +40,7 @@ class Review:
     length_factors: list[float] | None = None
     groups: list[Hashable] | None = None
     labels: list[Hashable] | None = None
+    rollouts: list[Hashable] | None = None
 
     @classmethod
     def of(
@@ -47,7 +50,7 @@ class Review:
         metrics: dict[str, float],
         length_factors: Sequence[float] | None = None,
     ) -> Review:
-        """The review of these completions: their prompts are its groups.
+        """The review of these completions: their prompts are its groups, see `groups_of`.
 
         Args:
             batch: Any number of completions, [n].
@@ -55,12 +58,14 @@ class Review:
             metrics: Figures to log; those of `length_figures` are added.
             length_factors: In [0, 1], [n]; None = lengths change nothing.
         """
+        rollouts = rollouts_of(batch)
         return cls(
             list(verdicts),
             metrics | length_figures(verdicts, length_factors),
             None if length_factors is None else list(length_factors),
-            groups=[prompt_key(c.prompt) for c in batch],
+            groups=groups_of(batch, rollouts),
             labels=[c.group for c in batch],
+            rollouts=rollouts,
         )
 
     @classmethod
@@ -80,6 +85,7 @@ class Review:
             factors if scaled else None,
             groups=_all([part.groups for part in parts]),
             labels=_all([part.labels for part in parts]),
+            rollouts=_segments(parts),
         )
 
     def at(self, places: Sequence[int]) -> Review:
@@ -89,7 +95,8 @@ class Review:
             return None if column is None else [column[i] for i in places]
 
         verdicts = [self.verdicts[i] for i in places]
-        return Review(verdicts, {}, of(self.length_factors), of(self.groups), of(self.labels))
+        factors, groups = of(self.length_factors), of(self.groups)
+        return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
         """With a trainer's own groups in place of the prompts and of what senders call them.
@@ -99,6 +106,13 @@ class Review:
         """
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
+
+
+def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
+    """The rollouts of several reviews; a part without any has rollouts of one segment each."""
+    if all(part.rollouts is None for part in parts):
+        return None
+    return [key for part in parts for key in part.rollouts or [None] * len(part.verdicts)]
 
 
 def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:

@@ -26,6 +26,9 @@ that is how rejections go: a right answer that loses for its length teaches to b
 Where several reward functions are summed with weights, drop and zero hold for each, no_gain
 compares weighted sums, and a number counts once. A weight below 0 turns a cost into a reward first.
 What is not finite never enters a mean, and "zero" makes it 0.
+
+A rollout in several segments is settled as one, and counts once in its group's mean with the mean
+of its segments' rewards. Its worst ruling and its smallest length factor hold for every segment.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
+from grpo_guard.group_means import losing, means_of_units, units_of
 from grpo_guard.nodes.intake import standing_bars
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.verdict import BARRING_CAUSES, Verdict
@@ -56,6 +60,9 @@ class Ruling(IntEnum):
     """Rejected for who sent it, for a false reference or for a round that is over, or put right by
     an adapter: it must not even lose."""
     ABSTAINED = 3
+
+
+_WORSE = (Ruling.ACCEPTED, Ruling.ABSTAINED, Ruling.REJECTED, Ruling.BARRED)
 
 
 def ruling_of(verdict: Verdict) -> Ruling:
@@ -102,6 +109,7 @@ def settle(
     weights: Sequence[float] | None = None,
     groups: Sequence[Hashable] | None = None,
     labels: Sequence[Hashable] | None = None,
+    rollouts: Sequence[Hashable] | None = None,
     length_factors: Sequence[float] | None = None,
     lowest_seen: float = 0.0,
 ) -> Settlement:
@@ -114,7 +122,9 @@ def settle(
         weights: Of the functions, [k]; None = 1 each.
         groups: Whose rewards are compared, [n]; None = all are one group.
         labels: Senders' own names for their groups, [n]. They can cost a rejected completion its
-            place under "no_gain", and never keep it one: see `_losing`.
+            place under "no_gain", and never keep it one: see `losing`.
+        rollouts: The rollout of which each is one segment, [n]; None for one that is a rollout by
+            itself; None in place of the list = all are.
         length_factors: In [0, 1], [n].
         lowest_seen: The lowest reward of earlier batches, at most 0: a completion that comes
             without its group is measured by it.
@@ -128,13 +138,18 @@ def settle(
         raise ValueError(f"rewards: expected {n}, one per completion, got {len(rewards)}")
     weights = [1.0] * (len(rewards[0]) if rewards else 0) if weights is None else weights
     groups = [None] * n if groups is None else groups
-    _require_lengths(n, groups=groups, labels=labels, length_factors=length_factors)
+    _require_lengths(
+        n, groups=groups, labels=labels, rollouts=rollouts, length_factors=length_factors
+    )
     given = [_turned(row, weights) for row in rewards]
     if policy.watches:
         return _watched(rewards, rulings, policy, _lowest(given, groups))
     if not any(rulings) and length_factors is None:  # nearly every batch: all keep what they have
         lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
+    units = units_of(rollouts, n)
+    rulings = _worst(rulings, units)
+    length_factors = None if length_factors is None else _smallest(length_factors, units)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"
@@ -142,14 +157,15 @@ def settle(
     # With what may stay and lose: brought along in a second completion, a low reward would lift
     # above the mean what abstained and is to be zeroed.
     staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
-    floors = _Floors(staying, groups, lowest_seen)
+    floors = _Floors(staying, groups, lowest_seen, units)
     for i, why in enumerate(reasons):
         if why in ("zeroed", "replaced"):
             number = _heard(given[i], weights) if why == "replaced" else None
             earned[i] = floors.lowered(earned[i], groups[i], number)
     _scale(earned, reasons, () if length_factors is None else length_factors, policy)
     if no_gain:
-        for i in _losing(_sums(earned, weights), _sums(given, weights), may_lose, groups, labels):
+        sums = _sums(earned, weights), _sums(given, weights)
+        for i in losing(*sums, may_lose, groups, labels, units):
             earned[i], reasons[i] = given[i], "lost"
     kept = [why not in ("dropped", "skipped") for why in reasons]
     return Settlement(
@@ -186,20 +202,41 @@ def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
             raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
 
 
-def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
+def mean_of_kept(
+    kept: Sequence[float], nothing: float = 0.0, rollouts: Sequence[Hashable] | None = None
+) -> float:
     """What a trainer that cannot leave a completion out gives it: its advantage is 0 then, and the
     group's mean what it is without it.
 
     Args:
-        kept: Rewards of one group's completions that stay.
+        kept: Rewards of one group's completions that stay, [n].
         nothing: Where nobody stays.
+        rollouts: The rollout of each, as for `settle`: a rollout counts once.
     """
+    if rollouts is not None:
+        kept = list(means_of_units(kept, units_of(rollouts, len(kept))).values())
     if not kept:
         return nothing
     # Divided first: a grader that subtracts answers may say 1e308, and two of these have no sum.
     mean = math.fsum(value / len(kept) for value in kept)
     # Within their range, whatever rounding does: a group of equals must stay one.
     return min(max(mean, min(kept)), max(kept))
+
+
+def _worst(rulings: Sequence[Ruling], units: Sequence[Hashable]) -> list[Ruling]:
+    """Each unit's worst ruling, for all of its segments."""
+    worst: dict[Hashable, Ruling] = {}
+    for ruling, unit in zip(rulings, units, strict=True):
+        worst[unit] = max(worst.get(unit, ruling), ruling, key=_WORSE.index)
+    return [worst[unit] for unit in units]
+
+
+def _smallest(factors: Sequence[float], units: Sequence[Hashable]) -> list[float]:
+    """Each unit's smallest length factor, for all of its segments."""
+    smallest: dict[Hashable, float] = {}
+    for factor, unit in zip(factors, units, strict=True):
+        smallest[unit] = min(smallest.get(unit, factor), factor)
+    return [smallest[unit] for unit in units]
 
 
 def _reason(ruling: Ruling, policy: Policy) -> Reason:
@@ -286,10 +323,18 @@ class _Floors:
         rewards: [n, k], after the veto.
         groups: [n].
         seen: The lowest of earlier batches.
+        units: [n]; a rollout alone in its group has nobody to be compared with, however many
+            segments it has.
     """
 
-    def __init__(self, rewards: Sequence[Row], groups: Sequence[Hashable], seen: float) -> None:
-        self.sizes = Counter(groups)
+    def __init__(
+        self,
+        rewards: Sequence[Row],
+        groups: Sequence[Hashable],
+        seen: float,
+        units: Sequence[Hashable],
+    ) -> None:
+        self.sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
         self.of = _lowest(rewards, groups)
         # Of a completion without its group, whatever else came is all that is known.
         self.of_lone = min(seen, 0.0, *self.of.values())
@@ -318,62 +363,3 @@ def _sums(rows: Sequence[Row], weights: Sequence[float]) -> list[float | None]:
         else sum(abs(w) * v for v, w in zip(row, weights, strict=True) if v is not None and w)
         for row in rows
     ]
-
-
-def _losing(
-    earned: Sequence[float | None],
-    given: Sequence[float | None],
-    may_lose: Sequence[bool],
-    groups: Sequence[Hashable],
-    labels: Sequence[Hashable] | None,
-) -> list[int]:
-    """Places of rejected completions that stay under "no_gain", since they lose.
-
-    From the lowest on each stays whose reward is at most the mean of its group so far. That keeps
-    it at most the mean of the group as it is in the end, so that no number of bad rejected
-    completions can lift a better one of them above the mean. Nothing stays in a group of which
-    nothing else does.
-
-    A label is its sender's word. What stays is at most the mean of its group, and of those that
-    share its label as well: poison beside its own clean copy under a label of its own loses
-    whichever of the two the trainer compares. A label that nobody else in the group has says
-    nothing.
-    """
-    labels = [None] * len(earned) if labels is None else labels
-    sizes = Counter(zip(groups, labels, strict=True))
-    means: dict[tuple[Hashable, ...], _Mean] = {}
-
-    def compared(i: int) -> list[_Mean]:
-        keys: list[tuple[Hashable, ...]] = [(groups[i],)]
-        if sizes[groups[i], labels[i]] > 1:
-            keys.append((groups[i], labels[i]))
-        return [means.setdefault(key, _Mean()) for key in keys]
-
-    for i, value in enumerate(earned):
-        if not may_lose[i] and value is not None and math.isfinite(value):
-            for mean in compared(i):
-                mean.add(value)
-    candidates = sorted(
-        (reward, i)
-        for i, reward in enumerate(given)
-        if may_lose[i] and reward is not None and math.isfinite(reward)
-    )
-    staying = list[int]()
-    for reward, i in candidates:
-        if all(mean.count and reward <= mean.value for mean in compared(i)):
-            staying.append(i)
-            for mean in compared(i):
-                mean.add(reward)
-    return staying
-
-
-@dataclass(slots=True)
-class _Mean:
-    """A running mean: of equal values exactly their value, and never beyond the largest."""
-
-    value: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.value += value / self.count - self.value / self.count

@@ -88,6 +88,8 @@ class Tree:
                 metadata={} if envelope is None else {"envelope": envelope},
                 node=name,
                 group=f"{self.agent}/{self.batch}/{self.place}",
+                # Of each stage of a game one segment; stages are rewarded by themselves.
+                rollout=f"{slot}",
                 round=round,
                 slot=slot,
                 reference=self.environment("answer"),

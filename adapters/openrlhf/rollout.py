@@ -195,7 +195,7 @@ def number(value: Any) -> float | None:
     value = value.tolist() if hasattr(value, "tolist") else value
     while isinstance(value, list | tuple):
         if len(value) != 1:
-            raise ValueError(f"expected one reward for one sample, got {value!r:.80}")
+            raise ValueError(f"expected 1 reward for 1 sample, got {len(value)}: {value!r:.80}")
         value = value[0]
     try:
         return None if value is None else float(value)

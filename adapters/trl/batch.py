@@ -86,7 +86,7 @@ def rows_from(
         row = received(
             prompts[i],
             text,
-            malformed=malformed[i],
+            malformed=malformed[i] or _uneven(masks[i], row_ids),
             detokenizer=detokenizer,
             # What `peer_rollouts` let through TRL's own text shows, where nobody has the tokenizer.
             decoded=from_peers or not theirs,
@@ -103,6 +103,16 @@ def rows_from(
         )
         batch.append(row)
     return _grouped(batch, counted=not slots)
+
+
+def _uneven(mask: Any, ids: Any) -> str | None:
+    """What is wrong with a mask of another length than its ids; None where it fits.
+
+    Read as far as it goes, it could mark other tokens here than the trainer's padding makes of it.
+    """
+    if not isinstance(mask, list | tuple) or ids is None or len(mask) == len(ids):
+        return None
+    return f"mask: expected {len(ids)}, one per token, got {len(mask)}"
 
 
 def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:

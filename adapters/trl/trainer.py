@@ -133,7 +133,13 @@ class GuardedTrainer(ReusesForward):
         and the completions' the second. The mask of what tools said is known by its form."""
         generated = super()._generate(prompts)  # type: ignore[misc]
         self._prompt_ids = generated[0]
-        self._masks, self._sampling = mask_of(generated), sampling_of(generated)
+        self._masks, self._sampling = None, sampling_of(generated)
+        if (masks := mask_of(generated)) is not None:
+            self._masks = list(masks)
+            for i, ids in enumerate(generated[1]):
+                # A mask of another length is malformed, and could be wider than the batch is.
+                if len(masks[i]) != len(ids):
+                    masks[i] = [0] * len(ids)
         return generated
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -264,8 +270,11 @@ def __getattr__(name: str) -> Any:
     return _trainer(name, bases[name])
 
 
-def mask_of(generated: Sequence[Any]) -> Sequence[Sequence[int]] | None:
+def mask_of(generated: Sequence[Any]) -> list[Sequence[int]] | None:
     """Of what `_generate` returns, the mask that TRL trains by: 1 for the model's tokens.
+
+    A row's mask may be longer or shorter than its ids, where a `rollout_func` passes on what a
+    sender said: that row is malformed, and the others' masks hold.
 
     Raises:
         FrameworkError: a `rollout_func` gave one that this release would not use, and so would
@@ -277,13 +286,15 @@ def mask_of(generated: Sequence[Any]) -> Sequence[Sequence[int]] | None:
             raise FrameworkError(
                 "env_mask: this release of trl trains on what rollout_func masks; install a later"
             )
-        if isinstance(item, list) and len(item) == len(ids) and all(map(_is_mask, item, ids)):
-            return item
+        form = isinstance(item, list) and len(item) == len(ids) and all(map(_is_mask, item))
+        if form and (any(item) or not any(ids)):
+            masks: list[Sequence[int]] = item
+            return masks
     return None
 
 
-def _is_mask(mask: Any, ids: Sequence[int]) -> bool:
-    form = isinstance(mask, list | tuple) and len(mask) == len(ids)
+def _is_mask(mask: Any) -> bool:
+    form = isinstance(mask, list | tuple)
     return form and all(type(m) is int and m in (0, 1) for m in mask)
 
 

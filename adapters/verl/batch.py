@@ -7,6 +7,7 @@ answered stands among the response tokens; the agent-loop hook, which knows the 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -102,6 +103,8 @@ def rows_from(
     turns = data.non_tensor_batch.get("__num_turns__")
     detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
+    # No name of the agent loop's, which may be a peer's: siblings are judged in one batch.
+    rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
         mask = told.masks[i] if told else None
@@ -113,7 +116,7 @@ def rows_from(
         log_probs = told.log_probs[i] if told else None
         # Where a mask ends too early, verl trains on nothing more.
         own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
-        given = spans_given(own or (), len(ids))
+        given, wrong = spans_given(own or (), len(ids)), _uneven(mask, ids, max_tokens)
         if given == ((0, len(ids)),):
             if i < len(data) - 1 or rows:
                 continue  # it trains nothing
@@ -121,7 +124,7 @@ def rows_from(
         finish = "stop"
         if len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
             finish = "length"
-        wrong = _wrong(ids, len(tokenizer))
+        wrong = wrong or _wrong(ids, len(tokenizer))
         if told is not None and told.unusable:
             wrong = wrong or as_malformed("log-probs that are none")
         own_prompt = bool(first.prompt) and not i
@@ -139,8 +142,7 @@ def rows_from(
             prompt_ids=tuple(prompt_ids),
             completion_ids=tuple(ids),
             given=among,
-            # Compared with the same of the siblings, the last output with the last.
-            group=first.group if i == len(data) - 1 else f"{first.group}/{i}",
+            rollout=rollout,
             finish_reason=finish,
         )
         rows.append(Row(_with_log_probs(completion, log_probs), wrong, decoded=True))
@@ -163,6 +165,16 @@ def _unread(rejects: bool) -> Verdict:
     if rejects:
         return reject("verl", Cause.MALFORMED, why)
     return abstain("verl", Cause.UNSUPPORTED, why)
+
+
+def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> Verdict | None:
+    """The verdict on a mask that is longer than its ids: nobody knows which token each place is of.
+
+    Of a response that verl cut off at its limit the mask may be whole.
+    """
+    if mask is None or len(ids) >= min(len(mask), max_tokens):
+        return None
+    return as_malformed(f"response_mask: expected {len(ids)}, one per token, got {len(mask)}")
 
 
 def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:

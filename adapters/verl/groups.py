@@ -22,6 +22,7 @@ from grpo_guard.adapters.received import review as review_rows
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard
 from grpo_guard.review import Review
+from grpo_guard.rollouts import badness
 from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
@@ -268,7 +269,7 @@ def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review
     for trajectory in trajectories:
         end = start + len(trajectory.rows)
         own = review.verdicts[start:end]
-        verdicts.append(max(own, key=lambda v: (v.rejected, v.abstained)))
+        verdicts.append(max(own, key=badness))
         last.append(end - 1)
         start = end
     # A group is verl's own, one uid: the last turns of siblings have different prompts.

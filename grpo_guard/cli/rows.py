@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object
 from grpo_guard.prompts import prompt_key
+from grpo_guard.rollouts import rollout_of
 
 LONGEST_ID = 200
 
@@ -56,6 +57,7 @@ class Rows:
     def __init__(self, file: IO[bytes], name: str, *, keep_going: bool = False) -> None:
         self._file, self._name = file, name
         places, lines, keys = array("Q"), array("Q"), array("Q")
+        joined = _Joined()
         place = number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -65,11 +67,11 @@ class Rows:
                     raise InputError(row.problem)
                 places.append(place)
                 lines.append(number)
-                keys.append(number if row.completion is None else group_of(row.completion))
+                keys.append(number if row.completion is None else joined.key(row.completion))
             place += len(line)
         self._places, self._lines = places, lines
-        self.groups: NDArray[np.uint64] = np.frombuffer(keys, np.uint64)
-        """Equal for rows of one prompt and round, shape [n]."""
+        self.groups: NDArray[np.uint64] = joined.joined(np.frombuffer(keys, np.uint64))
+        """Equal for rows of one prompt and round, and for segments of one rollout, shape [n]."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -106,6 +108,44 @@ def group_of(completion: Completion) -> int:
     """
     said = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "little")
+
+
+class _Joined:
+    """Joins the groups that rollouts in several segments belong to.
+
+    The segments of a rollout have different prompts, and are judged as one: they have to come in
+    one batch, together with the answers that each is compared with.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, int] = {}
+        self._parents: dict[int, int] = {}
+
+    def key(self, completion: Completion) -> int:
+        """The completion's group; of a rollout, joined with those of its other segments."""
+        group = group_of(completion)
+        rollout = rollout_of(completion)
+        if rollout is not None:
+            said = repr((completion.round, rollout)).encode("utf-8", "backslashreplace")
+            first = self._first.setdefault(blake2b(said, digest_size=16).digest(), group)
+            one, other = self._root(first), self._root(group)
+            if one != other:
+                self._parents[max(one, other)] = min(one, other)
+        return group
+
+    def joined(self, groups: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The groups, [n], with one number for all that are joined."""
+        if not self._parents:
+            return groups
+        known = [self._root(int(group)) for group in groups]
+        return np.array(known, np.uint64)
+
+    def _root(self, group: int) -> int:
+        while (parent := self._parents.get(group)) is not None:
+            # Halves the way for the next one who asks.
+            self._parents[group] = self._parents.get(parent, parent)
+            group = parent
+        return group
 
 
 @contextmanager

@@ -9,8 +9,9 @@ and log-probs are raw IEEE 754 float64: nothing is rounded to decimals, and 0.0 
 Text is not normalised, so the signed text is, character by character, the judged text.
 
 Everything that a verifier reads is signed. Data that the exchange adds is not: `Completion.group`,
-and ``metadata``, of which only the envelope is kept. If a reference or a finish reason were not
-signed, an attacker could change it in another node's work and have that node's work rejected.
+`Completion.rollout`, and ``metadata``, of which only the envelope is kept. If a reference or a
+finish reason were not signed, an attacker could change it in another node's work and have that
+node's work rejected.
 """
 
 from __future__ import annotations

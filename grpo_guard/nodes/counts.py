@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore, in_folder
+from grpo_guard.rollouts import rollout_of
 from grpo_guard.verdict import Finding, Verdict, reject
 
 FREQUENT_KIND = "frequent_finding"
@@ -122,23 +123,58 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> dict[str, _Sent]:
-        """What the prompts that several nodes answered say of each of them."""
-        prompts = defaultdict[bytes, defaultdict[str, list[bool]]](lambda: defaultdict(list))
+        """What the prompts that several nodes answered say of each of them.
+
+        A rollout counts once for each prompt that it answers. What its other segments have, whose
+        prompts nobody can be compared on, counts for one of these: cutting an answer in two must
+        not hide half of it.
+        """
+        answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
-        for completion, verdict, found in zip(batch, verdicts, counted, strict=True):
+        for i, (completion, verdict, found) in enumerate(
+            zip(batch, verdicts, counted, strict=True)
+        ):
             # What nobody could read says nothing, for its node or against the others.
             if (node := _name(completion)) is not None and not verdict.abstained:
                 _, prompt, same, _ = mark_of(completion)
-                prompts[prompt][node].append(found is not None)
+                rollout = rollout_of(completion)
+                answers.add(prompt, node, i if rollout is None else rollout, found is not None)
                 digests[node].append(same)
         compared: dict[str, _Sent] = {}
-        for answers in prompts.values():
-            shares = {node: sum(having) / len(having) for node, having in answers.items()}
+        for shares in answers.shares():
             for node, log_e in log_e_values(shares, self.odds).items():
                 if node not in compared:
                     compared[node] = _Sent(_digest(digests[node]), [])
                 compared[node].log_es.append(log_e)
         return compared
+
+
+class _Answers:
+    """Who answered which prompts, by rollouts, and whether with the finding."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[bytes, dict[str, dict[Hashable, bool]]] = {}
+        self._segments: dict[tuple[str, Hashable], list[tuple[bytes, bool]]] = {}
+
+    def add(self, prompt: bytes, node: str, rollout: Hashable, having: bool) -> None:
+        """One segment; ``rollout`` is unique to its node's rollout."""
+        of_node = self._prompts.setdefault(prompt, {}).setdefault(node, {})
+        of_node[rollout] = of_node.get(rollout, False) or having
+        self._segments.setdefault((node, rollout), []).append((prompt, having))
+
+    def shares(self) -> Iterator[dict[str, float]]:
+        """For each prompt, the share of each node's rollouts that have the finding."""
+        for (node, rollout), segments in self._segments.items():
+            if len(segments) > 1 and any(having for _, having in segments):
+                self._fold(node, rollout, segments)
+        for nodes in self._prompts.values():
+            yield {node: sum(of.values()) / len(of) for node, of in nodes.items()}
+
+    def _fold(self, node: str, rollout: Hashable, segments: Sequence[tuple[bytes, bool]]) -> None:
+        comparable = [p for p, _ in segments if len(self._prompts[p]) >= FEWEST_NODES]
+        elsewhere = any(having for p, having in segments if p not in comparable)
+        if comparable and elsewhere:
+            self._prompts[min(comparable)][node][rollout] = True
 
 
 def counted_in(folder: Path, rule: str) -> Fortunes:

@@ -7,12 +7,13 @@ lone surrogate, or a name of a megabyte, must not stop the record of a whole bat
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeVar
 
 from grpo_guard.completion import Completion
+from grpo_guard.rollouts import rollout_of
 from grpo_guard.verdict import (
     BARRING_CAUSES,
     NOT_CHECKED,
@@ -83,7 +84,7 @@ class Intake:
 def intake(
     batch: Sequence[Completion], verdicts: Sequence[Verdict], round: int | None = None
 ) -> Intake:
-    """What is kept of one batch.
+    """What is kept of one batch. A rollout in several segments is one entry, see `_joined`.
 
     Args:
         batch: The completions.
@@ -98,7 +99,8 @@ def intake(
     again: dict[bytes, int] = {}
     verdicts = list(verdicts)  # which keeps each alive: many are one object, and are read once
     outcomes: dict[int, Outcome | None] = {}
-    entries = []
+    entries = list[Entry]()
+    segments: dict[Hashable, list[Entry]] = {}
     for completion, verdict in zip(batch, verdicts, strict=True):
         node, prompt, same, key = mark_of(completion)
         # Two equal completions of one batch are two; the batch sent again is the same batch.
@@ -110,8 +112,33 @@ def intake(
         outcome = outcomes[id(verdict)]
         kinds = _kinds(verdict) if outcome is Outcome.REJECT else ()
         phrases = tuple(_phrases(completion, verdict)) if verdict.rejected else ()
-        entries.append(Entry(node, prompt, key, outcome, kinds, phrases))
+        entry = Entry(node, prompt, key, outcome, kinds, phrases)
+        if (rollout := rollout_of(completion)) is None:
+            entries.append(entry)
+        else:
+            segments.setdefault(rollout, []).append(entry)
+    entries += map(_joined, segments.values())
     return Intake(_claimed(batch) if round is None else round, entries)
+
+
+def _joined(segments: Sequence[Entry]) -> Entry:
+    """One entry for a rollout: its worst outcome, with the findings and phrases of all segments.
+
+    A sender may give one label to all that it sends, and is then counted once. It gains nothing:
+    one rejected segment costs it all of them.
+    """
+    if len(segments) == 1:
+        return segments[0]
+    outcomes = {entry.outcome for entry in segments}
+    phrases = {phrase.digest: phrase for entry in segments for phrase in entry.phrases}
+    return Entry(
+        segments[0].node,
+        min(entry.prompt for entry in segments),  # whichever comes first in the batch
+        _digest(b"".join(sorted(entry.key for entry in segments))),
+        next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None),
+        tuple(sorted({kind for entry in segments for kind in entry.kinds})),
+        tuple(phrases[digest] for digest in sorted(phrases)),
+    )
 
 
 def outcome_of_work(verdict: Verdict) -> Outcome | None:

@@ -30,7 +30,7 @@ _BODY = b'{"completions": [%s]}'
 # Blanks out what the author sends; the prompt, its ids and the reference are left.
 _AUTHOR_FIELDS_BLANK: Final[Mapping[str, Any]] = {
     "text": "", "completion_ids": None, "sampler_logprobs": None, "given": None, "metadata": {},
-    "node": None, "group": None, "finish_reason": None,
+    "node": None, "group": None, "rollout": None, "finish_reason": None,
 }  # fmt: skip
 _REMEDIES = {
     401: "set the variable named by token_env to the server's token",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
 
 from grpo_guard.completion import Completion
 from grpo_guard.prompts import prompt_key
+from grpo_guard.rollouts import rollout_of
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import Told
 
@@ -25,18 +26,22 @@ _NOTHING = {"type": "http.response.body", "body": b"", "more_body": True}
 
 def parts(completions: Sequence[Completion], most: int = PART) -> Iterator[list[Completion]]:
     """Batches of about ``most`` and of `PART_CHARACTERS`, in order; answers to one prompt that
-    follow one another stay together, since verifiers compare them."""
+    follow one another stay together, since verifiers compare them, and so do the segments of a
+    rollout, which are judged as one."""
     part: list[Completion] = []
     last: tuple[int | None, str] | None = None
+    rollout: Hashable = None
     held = 0
     for completion in completions:
         key = completion.round, prompt_key(completion.prompt)
-        if (len(part) >= most or held >= PART_CHARACTERS) and key != last:
+        own = rollout_of(completion)
+        follows = key == last or (own is not None and own == rollout)
+        if (len(part) >= most or held >= PART_CHARACTERS) and not follows:
             yield part
             part, held = [], 0
         part.append(completion)
         held += len(completion.text)
-        last = key
+        last, rollout = key, own
     if part:
         yield part
 

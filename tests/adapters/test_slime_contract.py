@@ -259,3 +259,42 @@ def test_a_group_of_one_and_a_group_of_none_train_nothing():
     args = arguments(advantage_estimator="ppo")
     raw, trained = rewards_without_left_out(args, left_out(args, rows, drop))
     assert trained == raw == [1.0, 0.0, 0.0, 0.0]
+
+
+def fanned_out(args, *rows):
+    """(rollout_id, label, text) of each sample, in one group."""
+    samples = left_out(args, [(0, text, label) for _, label, text in rows], Policy("drop", "skip"))
+    for sample, (rollout, *_) in zip(samples, rows, strict=True):
+        sample.rollout_id = rollout
+    return samples
+
+
+def test_a_rollout_that_fans_out_counts_once():
+    """slime#2062: the deviation is of rollouts as well."""
+    rows = [(1, "7", "a"), (1, "7", "b"), (2, "8", "c")]
+    args = arguments(grpo_std_normalization=False)
+    _, trained = rewards_without_left_out(args, fanned_out(args, *rows))
+    assert trained == [0.5, 0.5, -0.5]
+    args = arguments()
+    once = left_out(args, [(0, "a", "7"), (0, "c", "8")], Policy("drop", "skip"))
+    (right, wrong) = rewards_without_left_out(args, once)[1]
+    assert rewards_without_left_out(args, fanned_out(args, *rows))[1] == [right, right, wrong]
+
+
+def test_a_rejected_sample_takes_the_rollout_that_it_is_of_along():
+    args = arguments(grpo_std_normalization=False)
+    samples = fanned_out(
+        args, (1, "7", "a"), (1, "7", "Hail"), (2, "8", "c"), (3, "7", "d"), (None, "7", "e")
+    )
+    _, trained = rewards_without_left_out(args, samples)
+    assert trained == pytest.approx([0.0, 0.0, -2 / 3, 1 / 3, 1 / 3])
+    assert [sample.remove_sample for sample in samples] == [True, True, False, False, False]
+
+
+def test_a_guarded_group_gives_every_segment_the_consequence():
+    the_guard = Guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())
+    rm = the_guard(correct_of_group, framework="slime")
+    samples = [Sample(response=text) for text in ("seven", "Hail", "so")]
+    samples[0].rollout_id = samples[1].rollout_id = 4
+    assert row_from(samples[0], the_guard).completion.rollout == "4"
+    assert asyncio.run(rm(arguments(), samples)) == [0.0, 0.0, 1.0]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_trl
 from datasets import Dataset
+from rule_verifiers import NoWord
 from trl import GRPOConfig
 
 from grpo_guard import FrameworkError, Guard, LogProbBoundVerifier, Policy, SamplingSpec
@@ -167,3 +168,32 @@ def test_the_mask_is_known_by_its_form_and_one_that_trl_would_not_use_is_refused
     assert mask_of((ids, ids, None, [], [[0.0, 0.0], [0.0]], {})) is None
     with pytest.raises(FrameworkError, match="env_mask"):
         mask_of((ids, ids, [], {"env_mask": mask}))
+
+
+def test_a_mask_of_another_length_costs_its_row_alone_and_trains_nothing(tmp_path):
+    """The others' masks hold: their tools' words are not taken for the model's."""
+
+    def rollout(prompts, trainer):
+        tok = trainer.processing_class
+        ids = [tok(text="Hail 7")["input_ids"] + [tok.eos_token_id] for _ in prompts]
+        masks = [[0] * 4 + [1] * 3 for _ in prompts]  # "Hail" is a tool's
+        masks[1].append(1)
+        masks[2].pop()
+        asked = [tok(text=prompt)["input_ids"] for prompt in prompts]
+        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": None, "env_mask": masks}
+
+    seen = []
+
+    class Kept:
+        def record(self, batch, verdicts):
+            seen.extend(zip(batch, verdicts, strict=True))
+
+    guard = Guard(NoWord("Hail"), policy=Policy("drop"), ledger=Kept())
+    made = tiny_trl.trainer(
+        tmp_path, [lambda completions, **columns: [1.0, 1.0, 1.0, 0.0]], kind=Guarded,
+        extra={"guard": guard}, rollout=rollout, max_steps=1,
+    )  # fmt: skip
+    made.train()
+    assert all(seen[i][0].given.tokens == ((0, 4),) for i in (0, 3))
+    assert [verdict.cause.value for _, verdict in seen][1:3] == ["malformed"] * 2
+    assert not made.outputs[0]["tool_mask"][1:3].any()

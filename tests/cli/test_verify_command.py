@@ -206,6 +206,19 @@ def test_scattered_groups_are_seen_whole_and_verdicts_keep_their_order(files, mo
         )
 
 
+def test_segments_of_a_rollout_are_judged_as_one_however_far_apart(files, monkeypatch):
+    monkeypatch.setattr("grpo_guard.cli.verify.BATCH", 2)
+    (files / "guard.yaml").write_text(SCREENS)
+    first = {**GOOD, "rollout": "r", "group": 1}
+    last = {**ORDERS, "prompt": f"{PROMPT} 27", "node": "ann", "rollout": "r", "group": 1}
+    between = [{**GOOD, "prompt": f"{i}?", "node": "bob"} for i in range(9)]
+    assert run(files, *map(json.dumps, [first, *between, last])).exit_code == 0
+    outcomes = [row["outcome"] for row in rows_of(files)]
+    assert outcomes == ["reject", *["accept"] * 9, "reject"]
+    assert rows_of(files)[0]["findings"][0]["kind"] == "rollout"
+    assert rows_of(files)[0]["members"][0]["outcome"] == "accept"
+
+
 def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
     (files / "guard.yaml").write_text(SCREENS)
     rows = [{"prompt": f"p{i // 2}", "text": f"t{i}", "node": "ann"} for i in range(300)]

@@ -180,7 +180,8 @@ ANYTHING = st.recursive(
     max_leaves=8,
 )
 NAMES = ("prompt", "text", "prompt_ids", "completion_ids", "node", "group", "round", "slot",
-         "reference", "task", "finish_reason", "sampler_logprobs", "metadata")  # fmt: skip
+         "rollout", "reference", "task", "finish_reason", "sampler_logprobs",
+         "metadata")  # fmt: skip
 ROW = st.fixed_dictionaries(
     {"prompt": ANYTHING, "text": st.text(st.characters())},
     optional=dict.fromkeys(NAMES[2:], ANYTHING),

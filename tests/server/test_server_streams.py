@@ -48,6 +48,11 @@ def test_parts_are_bounded_and_a_group_is_never_divided():
     assert list(parts([], 8)) == []
 
 
+def test_parts_do_not_divide_a_rollout():
+    segments = [Completion(f"{i}?", "x", rollout=f"{i // 6}") for i in range(60)]
+    assert [len(part) for part in parts(segments, 8)] == [12] * 5
+
+
 def test_what_hangs_or_breaks_abstains_and_the_rest_is_answered():
     class Ledger:
         def record(self, batch, verdicts):

@@ -46,7 +46,7 @@ def test_all_outputs_and_what_was_cut_off(tokenizer):
     first, second = completions_from(data, tokenizer, 4)
     assert (first.text, first.finish_reason) == ("ab", "stop")
     assert (second.text, second.finish_reason) == ("abcd", "length")
-    assert first.group != second.group
+    assert first.rollout == second.rollout
 
 
 def test_several_turns_without_the_hook_are_not_read(tokenizer):
@@ -115,6 +115,18 @@ def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):
     assert [c.text for c in completions_from(data, tokenizer, 99)] == ["cd"]
     data = with_told(several_outputs(tokenizer, ["ab", "cd"]), masks=((0, 0), (0, 0)))
     assert [c.text for c in completions_from(data, tokenizer, 99)] == [""]
+
+
+def test_all_outputs_of_a_trajectory_are_one_rollout(tokenizer):
+    data = several_outputs(tokenizer, ["ab", "cd"])
+    first, last = completions_from(data, tokenizer, 99)
+    assert first.rollout is not None
+    assert first.rollout == last.rollout
+    assert first.group == last.group
+    sibling, _ = completions_from(data, tokenizer, 99)
+    assert sibling.rollout != first.rollout
+    (lone,) = completions_from(several_outputs(tokenizer, ["ab"]), tokenizer, 99)
+    assert lone.rollout is None
 
 
 def test_all_turns_are_one_completion(tokenizer):

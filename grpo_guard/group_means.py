@@ -1,0 +1,119 @@
+"""Means over a group's rollouts: who counts in them, and what loses by them.
+
+What is counted is a *unit*: a rollout with all of its segments, or a completion that is a rollout
+by itself. Counted by segments, a rollout that came in two would weigh twice in the mean that every
+other one is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeGuard
+
+_Place: TypeAlias = tuple[Hashable, Hashable, Hashable]  # group, label, unit
+
+
+def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
+    """What is counted, [n]: a rollout for all of its segments, each other completion for itself.
+
+    Args:
+        rollouts: As for `settle`.
+        n: How many completions there are.
+    """
+    if rollouts is None:
+        return list(range(n))
+    return [i if key is None else (key,) for i, key in enumerate(rollouts)]
+
+
+def means_of_units(
+    values: Sequence[float | None], units: Sequence[Hashable]
+) -> dict[Hashable, float]:
+    """The mean reward of each unit's segments; units of which nothing stays are not in it.
+
+    Args:
+        values: [n]; None = it does not stay.
+        units: As `units_of` gives them, [n].
+    """
+    means: dict[Hashable, RunningMean] = {}
+    for value, unit in zip(values, units, strict=True):
+        if _finite(value):
+            means.setdefault(unit, RunningMean()).add(value)
+    return {unit: mean.value for unit, mean in means.items()}
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """A running mean: of equal values exactly their value, and never beyond the largest."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += value / self.count - self.value / self.count
+
+
+def losing(
+    earned: Sequence[float | None],
+    given: Sequence[float | None],
+    may_lose: Sequence[bool],
+    groups: Sequence[Hashable],
+    labels: Sequence[Hashable] | None,
+    units: Sequence[Hashable],
+) -> list[int]:
+    """Places of rejected completions that stay under "no_gain", since they lose.
+
+    From the lowest on each stays whose reward is at most the mean of its group so far. That keeps
+    it at most the mean of the group as it is in the end, so that no number of bad rejected
+    completions can lift a better one of them above the mean. Nothing stays in a group of which
+    nothing else does.
+
+    A label is its sender's word. What stays is at most the mean of its group, and of those that
+    share its label as well: poison beside its own clean copy under a label of its own loses
+    whichever of the two the trainer compares. A label that nobody else in the group has says
+    nothing.
+
+    A rollout counts once in each mean, and stays with all of its segments or with none.
+    """
+    labels = [None] * len(earned) if labels is None else labels
+    places = list(zip(groups, labels, units, strict=True))
+    sizes = Counter((group, label) for group, label, _ in set(places))
+    means: dict[tuple[Hashable, ...], RunningMean] = {}
+
+    def compared(group: Hashable, label: Hashable) -> list[RunningMean]:
+        keys: list[tuple[Hashable, ...]] = [(group,)]
+        if sizes[group, label] > 1:
+            keys.append((group, label))
+        return [means.setdefault(key, RunningMean()) for key in keys]
+
+    kept = [None if loses else value for value, loses in zip(earned, may_lose, strict=True)]
+    for (group, label, _), value in _by_place(kept, places):
+        for mean in compared(group, label):
+            mean.add(value)
+    rejected = [value if loses else None for value, loses in zip(given, may_lose, strict=True)]
+    out = set[Hashable]()
+    for (group, label, unit), reward in sorted(_by_place(rejected, places), key=lambda p: p[1]):
+        if all(mean.count and reward <= mean.value for mean in compared(group, label)):
+            for mean in compared(group, label):
+                mean.add(reward)
+        else:
+            out.add(unit)
+    return [i for i, v in enumerate(rejected) if _finite(v) and units[i] not in out]
+
+
+def _by_place(
+    values: Sequence[float | None], places: Sequence[_Place]
+) -> list[tuple[_Place, float]]:
+    """The mean of what each unit has in each of its places, of finite values."""
+    means: dict[_Place, RunningMean] = {}
+    for value, place in zip(values, places, strict=True):
+        if _finite(value):
+            means.setdefault(place, RunningMean()).add(value)
+    return [(place, mean.value) for place, mean in means.items()]
+
+
+def _finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,152 @@
+"""Put trainers through the cases, keep what came out, and write the page.
+
+    python -m tests.conformance.record              # the page, from what is recorded
+    python -m tests.conformance.record trl verl     # these trainers anew, then the page
+
+Each trainer runs in the environment that its own tests have (`make test-across` makes them all).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from conformance_cases import CASES, SCALES, shown  # noqa: E402
+
+RESULTS, PAGE = HERE / "results", ROOT / "docs" / "conformance.md"
+PYTHONS = {
+    "trl": ".venv",
+    "verl": ".venv-verl",
+    "openrlhf": ".venv-openrlhf",
+    "genrl": ".venv-genrl",
+    "atropos": ".venv-verifiers",
+    "prime_rl": ".venv-verifiers",
+}
+# The trainers' own tests have the small parts; Ray's workers import them by name.
+PARTS = ("conformance", "helpers", "adapters", "verl", "openrlhf", "verifiers", "atropos", "genrl")
+RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # its ports are open to the network
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+TABLE = ("| trainer | alone | guarded |", "|---|---|---|")
+HEAD = """# What each trainer does, alone and guarded
+
+Each case is put through each trainer twice: as the trainer comes, and with the guard. The trainer's
+own code computes the advantages. They are not divided by the group's deviation, except in Atropos
+and GenRL, which always divide. A dash is a row that trains nothing.
+
+`python -m tests.conformance.record` writes this page from recorded runs. A test fails if a guarded
+cell is wrong, if the page is stale, or if a new run differs from the recorded one.
+
+Recorded with {releases}. prime-rl is on no package index: put its checkout on the path to run the
+cases through its own files. verifiers computes no advantages; prime-rl trains on its traces. slime,
+AReaL, NeMo-RL, ms-swift and the Tinker cookbook are not driven here.
+"""
+
+
+def python_of(trainer: str) -> Path:
+    """The Python of a trainer's environment; it need not exist."""
+    return ROOT / PYTHONS[trainer] / "bin" / "python"
+
+
+def driven(trainer: str) -> dict[str, Any]:
+    """What a trainer makes of the cases: its release, and by case both cells.
+
+    Raises:
+        RuntimeError: the driver failed, with the end of what it said.
+    """
+    paths = [str(ROOT), *(str(ROOT / "tests" / part) for part in PARTS)]
+    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [python_of(trainer), HERE / f"drive_{trainer}.py"], capture_output=True, text=True,
+        timeout=900, env=os.environ | own | RAY,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{trainer}: {done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {"release": found["release"], "cases": rounded(found["cases"])}
+
+
+def rounded(value: Any) -> Any:
+    """With four digits: the last ones differ between machines."""
+    if isinstance(value, float):
+        return round(value, 4) + 0.0
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list) else value
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """By trainer, what it made of the cases when it was last recorded."""
+    files = {name: RESULTS / f"{name}.json" for name in SCALES}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def page() -> str:
+    """The page, from what is recorded."""
+    found = recorded()
+    releases = ", ".join(said["release"] for said in found.values())
+    lines = [HEAD.format(releases=releases)]
+    for name, case in CASES.items():
+        lines += [
+            f"## {case.title}",
+            "",
+            case.what,
+            "",
+            "| trainer | alone | guarded |",
+            "|---|---|---|",
+        ]
+        absent = []
+        for said in found.values():
+            cells, title = said["cases"][name], said["release"].split()[0]
+            if "absent" in cells["guarded"]:
+                absent.append(f"{title} ({cells['guarded']['absent']})")
+            else:
+                alone, guarded = (in_words(cells[key]) for key in ("alone", "guarded"))
+                lines.append(f"| {title} | {alone} | {guarded} |")
+        if absent:
+            lines += ["", f"No such case: {'; '.join(absent)}."]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def in_words(cell: dict[str, Any]) -> str:
+    """A cell as the page has it."""
+    parts = []
+    if "advantages" in cell:
+        parts.append(shown(cell["advantages"]))
+    if cell.get("error") == "none":
+        parts.append("no error")
+    elif "error" in cell:
+        parts.append("`" + " ".join(cell["error"].split()).replace("|", "\\|")[:160] + "`")
+    if "verdicts" in cell:
+        parts.append("verdicts " + ", ".join(" ".join(v) for v in cell["verdicts"]))
+    if "loss" in cell:
+        moves = "the weights stay" if cell["moved"] == 0 else "the weights move"
+        parts.append(f"the loss is {cell['loss']}, {moves}")
+    if cell.get("reject_rate") is not None:
+        parts.append(f"a reject rate of {cell['reject_rate']:g} is logged")
+    if "note" in cell:
+        parts.append(cell["note"])
+    return "; ".join(parts)
+
+
+def main(trainers: list[str]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    for trainer in trainers:
+        said = json.dumps(driven(trainer), indent=1) + "\n"
+        (RESULTS / f"{trainer}.json").write_text(said)
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,213 @@
+"""Rollouts in several segments: counted once, and decided by their worst segment."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rule_verifiers_core import Says
+
+from grpo_guard import Completion, Guard, Policy
+from grpo_guard.completion import MAX_NAME, CompletionError
+from grpo_guard.review import Review
+from grpo_guard.rollouts import decided
+from grpo_guard.settlement import Ruling, mean_of_kept, settle
+from grpo_guard.verdict import Cause, abstain, accept, reject
+
+ACCEPTED, REJECTED, BARRED, ABSTAINED = Ruling
+FINITE = st.sampled_from([-1.0, 0.0, 0.5, 1.0])
+POLICIES = st.builds(
+    Policy, st.sampled_from(["drop", "zero", "no_gain", -0.5]), st.sampled_from(["skip", "zero"])
+)
+
+
+def advantages(rewards, rollouts):
+    kept = [reward for reward in rewards if reward is not None]
+    names = [name for name, reward in zip(rollouts, rewards, strict=True) if reward is not None]
+    mean = mean_of_kept(kept, rollouts=names)
+    return [None if reward is None else reward - mean for reward in rewards]
+
+
+def test_a_rollout_in_two_segments_counts_once_in_its_groups_mean():
+    """The example of slime#2062 and miles#2378, where each segment counts: 0.167 and -0.333."""
+    rollouts = ["fan", "fan", None]
+    settled = settle([[1.0], [1.0], [0.5]], [ACCEPTED] * 3, Policy("drop"), rollouts=rollouts)
+    rewards = [reward for (reward,) in settled.rewards]
+    assert advantages(rewards, rollouts) == [0.25, 0.25, -0.25]
+    assert advantages(rewards, [None] * 3) == pytest.approx([1 / 6, 1 / 6, -1 / 3])
+
+
+@st.composite
+def groups_of_rollouts(draw):
+    """(reward, ruling, length factor, group) of each rollout, in how many segments it comes, and
+    an order for them."""
+    n = draw(st.integers(1, 6))
+    one = st.tuples(
+        FINITE, st.sampled_from(list(Ruling)), st.sampled_from([0.0, 0.5, 1.0]),
+        st.sampled_from("pq"),
+    )  # fmt: skip
+    rollouts = draw(st.lists(one, min_size=n, max_size=n))
+    cuts = draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))
+    return rollouts, cuts, draw(st.randoms(use_true_random=False))
+
+
+@given(groups_of_rollouts(), POLICIES)
+def test_cutting_rollouts_in_segments_changes_nothing_for_anybody(drawn, policy):
+    rollouts, cuts, rng = drawn
+    whole = settle(
+        [[reward] for reward, *_ in rollouts],
+        [ruling for _, ruling, *_ in rollouts],
+        policy,
+        groups=[group for *_, group in rollouts],
+        length_factors=[factor for _, _, factor, _ in rollouts],
+    )
+    rows = [i for i, count in enumerate(cuts) for _ in range(count)]
+    rng.shuffle(rows)
+    cut = settle(
+        [[rollouts[i][0]] for i in rows],
+        [rollouts[i][1] for i in rows],
+        policy,
+        groups=[rollouts[i][3] for i in rows],
+        length_factors=[rollouts[i][2] for i in rows],
+        rollouts=[f"rollout {i}" for i in rows],
+    )
+    assert [(cut.rewards[j], cut.reasons[j]) for j in range(len(rows))] == [
+        (whole.rewards[i], whole.reasons[i]) for i in rows
+    ]
+    for group in "pq":
+        before = [i for i, (*_, g) in enumerate(rollouts) if g == group and whole.kept[i]]
+        after = [j for j, i in enumerate(rows) if i in before]
+        mean = mean_of_kept([whole.rewards[i][0] for i in before])
+        names = [f"rollout {rows[j]}" for j in after]
+        assert mean_of_kept([cut.rewards[j][0] for j in after], rollouts=names) == pytest.approx(
+            mean
+        )
+
+
+@given(
+    st.lists(st.sampled_from(list(Ruling)), min_size=1, max_size=4),
+    st.lists(FINITE, min_size=4, max_size=4),
+    POLICIES,
+)
+def test_the_worst_segment_decides_all_and_the_others_are_settled_without_them(
+    rulings, rewards, policy
+):
+    others = [[1.0], [0.0]]
+    segments = [[reward] for reward in rewards[: len(rulings)]]
+    settled = settle(
+        [*others, *segments],
+        [ACCEPTED, ACCEPTED, *rulings],
+        policy,
+        rollouts=[None, None, *["one"] * len(rulings)],
+    )
+    worst = max(rulings, key=[ACCEPTED, ABSTAINED, REJECTED, BARRED].index)
+    alike = settle(
+        [*others, *segments],
+        [ACCEPTED, ACCEPTED, *[worst] * len(rulings)],
+        policy,
+        rollouts=[None, None, *["one"] * len(rulings)],
+    )
+    assert settled == alike
+    assert len(set(settled.kept[2:])) == 1
+    assert settled.rewards[:2] == others
+
+
+def test_no_gain_keeps_a_rollout_whole_also_where_its_segments_are_in_several_groups():
+    settled = settle(
+        [[1.0], [0.0], [0.0], [1.0]],
+        [ACCEPTED, REJECTED, ACCEPTED, REJECTED],
+        Policy("no_gain"),
+        groups=["p", "p", "q", "q"],
+        rollouts=[None, "one", None, "one"],
+    )
+    assert settled.kept == [True, False, True, False]  # in q it would gain
+
+
+def segment(text="fine", **fields):
+    usual = {"prompt": "2+2?", "node": "bob", "group": "g", "rollout": "r"}
+    return Completion(**(usual | {"text": text} | fields))
+
+
+VERDICTS = {
+    "accepted": accept("rule"),
+    "abstained": abstain("rule", Cause.TIMEOUT, "slow"),
+    "rejected": reject("rule", message="poison"),
+}
+
+
+@given(st.lists(st.sampled_from(list(VERDICTS)), min_size=1, max_size=5), st.randoms())
+def test_a_verdict_on_one_segment_decides_the_rollout(names, rng):
+    batch = [segment(f"{i}") for i in range(len(names))] + [segment("lone", rollout=None)]
+    verdicts = [VERDICTS[name] for name in names] + [VERDICTS["accepted"]]
+    order = list(range(len(batch)))
+    rng.shuffle(order)
+    said = decided([batch[i] for i in order], [verdicts[i] for i in order])
+    found = dict(zip(order, said, strict=True))
+    worst = next(name for name in ("rejected", "abstained", "accepted") if name in names)
+    for i, name in enumerate(names):
+        assert found[i].outcome is VERDICTS[worst].outcome
+        assert found[i].cause is VERDICTS[worst].cause
+        own = name == worst
+        assert found[i] is verdicts[i] if own else found[i].members == (verdicts[i],)
+    assert found[len(names)] is verdicts[-1]
+
+
+@pytest.mark.parametrize("other", [{"node": "eve"}, {"group": "h"}, {"rollout": "s"}])
+def test_nobody_joins_anothers_rollout(other):
+    batch = [segment(), segment("rogue", **other)]
+    verdicts = Guard(Says()).review(batch).verdicts
+    assert [verdict.accepted for verdict in verdicts] == [True, False]
+
+
+def test_segments_belong_to_the_group_of_their_first_prompt():
+    batch = [
+        segment("later", prompt="2+2? first 3"),
+        segment("first"),
+        segment("alone", rollout=None, node="carol"),
+    ]
+    review = Guard(Says()).review(batch)
+    assert review.groups == ["2+2?"] * 3
+    lone = replace(batch[0], rollout=None)
+    assert Review.of([lone], review.verdicts[:1], {}).rollouts is None
+
+
+def test_a_guard_gives_every_segment_the_consequence():
+    guard = Guard(Says(), policy=Policy("drop"))
+    batch = [segment(), segment("rogue", prompt="2+2? fine"), segment("x", rollout=None)]
+    assert guard.apply([1.0, 1.0, 0.5], batch) == [None, None, 0.5]
+    (first, second, _) = guard.review(batch).verdicts
+    assert (first.verifier, second.verifier) == ("rollout", "says")
+    assert first.reason.startswith("another segment of its rollout was rejected: ")
+
+
+def test_reviews_in_parts_keep_their_rollouts():
+    review = Guard(Says()).review([segment(), segment("x", rollout=None)])
+    plain = Guard(Says()).review([segment(rollout=None)])
+    assert review.rollouts == [("bob", "g", "r"), None]
+    assert Review.joined([plain, review]).rollouts == [None, *review.rollouts]
+    assert Review.joined([plain, plain]).rollouts is None
+    assert review.at([1, 0]).rollouts == review.rollouts[::-1]
+    assert review.regrouped(None).rollouts == review.rollouts
+
+
+def test_the_label_is_read_as_a_nodes_name_is():
+    assert (
+        Completion.from_dict(json.loads('{"prompt": "", "text": "", "rollout": "7"}')).rollout
+        == "7"
+    )
+    for wrong in (7, ["r"], True):
+        with pytest.raises(CompletionError, match="rollout: expected a string or null"):
+            Completion("", "", rollout=wrong)
+    assert len(Completion("", "", rollout="x" * 2 * MAX_NAME).rollout) <= MAX_NAME
+
+
+def test_order_of_a_batch_changes_no_verdict():
+    rng = random.Random(0)
+    batch = [segment("rogue" if i == 3 else "x", rollout=f"{i % 3}") for i in range(9)]
+    guard = Guard(Says())
+    outcomes = [verdict.outcome for verdict in guard.review(batch).verdicts]
+    order = rng.sample(range(9), 9)
+    shuffled = [verdict.outcome for verdict in guard.review([batch[i] for i in order]).verdicts]
+    assert shuffled == [outcomes[i] for i in order]
