@@ -16,6 +16,7 @@ from grpo_guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
+from grpo_guard.idle import IdleWarning
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
@@ -116,6 +117,7 @@ class Guard:
         self.failures = failures
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
+        self._idle = IdleWarning(verifier, ledger)
         # The lowest reward of the last groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
@@ -225,6 +227,7 @@ class Guard:
     ) -> tuple[list[Completion], list[Verdict]]:
         """The second half of `judge`; arguments as for `reviewed`."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
+        self._idle.look_at(batch)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
         return batch, verdicts

@@ -11,7 +11,7 @@ neither does the ensemble.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +67,12 @@ class CompletionVerifier(ABC):
         Combinators leave such a verdict out; where every member steps aside, nobody has looked.
         """
         return False
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        """Fields of `Completion` without which it is idle -> what it then leaves undone, such as
+        ``{"node": "looks at nothing"}``. `Guard` warns once if no completion of a batch has one."""
+        return {}
 
     @property
     def compares_ids(self) -> bool:
