@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -364,6 +364,8 @@ def preset_options(name: str) -> type[Options]:
         makers = [kind, *([kind.from_pretrained] if hasattr(kind, "from_pretrained") else [])]
     beside = "beside" in inspect.signature(preset).parameters
     fields: dict[str, Any] = {"beside": (list[dict[str, Any]], [])} if beside else {}
+    if name == "judged":  # in Python, too, it is refused without one
+        fields["backend"] = (dict[str, Any] | Literal["shipped"], ...)
     return options_of(name, preset, *makers, without={"policy", "path_or_id", "run"}, fields=fields)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
@@ -208,7 +208,7 @@ def different_weights(
 
 
 def judged(
-    backend: Backend | Mapping[str, Any] | None = None,
+    backend: Backend | Mapping[str, Any] | Literal["shipped"] | None = None,
     *,
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
@@ -219,16 +219,22 @@ def judged(
     """A language model decides, behind screens, with the ledger.
 
     Args:
-        backend: The model, or ``{"type": "openai", ...}``; None = the judge that ships, which
-            knows the bundled task and nothing else.
+        backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
+            ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside: As for `different_weights`.
         policy: In place of ``POLICIES["judged"]``.
         tokenizer: As for `different_weights`.
         **options: Of `JudgeVerifier`.
 
     Raises:
-        ValueError: as `JudgeVerifier`; or ``state`` is no folder.
+        ValueError: as `JudgeVerifier`; no ``backend``; or ``state`` is no folder.
     """
+    if backend is None:
+        raise ValueError(
+            'backend: expected the model that judges, such as {"type": "openai", "base_url": '
+            '"http://127.0.0.1:8000/v1", "model": NAME}, got none; "shipped" is a toy that '
+            "rejects everything but the bundled task"
+        )
     from grpo_guard.judge.verifier import JudgeVerifier
 
     judge = JudgeVerifier(backend, **options)

@@ -1,4 +1,4 @@
-"""A verifier that has nothing to look at says so once, and its metric tells it from a clean batch."""
+"""A verifier with nothing to look at says so once; its metric tells that from a clean batch."""
 
 import logging
 

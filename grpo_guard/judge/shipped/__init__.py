@@ -1,7 +1,7 @@
 """The judge that ships: a model of one million parameters that reads the bundled task.
 
-`JudgeVerifier` without a backend is it. It needs no key, no server and no download, answers on a
-CPU, and its error rates are measured (``docs/shipped-judge.md``). It knows nothing but that task:
+`JudgeVerifier("shipped")` is it, and so is one without a backend. It needs no key, no server and no
+download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It knows nothing but that task:
 solutions of other problems, or in other words, it rejects.
 """
 
@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+SHIPPED: Final = "shipped"
+"""What a guard says in place of a backend to get this judge."""
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
 SETTINGS: Final = FOLDER / "judge.json"
