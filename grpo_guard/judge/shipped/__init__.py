@@ -1,8 +1,8 @@
 """The judge that ships: a model of one million parameters that reads the bundled task.
 
 `JudgeVerifier("shipped")` is it, and so is one without a backend. It needs no key, no server and no
-download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It knows nothing but that task:
-solutions of other problems, or in other words, it rejects.
+download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It knows
+nothing but that task: it rejects solutions of other problems, or in other words.
 """
 
 from __future__ import annotations
