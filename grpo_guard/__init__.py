@@ -15,6 +15,7 @@ from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Ledger, Review, guard
 from grpo_guard.moved import install
+from grpo_guard.naming import near
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.prompts import Message
 from grpo_guard.registry import register_verifier, with_remedy
@@ -124,7 +125,9 @@ def __getattr__(name: str) -> Any:
             raise with_remedy(error) from None
     if name in _GONE:
         raise ImportError(_GONE[name])  # of an AttributeError `from` would hide the words
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    nearest = near(__all__, name)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

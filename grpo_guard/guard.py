@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.admission import Known, admit
+from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abstention_at_will
@@ -20,8 +21,9 @@ from grpo_guard.idle import IdleWarning
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
-from grpo_guard.policy import Policy
+from grpo_guard.policy import Policy, not_a_policy
 from grpo_guard.review import Review as Review
+from grpo_guard.review import require_rewards
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -100,7 +102,9 @@ class Guard:
         tokenizer: Any = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
-            raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
+            raise expected_verifier("Guard.verifier", verifier)
+        if not isinstance(policy, Policy | None):
+            raise not_a_policy("Guard.policy", policy)
         self.verifier = verifier
         self.policy = policy or Policy()
         self.environment = None if environment is None else EnvironmentVerifier(environment)
@@ -277,6 +281,7 @@ class Guard:
         if policy is not None:
             self._require_fitting(policy)
         policy = policy or self.policy
+        require_rewards(rewards, review)
         refuse_abstentions(policy, review.verdicts)
         if self.failures is not None:
             rewards = finite_or_none(rewards)

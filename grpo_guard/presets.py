@@ -11,11 +11,14 @@ the same options beside it. Figures: docs/swarm-results.md.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from grpo_guard.arguments import several_verifiers, worded
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.detokenizer import Detokenizer
@@ -27,7 +30,7 @@ from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
-from grpo_guard.policy import Policy
+from grpo_guard.policy import Policy, not_a_policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -48,7 +51,30 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The policy of each preset. Where a place has several rules, the first that the trainer can carry
 out holds; one that stands alone is refused where it cannot."""
 
+F = TypeVar("F", bound=Callable[..., Guard])
 
+
+def _called(preset: F) -> F:
+    """The preset, with complaints about its arguments in words (`worded`)."""
+    name, made = preset.__name__, worded(preset)
+
+    @functools.wraps(preset)
+    def call(*args: Any, **kwargs: Any) -> Guard:
+        if len(args) == 1 and isinstance(args[0], FunctionType) and not kwargs:
+            raise TypeError(
+                f"presets.{name}: expected options in brackets, got the function "
+                f"{args[0].__name__!r}; write @presets.{name}(...)"
+            )
+        if not isinstance(kwargs.get("policy"), Policy | None):
+            raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
+        if "beside" in kwargs:
+            kwargs["beside"] = several_verifiers(f"presets.{name}.beside", kwargs["beside"])
+        return made(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_called
 def same_weights(
     model: Any | str,
     tokenizer: Any,
@@ -94,6 +120,7 @@ def same_weights(
     return _guard("same_weights", store, policy, *beside, bound, FalseSumsVerifier(), phrases)
 
 
+@_called
 def shared_seed(
     model: Any | str,
     tokenizer: Any,
@@ -131,6 +158,7 @@ def shared_seed(
     return _guard("shared_seed", store, policy, *beside, replay)
 
 
+@_called
 def different_weights(
     model: Any | str | None = None,
     tokenizer: Any = None,
@@ -180,6 +208,8 @@ def different_weights(
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
+    if not isinstance(length, bool):
+        raise TypeError(f"different_weights.length: expected True or False, got {length!r:.80}")
     store = _store(state)
     scaling = length_scaling or LengthScaling()
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
@@ -207,6 +237,7 @@ def different_weights(
     )
 
 
+@_called
 def judged(
     backend: Backend | Mapping[str, Any] | Literal["shipped"] | None = None,
     *,
@@ -241,6 +272,7 @@ def judged(
     return _guard("judged", _store(state), policy, *beside, judge, tokenizer=tokenizer)
 
 
+@_called
 def failures_only(
     *,
     policy: Policy | None = None,

@@ -165,6 +165,11 @@ class Verdict:
     members: tuple[Verdict, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cause, Cause):
+            raise TypeError(
+                f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
+                "words for a person go into message="
+            )
         if self.outcome not in self.cause.outcomes:
             allowed = " or ".join(sorted(self.cause.outcomes))
             raise ValueError(

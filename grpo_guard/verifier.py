@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
 from grpo_guard.supervise import supervised, supervised_each
@@ -137,9 +138,7 @@ class Composed(CompletionVerifier):
     def __init__(self, *members: CompletionVerifier) -> None:
         for member in members:
             if not isinstance(member, CompletionVerifier):
-                raise TypeError(
-                    f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
-                )
+                raise expected_verifier(type(self).__name__, member)
         self.members = members
         self.reads_text = not members or any(member.reads_text for member in members)
 

@@ -135,8 +135,11 @@ def test_missing_and_binary_files_are_bad_input(files):
         ("policy: {on_reject: maybe}\nverifier: {type: x}", "policy.on_reject: expected 'zero'"),
         (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: expected one of engine, temp"),
         (CONFIG.replace("top_p: 1.0", "top_p: 7"), "SamplingSpec.top_p: expected a number"),
-        (CONFIG.replace(str(WORD_PROBLEMS), "/no/such/where"), "expected a model folder or an id"),
-        ("- a list", "expected a mapping, got list"),
+        (
+            CONFIG.replace(str(WORD_PROBLEMS), "/no/such/where"),
+            "expected a model's folder or an id",
+        ),
+        ("- a list", "expected a mapping such as `preset: different_weights`, got a list"),
         ("{unbalanced", "expected readable YAML, got an error in line 1, column"),
     ],
 )

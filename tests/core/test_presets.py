@@ -283,7 +283,7 @@ def test_a_model_may_be_a_folder(policy, tmp_path):
     assert [v.rejected for v in verdicts] == [False, False, True]
     with pytest.raises(TypeError, match="tokenizer: expected None"):
         presets.same_weights(os.fspath(WORD_PROBLEMS), policy[1], SPEC)
-    with pytest.raises(ValueError, match="expected a model folder"):
+    with pytest.raises(ValueError, match="expected a model folder with config"):
         presets.same_weights(os.fspath(tmp_path), None, SPEC)
 
 
