@@ -110,6 +110,8 @@ def detect(
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
     require("eval detect", *TRAINING)
+    named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
+    _require_guards(guard)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
     if not 0 < alpha < 1:
@@ -119,10 +121,9 @@ def detect(
     count = n or (200 if honest is None else MOST)
     guards = _guards(guard)
     config = DetectConfig(
-        # What was typed is checked before what lies on the disk.
-        attacks=_attacks(attacks),
+        attacks=named[0],
         spec=_spec(temperature, top_k, top_p, max_new_tokens),
-        verifiers=_verifiers(verifiers) if verifiers is not None or not guards else (),
+        verifiers=named[1],
         guards=guards,
         model=model if honest else _model(model, task),
         task=task,
@@ -240,6 +241,16 @@ def _verifiers(value: str | None) -> tuple[str, ...]:
     except UnknownNameError as error:
         fail(f"--verifiers: {error}")
     return chosen or fail("--verifiers: expected at least one name, got none")
+
+
+def _require_guards(said: list[str] | None) -> None:
+    from grpo_guard.config import ConfigError
+    from grpo_guard.evals.early import require_guards
+
+    try:
+        require_guards(said)
+    except ConfigError as error:
+        fail(str(error))
 
 
 def _guards(said: list[str] | None) -> tuple[GuardFile, ...]:

@@ -11,16 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grpo_guard.completion import Completion, CompletionError
-from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object
+from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
 from grpo_guard.prompts import prompt_key
-
-LONGEST_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +80,13 @@ class Rows:
         known: str | int | None = None
         try:
             data = parse_object(line, MAX_LINE_BYTES)
-            known = _id(data.pop("id", None))
+            known = row_id(data.pop("id", None))
             return Row(Completion.from_dict(data), id=known)
         except CompletionError as error:
             problem = f"{error.field}: {error.problem}"
         except InputError as error:
             problem = f"(line): {error}"
         return Row(None, f"{self._name}:{number}: {problem}", known)
-
-
-def _id(value: Any) -> str | int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, str) and len(value) <= LONGEST_ID:
-        return value
-    raise CompletionError("id", f"an integer or at most {LONGEST_ID} characters", value)
 
 
 def group_of(completion: Completion) -> int:
