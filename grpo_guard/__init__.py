@@ -45,6 +45,7 @@ __version__ = "0.2.0"
 
 _LAZY = {
     "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words",
+    "check": "grpo_guard.once",
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
     "EvidenceLedger": "grpo_guard.nodes.ledger",
@@ -109,6 +110,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "Vote",
+    "check",
     "guard",
     "only",
     "register_verifier",

@@ -121,7 +121,7 @@ class Guard:
         self.failures = failures
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
-        self._idle = IdleWarning(verifier, ledger)
+        self.idle = IdleWarning(verifier, ledger)
         # The lowest reward of the last groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
@@ -201,6 +201,10 @@ class Guard:
         admitted = self.admit(batch, given, decoded)
         return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in order: `judge` if nothing else is needed."""
+        return self.judge(batch)[1]
+
     def asking(self, environment: Environment) -> Guard:
         """This guard with an environment; all that it remembers is shared.
 
@@ -231,7 +235,7 @@ class Guard:
     ) -> tuple[list[Completion], list[Verdict]]:
         """The second half of `judge`; arguments as for `reviewed`."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
-        self._idle.look_at(batch)
+        self.idle.look_at(batch)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
         return batch, verdicts
