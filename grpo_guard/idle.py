@@ -29,10 +29,9 @@ class IdleWarning:
     """
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
-        self._waiting: dict[str, dict[str, None]] = {}
-        for member in _leaves(verifier):
-            for field, what in member.idle_without.items():
-                self._waiting.setdefault(field, {})[f"{member.name} {what}"] = None
+        self._waiting = {
+            field: dict.fromkeys(idle) for field, idle in idle_without(verifier).items()
+        }
         if ledger is not None and "node" in self._waiting:
             self._waiting["node"]["the ledger records nobody"] = None
 
@@ -50,6 +49,15 @@ class IdleWarning:
             idle = self._waiting.pop(field, None)
             if idle is not None:  # another thread has not warned yet
                 logger.warning("%s", _message(field, list(idle), len(batch)))
+
+
+def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:
+    """Field -> what is not done without it, over a whole tree of verifiers."""
+    found: dict[str, dict[str, None]] = {}
+    for member in _leaves(verifier):
+        for field, what in member.idle_without.items():
+            found.setdefault(field, {})[f"{member.name} {what}"] = None
+    return {field: list(idle) for field, idle in found.items()}
 
 
 def _message(field: str, idle: list[str], count: int) -> str:
