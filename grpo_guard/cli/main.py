@@ -25,6 +25,7 @@ from grpo_guard.cli.serve import serve
 from grpo_guard.cli.spot_check import app as _spot_check
 from grpo_guard.cli.terminal import Commands, echo
 from grpo_guard.cli.verify import verify
+from grpo_guard.cli.view import view
 from grpo_guard.quoting import PrintableFormatter
 
 app = typer.Typer(
@@ -63,6 +64,7 @@ app.command()(_measure.demo)
 app.command(context_settings=_measure.ANYTHING)(_measure.bench)
 app.command()(init)
 app.command()(verify)
+app.command()(view)
 app.command()(calibrate)
 app.command()(serve)
 app.command()(verifiers)

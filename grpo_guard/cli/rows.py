@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,6 +16,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from grpo_guard.cli.formats import is_plain, mapping_of, write_lines
 from grpo_guard.completion import Completion, CompletionError
 from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
 from grpo_guard.prompts import prompt_key
@@ -99,15 +100,29 @@ def group_of(completion: Completion) -> int:
 
 
 @contextmanager
-def opened(source: Path) -> Iterator[IO[bytes]]:
-    """A file that can be read twice; ``-`` is standard input, which is put aside first.
+def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[IO[bytes]]:
+    """Lines of JSON that can be read twice: standard input (``-``) and files of other formats are
+    put aside in a temporary file first.
+
+    Args:
+        source: A file or folder, see `grpo_guard.cli.formats`.
+        mapped: ``FIELD=NAME`` for columns with other names.
 
     Raises:
         InputError: it cannot be read.
     """
+    columns = mapping_of(list(mapped))
     if str(source) == "-":
+        if columns:
+            raise InputError("--map: expected a file next to it, got standard input")
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.seek(0)
+            yield copy
+        return
+    if source.exists() and not is_plain(source, columns):
+        with tempfile.TemporaryFile() as copy:
+            write_lines(source, columns, copy)
             copy.seek(0)
             yield copy
         return
