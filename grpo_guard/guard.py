@@ -244,8 +244,11 @@ class Guard:
         """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
         another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
-        stores = stores_of(self.verifier, self.ledger, self._lengths, self.identity)
-        return metrics(verdicts) | nodes | store_figures(stores)
+        return metrics(verdicts) | nodes | self.store_metrics()
+
+    def store_metrics(self) -> dict[str, float]:
+        """Waits for a store that another process keeps locked, see `store_figures`."""
+        return store_figures(stores_of(self.verifier, self.ledger, self._lengths, self.identity))
 
     def _factors(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]

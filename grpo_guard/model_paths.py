@@ -34,7 +34,7 @@ def missing(name: str) -> str | None:
         return None
     home = "; ~ is not expanded here, write the whole path" if name.startswith("~") else ""
     here = "" if path.is_absolute() else f"; looked in {Path.cwd()}"
-    got = f"{name!r:.200}, where there is none{home or here}"
+    got = f"{name!r:.200}, and it does not exist{home or here}"
     return f"expected a model's folder or an id NAME/MODEL, got {got}"
 
 

@@ -1,4 +1,4 @@
-"""Names that are one of a few: which one was meant, and how to say that none is."""
+"""Names from a known list: find the one that was meant, or refuse with the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand next to ``preset: NAME`` in a guard file."""
+"""Which keys a guard file may have next to ``preset: NAME``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def require_plain(said: Mapping[str, Any], name: str) -> None:
 
 
 def require_options(said: Mapping[str, Any], model: type[Options], name: str) -> None:
-    """Refuse what cannot stand next to a preset.
+    """Refuse keys that do not belong next to a preset.
 
     Raises:
         ConfigError: with the key that was probably meant, or with what to write instead.

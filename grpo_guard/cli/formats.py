@@ -231,7 +231,7 @@ def _whole(source: Path) -> dict[str, Any]:
 
 
 def _first_row(source: Path) -> Row | None:
-    """The first line's object; None if it is none, which is said where lines are read."""
+    """The first line's object; None if it is not an object, which `_of_lines` reports."""
     try:
         with source.open("rb") as file:
             return parse_object(file.readline(MAX_LINE_BYTES + 1), MAX_LINE_BYTES)

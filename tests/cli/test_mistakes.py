@@ -119,7 +119,7 @@ FILES = {
     ),
     "a path to no model": (
         f"{SAME}model: ./nowhere",
-        "model: expected a model's folder or an id NAME/MODEL, got './nowhere', where there is",
+        "model: expected a model's folder or an id NAME/MODEL, got './nowhere', and it does",
     ),
     "a checkpoint that is not there": (
         f"{SAME}model: out/checkpoint-500",
@@ -127,7 +127,7 @@ FILES = {
     ),
     "a path to no reader": (
         "preset: different_weights\nreader: ~/policy",
-        "reader: expected .*got '~/policy', where there is none; ~ is not expanded",
+        "reader: expected .*got '~/policy', and it does not exist; ~ is not expanded",
     ),
     "a path to no tokenizer": (
         "preset: different_weights\ntokenizer: /no/where",
