@@ -1,8 +1,8 @@
 """``grpo-guard view``: verdicts in a browser, as one page that needs nothing else.
 
-Completions are hostile, so nothing that they hold becomes markup: ``<``, ``>`` and ``&`` are escaped
-in the JSON of the rows, the script adds texts as text nodes only, and the policy of the page allows
-no other script, no connection, no frame and no image.
+Completions are hostile, so nothing that they hold becomes markup: ``<``, ``>`` and ``&`` are
+escaped in the JSON of the rows, the script adds texts as text nodes only, and the policy of the
+page allows no other script, no connection, no frame and no image.
 """
 
 from __future__ import annotations

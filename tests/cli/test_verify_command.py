@@ -169,7 +169,8 @@ def test_rows_carry_their_id_and_node_and_are_summed_up_by_node(files):
     (files / "guard.yaml").write_text(SCREENS)
     result = run(files, json.dumps({"id": "a1", **GOOD}), json.dumps({"id": 2, **ORDERS}))
     assert [(v["id"], v["node"]) for v in rows_of(files)] == [("a1", "ann"), (2, "eve")]
-    *_, head, first, second = [line.split() for line in result.output.splitlines()]
+    *_, head, first, second, why = [line.split() for line in result.output.splitlines()]
+    assert " ".join(why).startswith("rejected, grader_order (screens): 1, such as ")
     assert head == ["node", "accept", "reject", "abstain"]
     assert [first, second] == [["eve", "0", "1", "0"], ["ann", "1", "0", "0"]]
     shown = json.loads(verify(files, "--format", "json").output)

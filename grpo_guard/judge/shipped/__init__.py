@@ -1,8 +1,8 @@
 """The shipped judge: a model of one million parameters for the bundled task.
 
-`JudgeVerifier("shipped")` uses it, and so does one without a backend. It needs no key, no server and
-no download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It only
-knows that task, and rejects solutions to other problems, or in other wording.
+`JudgeVerifier("shipped")` uses it, and so does one without a backend. It needs no key, no server
+and no download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It
+only knows that task, and rejects solutions to other problems, or in other wording.
 """
 
 from __future__ import annotations
