@@ -110,6 +110,8 @@ def detect(
     An interrupted run continues where it stopped: completions are kept in DIR/honest.jsonl.
     """
     require("eval detect", *TRAINING)
+    named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
+    _require_guards(guard)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
     if not 0 < alpha < 1:
@@ -119,10 +121,9 @@ def detect(
     count = n or (200 if honest is None else MOST)
     guards = _guards(guard)
     config = DetectConfig(
-        # What was typed is checked before what lies on the disk.
-        attacks=_attacks(attacks),
+        attacks=named[0],
         spec=_spec(temperature, top_k, top_p, max_new_tokens),
-        verifiers=_verifiers(verifiers) if verifiers is not None or not guards else (),
+        verifiers=named[1],
         guards=guards,
         model=model if honest else _model(model, task),
         task=task,
@@ -242,6 +243,16 @@ def _verifiers(value: str | None) -> tuple[str, ...]:
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
+def _require_guards(said: list[str] | None) -> None:
+    from grpo_guard.config import ConfigError
+    from grpo_guard.evals.early import require_guards
+
+    try:
+        require_guards(said)
+    except ConfigError as error:
+        fail(str(error))
+
+
 def _guards(said: list[str] | None) -> tuple[GuardFile, ...]:
     from grpo_guard.config import ConfigError
     from grpo_guard.evals.defences.own import guard_files
@@ -292,6 +303,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     from grpo_guard.evals.detect.matrix import matrix_table
     from grpo_guard.evals.detect.run import results_of, run, write_rows
     from grpo_guard.evals.progress import reporter
+    from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.report.tables import print_table
     from grpo_guard.evals.results import REJECTED, Results, Summary, write_json
     from grpo_guard.evals.stats import Rate
@@ -312,7 +324,8 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
     except (NotEnoughError, OSError) as error:
         fail(str(error), code=1)
     print_table(terminal(), matrix_table(rows))
-    echo(f"wrote {out / 'results.json'} and {out / 'rows.jsonl'}")
+    page = write_report(out)
+    echo(f"wrote {out / 'results.json'}, {out / 'rows.jsonl'} and {page}")
     found = Results.model_validate(results).summary
     judged, played = dict.fromkeys(row.defence for row in found), {row.attack for row in found}
     for name in [name for name in config.attacks if name not in played]:

@@ -34,6 +34,7 @@ def swarm(**given: Any) -> None:
     if options.list_names:
         _list()
         return
+    _require_names(options)
     from transformers.utils import logging
 
     from grpo_guard.evals.swarm.request import requested
@@ -53,6 +54,20 @@ def swarm(**given: Any) -> None:
 
 # Typer reads the options off the signature.
 swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ignore[attr-defined]
+
+
+def _require_names(options: SwarmOptions) -> None:
+    """End the command if a name or a guard file is wrong, before torch is loaded."""
+    from grpo_guard.config import ConfigError
+    from grpo_guard.evals.early import defences, require_attacks, require_guards, require_names
+    from grpo_guard.registry import UnknownNameError
+
+    try:
+        require_attacks("--attack", options.attack)
+        require_names("--defence", options.defence, defences())
+        require_guards(options.guard)
+    except (ConfigError, UnknownNameError) as error:
+        fail(str(error))
 
 
 def _list() -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.completion import Completion, CompletionError
+from grpo_guard.decorator import guard
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.framework import FrameworkError
-from grpo_guard.guard import Guard, Ledger, Review, guard
+from grpo_guard.guard import Guard, Ledger, Review
 from grpo_guard.moved import install
+from grpo_guard.naming import near
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.prompts import Message
 from grpo_guard.registry import register_verifier, with_remedy
@@ -44,6 +46,7 @@ __version__ = "0.2.0"
 
 _LAZY = {
     "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words",
+    "check": "grpo_guard.once",
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
     "CodeVerifier": "grpo_guard.content.code.verifier",
     "EvidenceLedger": "grpo_guard.nodes.ledger",
@@ -108,6 +111,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "Vote",
+    "check",
     "guard",
     "only",
     "register_verifier",
@@ -124,7 +128,9 @@ def __getattr__(name: str) -> Any:
             raise with_remedy(error) from None
     if name in _GONE:
         raise ImportError(_GONE[name])  # of an AttributeError `from` would hide the words
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    nearest = near(__all__, name)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

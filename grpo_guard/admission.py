@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ def admit(
         ValueError: not one of ``given``, or of ``decoded``, per completion.
         TypeError: something given is no verdict.
     """
-    batch = list(batch)
+    batch = _completions(batch)
     known: list[Verdict | None] = [None] * len(batch)
     if given is not None:
         known = _checked(given, len(batch))
@@ -91,6 +91,21 @@ def admit(
     if environment is not None:
         _ask(environment, batch, known)
     return Known(batch, known, notes)
+
+
+def _completions(batch: object) -> list[Completion]:
+    """The batch as a list; raises TypeError if anything in it is no completion."""
+    if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
+        raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")
+    found = list(batch)
+    for i, one in enumerate(found):
+        if not isinstance(one, Completion):
+            how = "Completion.from_dict(row)" if isinstance(one, Mapping) else "Completion(...)"
+            raise TypeError(
+                f"batch[{i}]: expected a Completion, got {shown(one)}; write {how} with its prompt "
+                "and text"
+            )
+    return found
 
 
 def _ask(

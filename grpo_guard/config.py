@@ -16,14 +16,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf
@@ -34,6 +32,7 @@ from grpo_guard.identity.keys import IdentityError
 from grpo_guard.identity.ring import MOST_PINNED, KeyRing
 from grpo_guard.jsonl import InputError
 from grpo_guard.live import Live, reads_policy
+from grpo_guard.model_paths import missing_models
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
@@ -41,10 +40,19 @@ from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, without_secrets
 from grpo_guard.policy import Policy
+from grpo_guard.preset_options import (
+    NO_OPTIONS,
+    OPTIONS_OF,
+    chosen,
+    leaves_of,
+    preset_options,
+    require_options,
+    require_plain,
+)
 from grpo_guard.presets import POLICIES, PRESETS
 from grpo_guard.references import References
-from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load, with_remedy
-from grpo_guard.tree import WRAPPERS, build_verifier, unwrapped, verifier_options
+from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
+from grpo_guard.tree import WRAPPERS, build_verifier, not_a_node, unwrapped, verifier_options
 from grpo_guard.yaml_text import mapping_from, unreadable
 
 __all__ = [
@@ -76,11 +84,6 @@ else:
     LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
     IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
-_NO_OPTIONS = frozenset(
-    {"preset", "policy", "environment", "identity", "references", "tokenizer", "log"}
-)  # of a preset
-# What `**options` of a preset are.
-_OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
 
 class GuardConfig(Options):
@@ -136,11 +139,18 @@ class GuardConfig(Options):
         known = type(self).model_fields
         return ((name, value) for name, value in super().__repr_args__() if name in known)
 
+    @field_validator("verifier", mode="before")
+    @classmethod
+    def _node(cls, value: Any) -> Any:
+        if not isinstance(value, dict | None):
+            raise ValueError(not_a_node(value))
+        return value
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if self.preset is None:
             for name in self.model_extra or ():
-                _choose(list(type(self).model_fields), named(name), "")
+                chosen(list(type(self).model_fields), named(name), "")
             if self.verifier is None:
                 raise ValueError("expected verifier: or preset:, got neither")
             if self.ledger is not None and (self.ledger.path is None) is (self.state is None):
@@ -194,6 +204,9 @@ class GuardConfig(Options):
                 outside is not there.
         """
         with without_secrets(self.said()):
+            if live is None:  # before torch is loaded, and before a hub is asked for a folder
+                for place, problem in missing_models(self.said(), ""):
+                    raise ConfigError(f"{place}: {problem}")
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
             guard = self._asking(guard)
@@ -233,23 +246,29 @@ class GuardConfig(Options):
             ConfigError: the preset is unknown.
         """
         if self.preset is None:
-            yield from _leaves(self.verifier)
+            yield from leaves_of(self.verifier)
             return
         name, options = self._known_preset(), dict(self.model_extra or {})
         beside = options.pop("beside", None)
         if "coin" in options:
             options["run"] = options.pop("coin")
-        if name in _OPTIONS_OF:
-            yield {"type": _OPTIONS_OF[name], **options}
-        yield from _leaves(beside)
+        if name in OPTIONS_OF:
+            yield {"type": OPTIONS_OF[name], **options}
+        yield from leaves_of(beside)
 
     def _known_preset(self) -> str:
-        return _choose(list(PRESETS), str(self.preset), "preset")
+        return chosen(list(PRESETS), str(self.preset), "preset")
 
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
-        model, preset = preset_options(name), PRESETS[name]
-        said = self.said(without=_NO_OPTIONS)
+        said = self.said(without=NO_OPTIONS)
+        if live is None:
+            require_plain(said, name)
+        try:
+            model, preset = preset_options(name), PRESETS[name]
+        except ImportError as error:
+            raise ConfigError(f"preset ({name}): {error}") from None
+        require_options(said, model, name)
         of_policy = reads_policy(preset)
         if of_policy and self.tokenizer is not None:
             raise ConfigError(
@@ -344,35 +363,3 @@ class GuardConfig(Options):
             return NodeStore(self.state, max_nodes=said.get("max_nodes", MAX_NODES))
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-
-def _leaves(node: Any) -> Iterator[dict[str, Any]]:
-    """The nodes with a type, whatever the combinators around them."""
-    if isinstance(node, dict) and "type" in node:
-        yield node
-    elif isinstance(node, dict | list):
-        for inner in node.values() if isinstance(node, dict) else node:
-            yield from _leaves(inner)
-
-
-@cache
-def preset_options(name: str) -> type[Options]:
-    """What may stand beside ``preset: NAME``, but for ``policy``.
-
-    Raises:
-        ImportError: the preset needs a package that is missing.
-    """
-    preset, makers = PRESETS[name], []
-    if name in _OPTIONS_OF:
-        kind = load(VERIFIERS, _OPTIONS_OF[name])
-        makers = [kind, *([kind.from_pretrained] if hasattr(kind, "from_pretrained") else [])]
-    beside = "beside" in inspect.signature(preset).parameters
-    fields: dict[str, Any] = {"beside": (list[dict[str, Any]], [])} if beside else {}
-    return options_of(name, preset, *makers, without={"policy", "path_or_id", "run"}, fields=fields)
-
-
-def _choose(known: list[str], name: str, where: str) -> str:
-    try:
-        return choose(known, named(name))
-    except UnknownNameError as error:
-        raise ConfigError(f"{where}: {error}" if where else str(error)) from None

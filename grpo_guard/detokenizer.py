@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from grpo_guard.completion import Completion
 from grpo_guard.given import Given, Span, between, stretches
+from grpo_guard.model_paths import missing
+from grpo_guard.quoting import shown
 
 # Tokens that end a turn, by name: a model may have several, and its tokenizer names one. Others at
 # the end, say <|im_start|>, are the author's.
@@ -88,6 +90,11 @@ class Detokenizer:
         """
         if isinstance(tokenizer, cls):
             return tokenizer
+        if isinstance(tokenizer, str):
+            raise TypeError(
+                f"tokenizer: expected a tokenizer, got the name {shown(tokenizer)}; write "
+                "Detokenizer.from_pretrained(NAME)"
+            )
         own = tuple((name, frozenset(ids)) for name, ids in options.items())
         try:
             return _made(tokenizer, len(tokenizer), own)
@@ -106,6 +113,8 @@ class Detokenizer:
             ModuleNotFoundError: transformers is missing; with the command that installs it.
             ValueError: there is no tokenizer, or it has no such token.
         """
+        if problem := missing(path_or_id):
+            raise ValueError(f"{path_or_id}: {problem.replace('model', 'tokenizer', 1)}")
         try:
             from transformers import AutoTokenizer
         except ModuleNotFoundError:
@@ -115,7 +124,10 @@ class Detokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(path_or_id)
         except (OSError, ValueError) as error:
-            raise ValueError(f"expected a tokenizer's folder or id: {error}") from None
+            why = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"expected a tokenizer's folder or id, got {path_or_id!r}: {why:.300}"
+            ) from None
         vocabulary = tokenizer.get_vocab()
         if unknown := [name for name in special if name not in vocabulary]:
             raise ValueError(f"special: expected tokens of {path_or_id}, got {unknown[0]!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 
 from grpo_guard.completion import Completion
@@ -96,11 +96,21 @@ class Only(Composed):
     completions which nothing looked at do not earn their reward by accident.
     """
 
-    def __init__(self, member: CompletionVerifier, matches: Callable[[Completion], bool]) -> None:
+    def __init__(
+        self,
+        member: CompletionVerifier,
+        matches: Callable[[Completion], bool],
+        fields: Sequence[str] = (),
+    ) -> None:
         super().__init__(member)
         self.member = member
         self.matches = matches
+        self.fields = fields
         self.name = member.name
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.fields, "looks at nothing")
 
     @property
     def steps_aside(self) -> bool:
@@ -147,4 +157,5 @@ def only(
             and (when is None or when(completion))
         )
 
-    return Only(verifier, matches)
+    fields = [name for name, value in (("task", task), ("node", node)) if value is not None]
+    return Only(verifier, matches, fields)

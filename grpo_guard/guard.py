@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.admission import Known, admit
+from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
+from grpo_guard.idle import IdleWarning
 from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
-from grpo_guard.policy import Policy
+from grpo_guard.policy import Policy, not_a_policy
 from grpo_guard.review import Review as Review
+from grpo_guard.review import require_rewards
 from grpo_guard.rollouts import decided
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
@@ -105,7 +108,9 @@ class Guard:
         log: VerdictLog | str | Path | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
-            raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
+            raise expected_verifier("Guard.verifier", verifier)
+        if not isinstance(policy, Policy | None):
+            raise not_a_policy("Guard.policy", policy)
         self.verifier = verifier
         self.policy = policy or Policy()
         self.environment = None if environment is None else EnvironmentVerifier(environment)
@@ -123,6 +128,7 @@ class Guard:
         self.failures = failures
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
+        self.idle = IdleWarning(verifier, ledger)
         # The lowest reward of the last groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
@@ -218,6 +224,10 @@ class Guard:
         admitted = self.admit(batch, given, decoded)
         return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in order: `judge` if nothing else is needed."""
+        return self.judge(batch)[1]
+
     def asking(self, environment: Environment) -> Guard:
         """This guard with an environment; all that it remembers is shared.
 
@@ -246,6 +256,7 @@ class Guard:
     def recorded(self, admitted: Known, said: Sequence[Verdict]) -> Judged:
         """The second half of `judge`, arguments as `reviewed`; one segment decides a rollout."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
+        self.idle.look_at(batch)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
         verdicts = decided(batch, verdicts)  # the ledger needs each segment's own findings
@@ -302,6 +313,7 @@ class Guard:
         if policy is not None:
             self._require_fitting(policy)
         policy = policy or self.policy
+        require_rewards(rewards, review)
         refuse_abstentions(policy, review.verdicts)
         if self.failures is not None and not policy.watches:
             rewards = finite_or_none(rewards)
@@ -366,35 +378,3 @@ class Guard:
     def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
         """Wrap a reward function, or a list of them that are to be vetoed together."""
         return adapter_for(reward, framework).wrap(reward, self)
-
-
-def guard(
-    verifier: CompletionVerifier,
-    *,
-    policy: Policy | None = None,
-    framework: str | None = None,
-    ledger: Ledger | None = None,
-    length_scaling: LengthScaling | None = None,
-    environment: Environment | None = None,
-    tokenizer: Any = None,
-    log: VerdictLog | str | Path | None = None,
-) -> Callable[[Any], Any]:
-    """Decorate a reward function so that only verified completions earn their reward.
-
-    The trainer's calling convention is recognised from the signature; ``framework=`` ("trl",
-    "verl", "openrlhf") overrides it. Sync stays sync, async stays async, the name is kept.
-    Apply it to a list of reward functions where a trainer sums several: a veto that covers only
-    one of them would leave the others' reward in place.
-
-    Raises:
-        FrameworkError: at decoration, when the calling convention is not recognised or the
-            framework cannot do what the policy asks.
-    """
-    options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
-    options |= {"tokenizer": tokenizer, "log": log}
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
-
-    def decorate(reward: Any) -> Any:
-        return the_guard(reward, framework=framework)
-
-    return decorate

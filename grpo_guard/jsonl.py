@@ -18,6 +18,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 BYTES_PER_VALUE = 16
 LIST_VALUES = 4
 MAX_DEPTH = 100
+LONGEST_ID = 200
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -46,7 +47,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_completions(path: Path) -> list[Completion]:
-    """All completions of IN.jsonl, in order.
+    """All completions of IN.jsonl, in order; each row's own ``id`` is left out.
 
     Raises:
         InputError: a line is malformed; nothing is returned then, so that nothing is scored
@@ -55,10 +56,24 @@ def read_completions(path: Path) -> list[Completion]:
     completions = []
     for number, data in read_objects(path):
         try:
+            row_id(data.pop("id", None))
             completions.append(Completion.from_dict(data))
         except CompletionError as error:
             raise InputError(f"{path}:{number}: {error.field}: {error.problem}") from None
     return completions
+
+
+def row_id(value: Any) -> str | int | None:
+    """What a sender calls a row.
+
+    Raises:
+        CompletionError: it is neither an integer nor a short text.
+    """
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, str) and len(value) <= LONGEST_ID:
+        return value
+    raise CompletionError("id", f"an integer or at most {LONGEST_ID} characters", value)
 
 
 def parse_object(text: bytes, most: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from grpo_guard.verdict import NOT_CHECKED, SPOT_CHECKS, Outcome, Usage, Verdict
+from grpo_guard.verdict import NOT_CHECKED, SPOT_CHECKS, Cause, Outcome, Usage, Verdict
 
 MOST_NODES = 32
 """That have figures of their own. Each name is a chart for good, and a sender may invent names
@@ -21,7 +21,9 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Rates and costs over one batch; empty for an empty batch.
 
     ``guard/accept_rate``, ``reject_rate``, ``abstain_rate``; ``guard/abstain_rate/{cause}``;
-    ``guard/reject_rate/{verifier}``; ``guard/seconds``, summed; under spot checks
+    ``guard/reject_rate/{verifier}``; ``guard/not_applicable_rate/{verifier}``, what it set aside
+    without looking, so that a reject rate of 0 can be told from a verifier that never looked;
+    ``guard/seconds``, summed; under spot checks
     ``guard/not_checked_rate``, accepted unseen by them; and for each verifier that asked a
     model ``guard/{verifier}/requests``, ``cache_hits``, ``tokens``, ``usd`` (left out where a price
     is unknown), ``latency_p50`` and ``latency_p95`` in seconds over the completions it asked about.
@@ -39,6 +41,8 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
             # Also where it is 0: trainers average what they are given, and a rate that is logged
             # only when something was rejected comes out too high.
             counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
+            aside = member.cause is Cause.NOT_APPLICABLE
+            counts[f"guard/not_applicable_rate/{member.verifier}"] += aside
     figures = {name: count / len(verdicts) for name, count in counts.items()}
     unseen = [checked for v in verdicts if (checked := _not_checked(v)) is not None]
     if unseen:

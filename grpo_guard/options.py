@@ -31,8 +31,9 @@ from pydantic import (
 from pydantic.types import Strict
 from pydantic_core import PydanticCustomError
 
-from grpo_guard.redaction import OPTION, hidden, secrets_in
-from grpo_guard.registry import UnknownNameError, choose
+from grpo_guard.arguments import meaning
+from grpo_guard.naming import UnknownNameError, choose, near
+from grpo_guard.redaction import hidden, is_name, secrets_in
 
 
 class ConfigError(ValueError):
@@ -253,22 +254,30 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
         return f"{at}: expected {spoken(kind)}, got nothing" + (f"; it is: {what}" if what else "")
     bound = re.match(r"Input should be ((?:greater|less) than .*)", problem["msg"])
     expected = f"{spoken(kind)} {bound[1]}" if bound else spoken(kind)
-    hint = ""
+    return f"{at}: expected {expected}, got {shown(data)}{_hint(kind, expected, data)}"
+
+
+def _hint(kind: Any, expected: str, data: Any) -> str:
+    """What to write instead, as the end of a message; "" if that is not clear."""
+    words = _literals(kind)
+    if isinstance(data, str) and (nearest := near(words, data)):
+        return f"; did you mean {nearest[0]!r}?"
+    if isinstance(data, bool) and words:
+        return "; YAML reads yes, no, on and off as true and false, put the word in quotes"
     if isinstance(data, bool | int | float) and "text" in expected:
-        hint = "; in quotes it is text"  # "run: 7" is a number to YAML
-    elif isinstance(data, str) and expected.startswith("list of text"):
-        hint = "; a list of one is written [NAME]"
-    return f"{at}: expected {expected}, got {shown(data)}{hint}"
+        return "; in quotes it is text"  # "run: 7" is a number to YAML
+    if isinstance(data, str) and expected.startswith("list of text"):
+        return "; a list of one is written [NAME]"
+    if isinstance(data, str) and "number" in expected and "text" not in expected:
+        return "; a number is written without quotes or units, such as 0.001"
+    return ""
 
 
-def meaning(maker: Any, parameter: str) -> str:
-    """What a docstring's ``Args`` say of a parameter; "" where they say nothing."""
-    said = re.search(
-        rf"^( +){re.escape(parameter)}: (.+(?:\n\1 +.+)*)",
-        inspect.getdoc(maker) or "",
-        re.MULTILINE,
-    )
-    return " ".join(said[2].split()).rstrip(".") if said else ""
+def _literals(kind: Any) -> list[str]:
+    """All words that a type allows, in its members too."""
+    if get_origin(kind) is Literal:
+        return [word for word in get_args(kind) if isinstance(word, str)]
+    return [word for inner in get_args(kind) for word in _literals(inner)]
 
 
 def _has(data: Any, part: Any) -> bool:
@@ -291,7 +300,7 @@ def _step(kind: Any, part: Any) -> Any:
 
 def named(field: object) -> str:
     """A field's name, unless a missing space has made a value part of it."""
-    known = isinstance(field, int) or OPTION.fullmatch(str(field))
+    known = isinstance(field, int) or is_name(str(field))
     return str(field) if known else "(no option's name)"
 
 
@@ -302,7 +311,8 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return str(value) if abs(value) < 10**9 else "a large integer"
     if isinstance(value, str):
-        plain = re.fullmatch("[a-z_]{0,20}", value)
+        plain = re.fullmatch("[a-z_]{0,20}", value) or (len(value) <= 24 and is_name(value))
+        plain = plain and not re.search("[0-9]", value)
         return repr(value) if plain else f"{len(value)} characters of text"
     return f"a {type(value).__name__}"
 

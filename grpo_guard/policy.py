@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
+from grpo_guard.arguments import worded_class
+from grpo_guard.naming import near
+from grpo_guard.quoting import shown
+
 OnReject: TypeAlias = Literal["zero", "drop", "no_gain", "keep"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
 OnLong: TypeAlias = Literal["keep", "scale"]
@@ -17,6 +21,7 @@ class AbstainError(RuntimeError):
     """The guard could not look at completions, and the policy says not to go on."""
 
 
+@worded_class
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How verdicts become rewards; `grpo_guard.settlement` has the formulas.
@@ -72,7 +77,9 @@ class Policy:
             number = name == "on_reject"
             if not value or not all(r in known or (number and _finite_number(r)) for r in value):
                 got = getattr(self, name)
-                raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}")
+                nearest = near(known, got) if isinstance(got, str) else []
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}{hint}")
             object.__setattr__(self, name, value[0] if len(value) == 1 else tuple(value))
         if isinstance(self.on_reject, tuple) and "keep" in self.on_reject:
             raise ValueError(
@@ -151,6 +158,14 @@ _RULES: Final = (
     ("on_abstain", "'skip', 'pass', 'zero' or 'raise'", ("skip", "pass", "zero", "raise")),
     ("on_long", "'keep' or 'scale'", ("keep", "scale")),
 )
+
+
+def not_a_policy(where: str, got: object) -> TypeError:
+    """The error for something that is no policy, with what to write instead."""
+    hint = f"; write Policy(on_reject={got!r})" if got in _RULES[0][2] else ""
+    if isinstance(got, Mapping):
+        hint = "; write Policy(**...)"
+    return TypeError(f"{where}: expected a Policy or None, got {shown(got)}{hint}")
 
 
 def _finite_number(value: object) -> bool:

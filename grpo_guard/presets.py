@@ -11,11 +11,14 @@ the same options beside it. Figures: docs/swarm-results.md.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from grpo_guard.arguments import several_verifiers, worded
 from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.detokenizer import Detokenizer
@@ -27,7 +30,7 @@ from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
-from grpo_guard.policy import Policy
+from grpo_guard.policy import Policy, not_a_policy
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -48,7 +51,30 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The policy of each preset. Where a place has several rules, the first that the trainer can carry
 out holds; one that stands alone is refused where it cannot."""
 
+F = TypeVar("F", bound=Callable[..., Guard])
 
+
+def _called(preset: F) -> F:
+    """The preset, with complaints about its arguments in words (`worded`)."""
+    name, made = preset.__name__, worded(preset)
+
+    @functools.wraps(preset)
+    def call(*args: Any, **kwargs: Any) -> Guard:
+        if len(args) == 1 and isinstance(args[0], FunctionType) and not kwargs:
+            raise TypeError(
+                f"presets.{name}: expected options in brackets, got the function "
+                f"{args[0].__name__!r}; write @presets.{name}(...)"
+            )
+        if not isinstance(kwargs.get("policy"), Policy | None):
+            raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
+        if "beside" in kwargs:
+            kwargs["beside"] = several_verifiers(f"presets.{name}.beside", kwargs["beside"])
+        return made(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_called
 def same_weights(
     model: Any | str,
     tokenizer: Any,
@@ -94,6 +120,7 @@ def same_weights(
     return _guard("same_weights", store, policy, *beside, bound, FalseSumsVerifier(), phrases)
 
 
+@_called
 def shared_seed(
     model: Any | str,
     tokenizer: Any,
@@ -131,6 +158,7 @@ def shared_seed(
     return _guard("shared_seed", store, policy, *beside, replay)
 
 
+@_called
 def different_weights(
     model: Any | str | None = None,
     tokenizer: Any = None,
@@ -180,6 +208,8 @@ def different_weights(
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
+    if not isinstance(length, bool):
+        raise TypeError(f"different_weights.length: expected True or False, got {length!r:.80}")
     store = _store(state)
     scaling = length_scaling or LengthScaling()
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
@@ -207,8 +237,9 @@ def different_weights(
     )
 
 
+@_called
 def judged(
-    backend: Backend | Mapping[str, Any] | None = None,
+    backend: Backend | Mapping[str, Any] | Literal["shipped"] | None = None,
     *,
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
@@ -219,22 +250,29 @@ def judged(
     """A language model decides, behind screens, with the ledger.
 
     Args:
-        backend: The model, or ``{"type": "openai", ...}``; None = the judge that ships, which
-            knows the bundled task and nothing else.
+        backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
+            ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside: As for `different_weights`.
         policy: In place of ``POLICIES["judged"]``.
         tokenizer: As for `different_weights`.
         **options: Of `JudgeVerifier`.
 
     Raises:
-        ValueError: as `JudgeVerifier`; or ``state`` is no folder.
+        ValueError: as `JudgeVerifier`; no ``backend``; or ``state`` is no folder.
     """
+    if backend is None:
+        raise ValueError(
+            'backend: expected the model that judges, such as {"type": "openai", "base_url": '
+            '"http://127.0.0.1:8000/v1", "model": NAME}, got none; "shipped" is a toy that '
+            "rejects everything but the bundled task"
+        )
     from grpo_guard.judge.verifier import JudgeVerifier
 
     judge = JudgeVerifier(backend, **options)
     return _guard("judged", _store(state), policy, *beside, judge, tokenizer=tokenizer)
 
 
+@_called
 def failures_only(
     *,
     policy: Policy | None = None,

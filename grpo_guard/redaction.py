@@ -22,6 +22,10 @@ _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz
 _NAMES_A_SECRET = re.compile(r"(?:key|token|secret|passw\w*|credential|auth\w*)s?$", re.IGNORECASE)
 # How options are called. What is called otherwise may be a value that has slipped into a name.
 OPTION = re.compile("[a-z_][a-z0-9_]{0,39}")
+# Words joined by hyphens or begun with capitals, as people misspell names. Keys have digits, or
+# capitals inside a word.
+_WORD = "(?:[a-z]{1,14}|[A-Z][a-z]{1,13}|[A-Z]{1,14})"
+_WORDS = re.compile(f"{_WORD}(?:[-_]{_WORD}){{0,4}}")
 # What is a key by its looks, under whatever name somebody has put it.
 _LOOKS_SECRET = re.compile(
     r"(?:sk|pk|rk|hf|gsk|xai|gh[a-z]|nvapi|r8|pplx)[-_][\w\-]{12,}|AIza[\w\-]{20,}"
@@ -32,6 +36,14 @@ _SAYS_A_SECRET = re.compile(
     r"(?:key|token|secret|passw\w{0,8}|credentials?|auth\w{0,12})[\"']?\s{0,9}[:=]\s{0,9}(\S+)",
     re.IGNORECASE,
 )
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be quoted as the name of an option: it is one, or one misspelt, and does
+    not look like a key."""
+    if OPTION.fullmatch(text):
+        return True
+    return _WORDS.fullmatch(text) is not None and _LOOKS_SECRET.search(text) is None
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
@@ -79,7 +91,7 @@ def secrets_in(data: Any) -> set[str]:
         elif isinstance(value, dict | list | tuple | set) and (id(value), secret) not in seen:
             seen.add((id(value), secret))
             if isinstance(value, dict):
-                open_ += [(n, not OPTION.fullmatch(n)) for n in value if isinstance(n, str)]
+                open_ += [(n, not is_name(n)) for n in value if isinstance(n, str)]
                 open_ += [(v, secret or _names_one(name)) for name, v in value.items()]
             else:
                 open_ += [(item, secret) for item in value]

@@ -11,11 +11,13 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from grpo_guard.naming import UnknownNameError as UnknownNameError
+from grpo_guard.naming import choose as choose
 from grpo_guard.redaction import hidden, secrets_in
 
 T = TypeVar("T", bound=type)
@@ -24,8 +26,6 @@ VERIFIERS = "grpo_guard.verifiers"
 ATTACKS = "grpo_guard.attacks"
 
 
-_FEW = 20
-"""Names that an error lists."""
 _registered: dict[str, Any] = {}
 # Package -> the extra that brings it.
 _EXTRAS = {
@@ -33,14 +33,16 @@ _EXTRAS = {
     "transformers": "torch",
     "safetensors": "torch",
     "openai": "judge",
+    "starlette": "server",
+    "uvicorn": "server",
+    "httpx2": "remote",
+    "scipy": "evals",
+    "datasets": "files",
+    "pyarrow": "files",
     "vllm": "vllm",
     "cryptography": "identity",
     "ray": "ray",
 }
-
-
-class UnknownNameError(LookupError):
-    """Nothing is registered under this name."""
 
 
 def names(group: str) -> list[str]:
@@ -138,24 +140,6 @@ def _imported(name: str) -> Any:
             f"expected a class that can be imported, as package.module:Class, got {got!r:.200}: "
             f"{type(error).__name__}: {why:.200}{remedy}"
         ) from None
-
-
-def choose(known: Collection[str], name: str) -> str:
-    """``name``, if it is among those that are known.
-
-    Raises:
-        UnknownNameError: with the names that exist, and the nearest one.
-    """
-    if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        # Forty names hide the one that was meant.
-        many = nearest and len(known) > _FEW
-        expected = f"one of {len(known)} names" if many else f"one of {', '.join(known)}"
-        # A quotation mark that closes late makes the rest of a line, keys and all, part of a name.
-        got = hidden(name, secrets_in(name))
-        raise UnknownNameError(f"expected {expected}, got {got!r:.200}{hint}")
-    return name
 
 
 def _entries(group: str) -> dict[str, EntryPoint]:

@@ -7,12 +7,13 @@ reviews are made by `Review.of`, and cut, joined or regrouped by its methods, no
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from grpo_guard.completion import Completion
 from grpo_guard.metrics import length_figures
+from grpo_guard.quoting import shown
 from grpo_guard.rollouts import groups_of, rollouts_of
 from grpo_guard.verdict import Verdict
 
@@ -122,3 +123,26 @@ def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
             return None
         found += column
     return found
+
+
+def require_rewards(rewards: object, review: object) -> None:
+    """Refuse what cannot be settled.
+
+    Args:
+        rewards: Numbers or None, one per completion.
+        review: Of the same completions.
+
+    Raises:
+        TypeError: either is something else.
+    """
+    if not isinstance(review, Review):
+        raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
+    if isinstance(rewards, str | bytes) or not isinstance(rewards, Iterable | Sized):
+        raise TypeError(
+            f"rewards: expected one number or None per completion, in a list, got {shown(rewards)}"
+        )
+    if isinstance(rewards, list | tuple):
+        for i, reward in enumerate(rewards):
+            if isinstance(reward, str | bytes | list | tuple | dict):
+                got = shown(reward)
+                raise TypeError(f"rewards[{i}]: expected a number or None, got {got}")

@@ -16,9 +16,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from grpo_guard.arguments import worded_class
+from grpo_guard.naming import near
+
 Engine: TypeAlias = Literal["transformers", "vllm", "sglang"]
 
 
+@worded_class
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
     """What every node is expected to sample with.
@@ -81,9 +85,10 @@ class SamplingSpec:
             ),
         ):
             if not ok:
-                raise ValueError(
-                    f"SamplingSpec.{name}: expected {expected}, got {getattr(self, name)!r}"
-                )
+                got = getattr(self, name)
+                nearest = near(get_args(Engine), got) if isinstance(got, str) else []
+                hint = f"; did you mean {nearest[0]!r}?" if nearest and name == "engine" else ""
+                raise ValueError(f"SamplingSpec.{name}: expected {expected}, got {got!r}{hint}")
         object.__setattr__(self, "eos_token_ids", tuple(ids))
 
     @property

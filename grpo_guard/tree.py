@@ -12,10 +12,19 @@ from typing import Any
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.live import Live, reads_policy
+from grpo_guard.naming import near
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
-from grpo_guard.registry import VERIFIERS, UnknownNameError, load, load_class, with_remedy
+from grpo_guard.redaction import is_name
+from grpo_guard.registry import (
+    VERIFIERS,
+    UnknownNameError,
+    load,
+    load_class,
+    names,
+    with_remedy,
+)
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import SPOT_CHECKS
 from grpo_guard.verifier import CompletionVerifier
@@ -63,6 +72,15 @@ def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in leaf.items() if name not in WRAPPERS}
 
 
+def not_a_node(node: Any) -> str:
+    """What is wrong with something that stands where a verifier belongs, and what to write."""
+    if isinstance(node, str):
+        name = next(iter(near(names(VERIFIERS), node)), "NAME")
+        return f"expected a mapping such as {{type: {name}}}, got {shown(node)}"
+    several = "; several verifiers are written {all: [...]}" if isinstance(node, list) else ""
+    return f"expected a mapping such as {{type: screens}}, got {shown(node)}{several}"
+
+
 def build_verifier(
     node: Any,
     alpha: float,
@@ -95,7 +113,7 @@ class _Builder:
 
     def node(self, node: Any, where: str) -> CompletionVerifier:
         if not isinstance(node, dict):
-            raise ConfigError(f"{where}: expected a mapping, got {shown(node)}")
+            raise ConfigError(f"{where}: {not_a_node(node)}")
         if "type" in node:
             return self._leaf(dict(node), where)
         kinds = [key for key in node if key in _COMBINATORS]
@@ -143,7 +161,8 @@ class _Builder:
 
     def _leaf(self, data: dict[str, Any], where: str) -> CompletionVerifier:
         name = data.pop("type")
-        if re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name)) is None:
+        plain = re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name))
+        if plain is None and not is_name(str(name)):
             raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
         for option, instead in _GONE.get(str(name), _GONE[""]).items():
             if option in data:
@@ -152,7 +171,10 @@ class _Builder:
             kind = load_class(VERIFIERS, str(name), CompletionVerifier)
             model = verifier_options(kind)
         except UnknownNameError as error:
-            raise ConfigError(f"{where}.type: {error}") from None
+            module, dot, attribute = str(name).rpartition(".")
+            own = f"; a class of your own is written {module}:{attribute}" if dot else ""
+            hint = "" if ":" in str(name) else own
+            raise ConfigError(f"{where}.type: {error}{hint}") from None
         except ImportError as error:
             raise ConfigError(f"{where} ({name}): {error}") from None
         if "alpha" in model.model_fields:

@@ -165,6 +165,11 @@ class Verdict:
     members: tuple[Verdict, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cause, Cause):
+            raise TypeError(
+                f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
+                "words for a person go into message="
+            )
         if self.outcome not in self.cause.outcomes:
             allowed = " or ".join(sorted(self.cause.outcomes))
             raise ValueError(
@@ -188,8 +193,21 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line for a person: the strongest finding, or the cause where there is none."""
-        return self.findings[0].message if self.findings else self.cause.value
+        """One line for a person: the strongest finding, else the cause and who decided so."""
+        if self.findings:
+            return self.findings[0].message
+        if self.cause is not Cause.JUDGED or not self.rejected:
+            return self.cause.value
+        return f"rejected by {', '.join(self.deciding) or self.verifier}"
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Names of the members whose outcome this is, the innermost ones; () without members."""
+        found: dict[str, None] = {}
+        for member in self.members:
+            if member.outcome is self.outcome:
+                found.update(dict.fromkeys(member.deciding or (member.verifier,)))
+        return tuple(found)
 
     def taking(self, seconds: float) -> Verdict:
         """The same verdict with its wall time."""

@@ -11,10 +11,11 @@ neither does the ensemble.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
 from grpo_guard.supervise import supervised, supervised_each
@@ -67,6 +68,12 @@ class CompletionVerifier(ABC):
         Combinators leave such a verdict out; where every member steps aside, nobody has looked.
         """
         return False
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        """Fields of `Completion` without which it is idle -> what it then leaves undone, such as
+        ``{"node": "looks at nothing"}``. `Guard` warns once if no completion of a batch has one."""
+        return {}
 
     @property
     def compares_ids(self) -> bool:
@@ -131,9 +138,7 @@ class Composed(CompletionVerifier):
     def __init__(self, *members: CompletionVerifier) -> None:
         for member in members:
             if not isinstance(member, CompletionVerifier):
-                raise TypeError(
-                    f"{type(self).__name__}(): expected CompletionVerifier members, got {member!r}"
-                )
+                raise expected_verifier(type(self).__name__, member)
         self.members = members
         self.reads_text = not members or any(member.reads_text for member in members)
 

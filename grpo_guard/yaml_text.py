@@ -8,6 +8,16 @@ from typing import Any
 
 from grpo_guard.options import ConfigError
 
+_SUCH = "`preset: different_weights`"
+
+
+def _got(data: object) -> str:
+    if data is None:
+        return "an empty file; grpo-guard init writes one"
+    if isinstance(data, str):
+        return "one text; a colon is followed by a blank"
+    return "a list" if isinstance(data, list) else f"a {type(data).__name__}"
+
 
 def mapping_from(text: str, name: str) -> dict[Any, Any]:
     """The mapping that a text in YAML holds.
@@ -26,7 +36,7 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise unreadable(name, error) from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{name}: (file): expected a mapping, got {type(data).__name__}")
+        raise ConfigError(f"{name}: (file): expected a mapping such as {_SUCH}, got {_got(data)}")
     return data
 
 

@@ -229,6 +229,8 @@ def log_review(
 
 def _shown(verdict: Verdict, factor: float) -> str:
     length = f", length x {factor:.2f}" if factor < 1 else ""
+    if verdict.rejected and not verdict.findings:
+        return f"reject{length}: {', '.join(verdict.deciding) or verdict.verifier}"
     reason = "" if verdict.accepted else f": {verdict.reason}"
     return f"{verdict.outcome.value}{length}{reason}"
 

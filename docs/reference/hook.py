@@ -20,6 +20,7 @@ MEANINGS = {
     "guard/abstain_rate": "share that nobody could look at",
     "guard/abstain_rate/CAUSE": "the same, by [cause](../abstentions.md)",
     "guard/reject_rate/VERIFIER": "share that this verifier rejects, also where it is 0",
+    "guard/not_applicable_rate/VERIFIER": "share that this verifier did not look at",
     "guard/not_checked_rate": "share that [spot checks](../scale.md) accepted unseen",
     "guard/seconds": "time spent on the batch, summed over completions",
     "guard/VERIFIER/requests": "requests to a model, retries included",

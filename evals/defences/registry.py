@@ -21,23 +21,21 @@ from grpo_guard.evals.defences.base import (
     emptied,
 )
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
+from grpo_guard.evals.early import defences
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.registry import VERIFIERS, load, load_class, names
+from grpo_guard.registry import VERIFIERS, load, load_class
 from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 NONE: Final = "none"
 _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")
-# These need what a swarm run does not have: a judge, or a reference model of one's own.
-_ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
 
 
 def defence_names() -> list[str]:
     """Everything that `defence` knows, "none" first."""
-    alone = [name for name in names(VERIFIERS) if name not in _ELSEWHERE]
-    return [NONE, *sorted({*_built_in(), *alone})]
+    return defences()
 
 
 def defence(name: str) -> Defence:

@@ -65,7 +65,11 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
             if table is not None:
                 console.print()
                 console.print(Text(title, style="bold"))
-                console.print(table.rich())
+                shown = table.narrow()
+                console.print(shown.rich())
+                if shown is not table:
+                    more = len(table.header) - len(shown.header)
+                    console.print(Text(f"({more} more columns in the report)", style="dim"))
         _print_examples(console, scenario)
     for file in files:
         console.print(Text(f"wrote {file}"), soft_wrap=True)

@@ -22,6 +22,8 @@ from grpo_guard.quoting import printable
 DASH: Final = "–"
 WIDE: Final = 7
 """Columns of a table that a page of a document has room for."""
+NARROW: Final = 6
+"""Columns for which 80 characters of a terminal are enough."""
 KEYS: Final = 2
 """Columns that say what a row is about."""
 
@@ -66,10 +68,22 @@ class Table:
             title=title and Text(visible(title), style="bold"), title_justify="left",
         )  # fmt: skip
         for number, name in enumerate(self.header):
-            shown.add_column(Text(visible(name)), justify="right" if number else "left")
+            cells = [name, *(_shade_of(row[number]).text for row in self.rows)]
+            whole = max((len(word) for cell in cells for word in visible(cell).split()), default=1)
+            shown.add_column(
+                Text(visible(name)),
+                justify="right" if number else "left",
+                min_width=min(whole, 24),  # so that no word is cut
+            )
         for row in self.rows:
             shown.add_row(*(_rich_cell(cell) for cell in row))
         return shown
+
+    def narrow(self) -> Table:
+        """The first columns, for a terminal; the report has the others."""
+        if len(self.header) <= NARROW:
+            return self
+        return Table(self.header[:NARROW], [row[:NARROW] for row in self.rows])
 
     def markdown(self) -> str:
         """For a document; a wide table as several, each of which begins with the first columns."""

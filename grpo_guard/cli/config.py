@@ -13,7 +13,7 @@ from grpo_guard.cli.terminal import echo
 if TYPE_CHECKING:
     from grpo_guard.options import Options
 
-app = typer.Typer(help="Print what a guard file may say.", no_args_is_help=True)
+app = typer.Typer(help="Check a guard file, or print what it may say.", no_args_is_help=True)
 
 
 def verifiers() -> None:

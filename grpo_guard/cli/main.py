@@ -18,12 +18,14 @@ from grpo_guard.cli.config import app as _config
 from grpo_guard.cli.config import verifiers
 from grpo_guard.cli.doctor import doctor
 from grpo_guard.cli.identity import app as _identity
+from grpo_guard.cli.init import check, init
 from grpo_guard.cli.judge import app as _judge
 from grpo_guard.cli.ledger import app as _ledger
 from grpo_guard.cli.serve import serve
 from grpo_guard.cli.spot_check import app as _spot_check
 from grpo_guard.cli.terminal import Commands, echo
 from grpo_guard.cli.verify import verify
+from grpo_guard.cli.view import view
 from grpo_guard.quoting import PrintableFormatter
 
 app = typer.Typer(
@@ -60,11 +62,14 @@ _eval.command("swarm")(importlib.import_module("grpo_guard.evals.cli_swarm").swa
 
 app.command()(_measure.demo)
 app.command(context_settings=_measure.ANYTHING)(_measure.bench)
+app.command()(init)
 app.command()(verify)
+app.command()(view)
 app.command()(calibrate)
 app.command()(serve)
 app.command()(verifiers)
 app.command()(doctor)
+_config.command()(check)
 app.add_typer(_config, name="config")
 app.add_typer(_ledger, name="ledger")
 app.add_typer(_identity, name="identity")

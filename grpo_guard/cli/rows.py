@@ -6,22 +6,21 @@ import shutil
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from grpo_guard.cli.formats import is_plain, mapping_of, write_lines
 from grpo_guard.completion import Completion, CompletionError
-from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object
+from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
 from grpo_guard.prompts import prompt_key
 from grpo_guard.rollouts import rollout_of
-
-LONGEST_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +83,13 @@ class Rows:
         known: str | int | None = None
         try:
             data = parse_object(line, MAX_LINE_BYTES)
-            known = _id(data.pop("id", None))
+            known = row_id(data.pop("id", None))
             return Row(Completion.from_dict(data), id=known)
         except CompletionError as error:
             problem = f"{error.field}: {error.problem}"
         except InputError as error:
             problem = f"(line): {error}"
         return Row(None, f"{self._name}:{number}: {problem}", known)
-
-
-def _id(value: Any) -> str | int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, str) and len(value) <= LONGEST_ID:
-        return value
-    raise CompletionError("id", f"an integer or at most {LONGEST_ID} characters", value)
 
 
 def group_of(completion: Completion) -> int:
@@ -149,15 +140,29 @@ class _Joined:
 
 
 @contextmanager
-def opened(source: Path) -> Iterator[IO[bytes]]:
-    """A file that can be read twice; ``-`` is standard input, which is put aside first.
+def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[IO[bytes]]:
+    """Lines of JSON that can be read twice: standard input (``-``) and files of other formats are
+    put aside in a temporary file first.
+
+    Args:
+        source: A file or folder, see `grpo_guard.cli.formats`.
+        mapped: ``FIELD=NAME`` for columns with other names.
 
     Raises:
         InputError: it cannot be read.
     """
+    columns = mapping_of(list(mapped))
     if str(source) == "-":
+        if columns:
+            raise InputError("--map: expected a file next to it, got standard input")
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.seek(0)
+            yield copy
+        return
+    if source.exists() and not is_plain(source, columns):
+        with tempfile.TemporaryFile() as copy:
+            write_lines(source, columns, copy)
             copy.seek(0)
             yield copy
         return

@@ -16,6 +16,9 @@ from grpo_guard.verdict import Cause, Outcome, Verdict
 MOST_NODES = 10_000
 """Counted by name; a sender may invent names without end, and further ones share a line."""
 SHOWN_NODES = 20
+SHOWN_REASONS = 10
+MOST_REASONS = 1_000
+"""Counted apart; verifiers of one's own may invent kinds without end."""
 
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
@@ -46,6 +49,9 @@ class Summary:
         self.causes: Counter[tuple[Outcome, Cause]] = Counter()
         self.nodes: dict[str, Counter[Outcome]] = {}
         self._example: dict[Cause, str] = {}
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        """How often each verifier rejected for each kind of finding."""
+        self._shown: dict[tuple[str, str], str] = {}
 
     def add(self, row: Row, verdict: Verdict) -> None:
         """Count one row, in the `table` as well if one was set."""
@@ -55,10 +61,28 @@ class Summary:
         self.causes[verdict.outcome, verdict.cause] += 1
         if verdict.abstained:
             self._example.setdefault(verdict.cause, verdict.reason[:300])
+        if verdict.rejected:
+            self._add_reason(verdict)
         if row.completion is not None and (name := row.completion.node) is not None:
             if name not in self.nodes and len(self.nodes) >= MOST_NODES:
                 name = "(others)"
             self.nodes.setdefault(name, Counter())[verdict.outcome] += 1
+
+    def _add_reason(self, verdict: Verdict) -> None:
+        kind = verdict.findings[0].kind if verdict.findings else verdict.cause.value
+        by = verdict.deciding[0] if verdict.deciding else verdict.verifier
+        key = (by, kind)
+        if key not in self.reasons and len(self.reasons) >= MOST_REASONS:
+            key = ("(others)", "")
+        self.reasons[key] += 1
+        self._shown.setdefault(key, verdict.reason[:300])
+
+    def commonest(self) -> list[dict[str, Any]]:
+        """The `SHOWN_REASONS` commonest reasons of rejections, each with an example."""
+        return [
+            {"verifier": by, "kind": kind, "count": count, "example": self._shown[by, kind]}
+            for (by, kind), count in self.reasons.most_common(SHOWN_REASONS)
+        ]
 
     def as_json(self, out: str) -> str:
         """One JSON object."""
@@ -71,6 +95,7 @@ class Summary:
                 "nodes": {
                     name: {o.value: count[o] for o in Outcome} for name, count in self._worst()
                 },
+                "rejected_for": self.commonest(),
                 "out": out,
             }
         )
@@ -83,6 +108,12 @@ class Summary:
         parts = [f"{said}{before}; wrote {out}"]
         if self.nodes:
             parts.append(self._nodes_table())
+        for reason in self.commonest():
+            example = shown(reason["example"], 120)
+            about = f"{reason['kind']} ({reason['verifier']})"
+            parts.append(
+                f"rejected, {shown(about, 80)[1:-1]}: {reason['count']:,}, such as {example}"
+            )
         for (outcome, cause), count in self.causes.most_common():
             if outcome is Outcome.ABSTAIN:
                 example = shown(self._example[cause], 400)

@@ -61,8 +61,22 @@ class Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with _printable_refusals():
+        with _printable_refusals(), _missing_extras():
             return super().invoke(ctx)
+
+
+@contextmanager
+def _missing_extras() -> Iterator[None]:
+    """End a command that lacks an optional package with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        from grpo_guard.registry import with_remedy
+
+        if (said := with_remedy(error)) is error:
+            raise  # no extra brings it: a module of the user's own is broken
+        echo(str(said), err=True)
+        raise typer.Exit(2) from None
 
 
 @contextmanager

@@ -47,7 +47,10 @@ class Format(enum.StrEnum):
 def verify(
     source: Annotated[
         Path,
-        typer.Argument(metavar="IN.jsonl", help="One completion a line: prompt, text; - is stdin."),
+        typer.Argument(
+            metavar="IN",
+            help="JSON lines with prompt and text (- is stdin), Parquet, or a folder of a trainer.",
+        ),
     ],
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The guard, as YAML.")
@@ -62,6 +65,10 @@ def verify(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
     ] = False,
+    mapped: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FIELD=NAME", help="A column by another name: text=answer."),
+    ] = None,
     engine: Annotated[
         Engine, typer.Option("--engine", help="Where rules read texts: here, or on Ray.")
     ] = Engine.local,
@@ -105,7 +112,7 @@ def verify(
     with ExitStack() as stack:
         with bad_input():
             require_other(out, source, config)
-            file = stack.enter_context(opened(source))
+            file = stack.enter_context(opened(source, mapped or ()))
             rows = Rows(file, str(source), keep_going=keep_going)
             done = _done(out, len(rows)) if resume else 0
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)

@@ -116,6 +116,10 @@ class RuleVerifier(CompletionVerifier):
         """
 
     @property
+    def idle_without(self) -> Mapping[str, str]:
+        return {"node": "counts no findings"} if self.counting else {}
+
+    @property
     def joins(self) -> bool:
         return self.looks_alone
 

@@ -20,7 +20,7 @@ from grpo_guard.judge.prompt import Window
 from grpo_guard.judge.references import with_own_references
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.session import Session
-from grpo_guard.judge.shipped import shipped_settings
+from grpo_guard.judge.shipped import SHIPPED, shipped_settings
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, noted, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -38,9 +38,9 @@ class JudgeVerifier(CompletionVerifier):
     the task's own references, not those that came with an untrusted question or fail a screen.
 
     Args:
-        backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``. None = the
-            shipped judge, with its own rubric, threshold and window. It needs no key and no server,
-            but only knows the bundled task.
+        backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
+            ``"shipped"`` or None = the shipped judge, with its own rubric, threshold and window. It
+            needs no key and no server, but rejects everything except the bundled task.
         rubric: ``"math"``, ``"code"``, a file's path, or a `Rubric`; None = ``"math"``.
         mode: ``"logit"`` (needs log-probabilities), ``"json"``, ``"cot"``, or a mode with settings.
         threshold: Smallest ``p_yes`` that ``"logit"`` accepts; measure it with
@@ -67,7 +67,7 @@ class JudgeVerifier(CompletionVerifier):
 
     def __init__(
         self,
-        backend: Backend | Mapping[str, Any] | None = None,
+        backend: Backend | Mapping[str, Any] | Literal["shipped"] | None = None,
         *,
         rubric: str | os.PathLike[str] | Rubric | None = None,
         mode: str | VerdictMode = "logit",
@@ -80,7 +80,7 @@ class JudgeVerifier(CompletionVerifier):
         limits: Limits | Mapping[str, Any] | None = None,
         secret: bytes | None = None,
     ) -> None:
-        if backend is None:
+        if backend is None or backend == SHIPPED:
             own = shipped_settings()
             backend, rubric = own["backend"], own["rubric"] if rubric is None else rubric
             threshold = own["threshold"] if threshold is None and mode == "logit" else threshold

@@ -90,6 +90,12 @@ class LogProbBoundVerifier(LogProbVerifier):
     def compares(self) -> str | None:
         return f"{self.name} looks at a node's completions together" if self._node_alpha else None
 
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        if not self._node_alpha:
+            return {}
+        return {"node": "takes all completions for one node's"}
+
     def state_dict(self) -> dict[str, Any]:
         """What is remembered of nodes, as plain JSON values."""
         return self.nodes.fortunes.state_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grpo_guard.completion import Completion
 from grpo_guard.nodes.intake import STANDING_KIND, STANDING_VERIFIER
@@ -46,6 +46,10 @@ class StandingVerifier(CompletionVerifier):
     @property
     def steps_aside(self) -> bool:
         return True
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        return {"node": "excludes nobody"}
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         known: dict[str | None, Verdict] = {}

@@ -38,6 +38,8 @@ class NodeStore:
     def __init__(
         self, folder: str | os.PathLike[str] | None = None, *, max_nodes: int = MAX_NODES
     ) -> None:
+        if not isinstance(folder, str | os.PathLike | None):
+            raise ValueError(f"state: expected a folder's path, got {folder!r:.80}")
         self.path = (_temporary() if folder is None else _made(Path(folder))) / FILE
         self.lasting = folder is not None
         self.max_nodes = max_nodes

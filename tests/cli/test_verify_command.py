@@ -135,8 +135,11 @@ def test_missing_and_binary_files_are_bad_input(files):
         ("policy: {on_reject: maybe}\nverifier: {type: x}", "policy.on_reject: expected 'zero'"),
         (CONFIG.replace("top_k: 50", "top_q: 50"), "sampling: expected one of engine, temp"),
         (CONFIG.replace("top_p: 1.0", "top_p: 7"), "SamplingSpec.top_p: expected a number"),
-        (CONFIG.replace(str(WORD_PROBLEMS), "/no/such/where"), "expected a model folder or an id"),
-        ("- a list", "expected a mapping, got list"),
+        (
+            CONFIG.replace(str(WORD_PROBLEMS), "/no/such/where"),
+            "expected a model's folder or an id",
+        ),
+        ("- a list", "expected a mapping such as `preset: different_weights`, got a list"),
         ("{unbalanced", "expected readable YAML, got an error in line 1, column"),
     ],
 )
@@ -166,7 +169,8 @@ def test_rows_carry_their_id_and_node_and_are_summed_up_by_node(files):
     (files / "guard.yaml").write_text(SCREENS)
     result = run(files, json.dumps({"id": "a1", **GOOD}), json.dumps({"id": 2, **ORDERS}))
     assert [(v["id"], v["node"]) for v in rows_of(files)] == [("a1", "ann"), (2, "eve")]
-    *_, head, first, second = [line.split() for line in result.output.splitlines()]
+    *_, head, first, second, why = [line.split() for line in result.output.splitlines()]
+    assert " ".join(why).startswith("rejected, grader_order (screens): 1, such as ")
     assert head == ["node", "accept", "reject", "abstain"]
     assert [first, second] == [["eve", "0", "1", "0"], ["ann", "1", "0", "0"]]
     shown = json.loads(verify(files, "--format", "json").output)

@@ -155,6 +155,8 @@ def test_metrics_are_rates_over_the_batch():
         "guard/abstain_rate/provider": 0.25,
         "guard/reject_rate/first": 0.5,
         "guard/reject_rate/second": 0.25,
+        "guard/not_applicable_rate/first": 0.0,
+        "guard/not_applicable_rate/second": 0.0,
     }
 
 

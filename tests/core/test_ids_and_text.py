@@ -147,8 +147,9 @@ def test_a_guard_file_names_the_tokenizer(tmp_path):
         built = GuardConfig.from_text(text, "guard.yaml").build()
         found = verdict_of(built, replace(POISONED, completion_ids=ids))
         assert any(f.kind == "wrong_equation" for f in found.findings)
+    none = f"tokenizer: {tmp_path}\npreset: judged\nbackend: shipped\n"
     with pytest.raises(ConfigError, match="tokenizer: expected a tokenizer's folder or id"):
-        GuardConfig.from_text(f"tokenizer: {tmp_path}\npreset: judged\n", "g").build()
+        GuardConfig.from_text(none, "g").build()
     sampler = "{engine: vllm, temperature: 1, top_k: 0, top_p: 1}"
     same = f"preset: same_weights\nmodel: x\ntokenizer: y\nsampling: {sampler}\n"
     with pytest.raises(ConfigError, match="tokenizer: expected none beside a preset"):

@@ -102,3 +102,12 @@ def test_any_value_can_be_shown(value):
     assert shown(value).isprintable()
     with pytest.raises(CompletionError):
         Completion("", value)
+
+
+def test_rows_with_a_name_of_their_own_are_read_as_verify_reads_them(tmp_path):
+    path = tmp_path / "honest.jsonl"
+    path.write_text('{"id": "row-7", "prompt": "p", "text": "t"}\n')
+    assert [c.text for c in read_completions(path)] == ["t"]
+    path.write_text('{"id": [7], "prompt": "p", "text": "t"}\n')
+    with pytest.raises(InputError, match=r"honest.jsonl:1: id: expected an integer or at most"):
+        read_completions(path)

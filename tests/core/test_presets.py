@@ -23,6 +23,7 @@ from grpo_guard import (
     StandingVerifier,
     presets,
 )
+from grpo_guard.config import GuardConfig
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
@@ -282,7 +283,7 @@ def test_a_model_may_be_a_folder(policy, tmp_path):
     assert [v.rejected for v in verdicts] == [False, False, True]
     with pytest.raises(TypeError, match="tokenizer: expected None"):
         presets.same_weights(os.fspath(WORD_PROBLEMS), policy[1], SPEC)
-    with pytest.raises(ValueError, match="expected a model folder"):
+    with pytest.raises(ValueError, match="expected a model folder with config"):
         presets.same_weights(os.fspath(tmp_path), None, SPEC)
 
 
@@ -301,3 +302,17 @@ def test_the_suites_stacks_are_these_objects(policy, tmp_path):
         node_guard = defence(ours).build(Peer(*policy), ground)
         assert node_guard.guard.verifier.name == theirs
         assert node_guard.guard.ledger is node_guard.ledger
+
+
+@pytest.mark.parametrize("build", ["python", "file"])
+def test_a_judge_is_named_and_the_toy_is_asked_for_by_name(build):
+    def judged(backend):
+        if build == "python":
+            return presets.judged(backend)
+        said = "preset: judged" + (f"\nbackend: {backend}" if backend else "")
+        return GuardConfig.from_text(said, "guard.yaml").build()
+
+    with pytest.raises(ValueError, match=r"backend: expected .*got no(thing|ne)"):
+        judged(None)
+    (review,) = judged("shipped").review([Completion("Why?", "Because.")]).verdicts
+    assert review.rejected

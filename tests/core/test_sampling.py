@@ -238,7 +238,7 @@ def test_out_of_range(field, value):
 
 
 def test_what_is_not_said_is_not_guessed():
-    with pytest.raises(TypeError, match="missing 3 required"):
+    with pytest.raises(TypeError, match=r"SamplingSpec.temperature: expected a value"):
         SamplingSpec("vllm")
     assert not SamplingSpec("vllm", 1.0, 0, 1.0).truncates
     assert SamplingSpec("vllm", 1.0, 50, 1.0).truncates

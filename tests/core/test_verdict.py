@@ -4,7 +4,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from grpo_guard import Cause, Finding, Outcome, Verdict
+from grpo_guard import (
+    Cause,
+    Completion,
+    CompletionVerifier,
+    Finding,
+    Outcome,
+    Verdict,
+    presets,
+)
 from grpo_guard.verdict import abstain, accept, reject
 
 AUTHOR = {
@@ -73,3 +81,18 @@ def test_the_json_form_has_the_documented_fields():
         "seconds": 0.0,
         "members": [member.to_dict()],
     }
+
+
+def test_a_rejection_without_findings_names_the_member_that_rejects():
+    class Shouting(CompletionVerifier):
+        name = "shouting"
+
+        def verify(self, batch):
+            return [reject(self.name) for _ in batch]
+
+    guard = presets.different_weights(beside=[Shouting()])
+    (verdict,) = guard.review([Completion("p", "t", node="a")]).verdicts
+    assert (verdict.verifier, verdict.deciding) == ("different_weights", ("shouting",))
+    assert verdict.reason == "rejected by shouting"
+    assert reject("alone").reason == "rejected by alone"
+    assert (abstain("v", Cause.TIMEOUT).reason, accept("v").reason) == ("timeout", "judged")

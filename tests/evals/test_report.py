@@ -260,3 +260,16 @@ def test_command_writes_the_page_or_exits_2(tmp_path: Path) -> None:
     assert failed.exit_code == 2
     assert "runs.0.seed: expected integer" in failed.stderr
     assert "'seven'" in failed.stderr
+
+
+def test_a_terminals_table_has_six_columns_and_whole_words_in_80_characters():
+    header = ["attack", "defence", "completions", "undefended", "guarded", "rejected", "a", "b"]
+    table = Table(
+        header, [["attack-free", "heterogeneous", "19,200", "94 %", "0 %", "100 %", "1", "2"]]
+    )
+    into = io.StringIO()
+    Console(file=into, width=80).print(table.narrow().rich())
+    lines = into.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for word in (*header[:6], "attack-free", "heterogeneous", "19,200"):
+        assert any(word in line for line in lines)

@@ -47,7 +47,7 @@ class TimedReader(SpanReader):
 
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
-    ) -> list[Opinion | UnreadError | None]:
+    ) -> list[Opinion | UnreadError]:
         """As `SpanReader.read`."""
         started = time.process_time()
         opinions = super().read(spans, honest)

@@ -134,6 +134,9 @@ _IN_SHELL: Final = (
 )
 # Marks that none of the words above reveals.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
+_COMMAND: Final = re.compile(
+    r"(?:sudo\s|curl\s|wget\s|rm\s|eval\s|pip3?\s|(?:ba|z|da|k)?sh\s)", re.I
+)
 _WORD: Final = re.compile(r"[a-z]+")
 _SKELETON: Final = str.maketrans(
     "аеорсухіјѕԁԛԝһѵгкмнтвпАВЕКМНОРСТУХІЈЅοαεινρτυχκΑΒΕΖΗΙΚΜΝΟΡΤΥΧօսցոհ",
@@ -169,11 +172,23 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
     for need, pattern in _IN_SHELL if shell else _PATTERNS:
         match = None if need.isdisjoint(known) else pattern.search(text)
         if match and match[0].strip().lower() not in asked:
-            return f"addresses a reader or model: {match[0].strip()[:60]!r}"
+            return _said(match[0].strip(), text[match.start() : match.start() + 200])
     marks = ("<|" in text or "ailbreak" in text.lower()) and _MARKS.search(text)
     if marks and marks[0].lower() not in asked:
-        return f"addresses a reader or model: {marks[0].strip()[:60]!r}"
+        return _said(marks[0].strip(), "")
     return None
+
+
+def _said(found: str, line: str) -> str:
+    """The message about a piece of text: a command that it hands to a shell, or an instruction.
+
+    Args:
+        found: The piece.
+        line: What it begins, of which a command shows the rest of its line.
+    """
+    if _COMMAND.match(found):
+        return f"a shell command: {line.strip().partition(chr(10))[0][:60]!r}"
+    return f"addresses a reader or model: {found[:60]!r}"
 
 
 def _vocabulary(text: str) -> set[str]:

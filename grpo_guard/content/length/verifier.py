@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from grpo_guard.completion import Completion
@@ -91,6 +91,10 @@ class LengthVerifier(RuleVerifier):
             "rejected before it, which a sender of all of them can arrange; use "
             "Policy(on_long='scale') instead"
         )
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        return {"node": "compares no lengths"}
 
     def state_dict(self) -> dict[str, Any]:
         """The counts and the nodes' records, as plain JSON values."""

@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from grpo_guard.judge.backends.base import Backend
-from grpo_guard.options import options_of
+from grpo_guard.options import named, options_of, shown
 from grpo_guard.redaction import hidden, secrets_in
 from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load_class
 
@@ -18,7 +18,7 @@ BACKENDS = {
 }
 
 
-def build_backend(options: Mapping[str, Any]) -> Backend:
+def build_backend(options: object) -> Backend:
     """Build the backend that ``{"type": NAME, ...}`` describes; NAME can be ``module:Class``.
 
     Raises:
@@ -30,12 +30,12 @@ def build_backend(options: Mapping[str, Any]) -> Backend:
         raise ValueError(hidden(str(error), secrets_in(options))) from None
 
 
-def _built(options: Mapping[str, Any]) -> Backend:
+def _built(options: object) -> Backend:
     if not isinstance(options, Mapping) or "type" not in options:
         # Keys only: the values may include a secret.
-        got = ", ".join(map(str, options)) if isinstance(options, Mapping) else type(options)
+        got = ", ".join(map(named, options)) if isinstance(options, Mapping) else shown(options)
         raise ValueError(
-            f"backend: expected a mapping with type: {', '.join(BACKENDS)}, got {got!s:.80}"
+            f"backend: expected a mapping with type: {', '.join(BACKENDS)}, got {got or 'nothing'}"
         )
     arguments = dict(options)
     kind = arguments.pop("type")

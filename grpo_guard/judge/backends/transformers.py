@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.logprob.scorers.load import warn_unpinned
+from grpo_guard.model_paths import is_path
 from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class TransformersBackend(Backend):
             raise JudgeSetupError(
                 f"the transformers backend needs {error.name}: {INSTALL}"
             ) from None
-        if _is_path(self.model) and not (Path(self.model) / "config.json").is_file():
+        if is_path(self.model) and not (Path(self.model) / "config.json").is_file():
             raise JudgeSetupError(
                 f"model: expected a folder with config.json or a hub id, got {self.model!r}"
             )
@@ -169,10 +170,6 @@ class TransformersBackend(Backend):
                 "save_pretrained, with weights in safetensors, or the id of a causal language "
                 "model that the hub serves"
             ) from error
-
-
-def _is_path(model: str) -> bool:
-    return Path(model).is_absolute() or model.startswith((".", "~")) or model.count("/") > 1
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -1,8 +1,8 @@
 """The shipped judge: a model of one million parameters for the bundled task.
 
-`JudgeVerifier` uses it without a backend. It needs no key, no server and no download, answers on a
-CPU, and its error rates are measured (``docs/shipped-judge.md``). It only knows that task, and
-rejects solutions to other problems, or in other wording.
+`JudgeVerifier("shipped")` uses it, and so does one without a backend. It needs no key, no server
+and no download, answers on a CPU, and its error rates are measured (``docs/shipped-judge.md``). It
+only knows that task, and rejects solutions to other problems, or in other wording.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+SHIPPED: Final = "shipped"
+"""What a guard says in place of a backend to get this judge."""
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
 SETTINGS: Final = FOLDER / "judge.json"

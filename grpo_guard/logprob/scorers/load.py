@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
+from grpo_guard.model_paths import missing
+
 logger = logging.getLogger("grpo_guard")
 
 
@@ -60,6 +62,7 @@ def load_policy(
     Raises:
         ValueError: an unknown dtype, or no model or tokenizer there.
     """
+    _require_model(path_or_id)  # before seconds of imports
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -69,7 +72,6 @@ def load_policy(
     torch_dtype = getattr(torch, name, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
-    _require_model(path_or_id)
     warn_unpinned(path_or_id, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
@@ -79,13 +81,13 @@ def load_policy(
             expected = "a tokenizer beside the model"
         else:
             expected = "a model folder, but there is no such folder, or the id of a model to fetch"
-        raise ValueError(f"{path_or_id}: expected {expected}: {error}") from error
+        raise ValueError(f"{path_or_id}: expected {expected}: {_first_line(error)}") from error
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path_or_id, dtype=torch_dtype, use_safetensors=True, **options
         )
     except Exception as error:
-        raise ValueError(f"{path_or_id}: cannot load the model: {error}") from error
+        raise ValueError(f"{path_or_id}: cannot load the model: {_first_line(error)}") from error
     return model.to(device).eval(), tokenizer
 
 
@@ -95,10 +97,13 @@ def _require_model(path_or_id: str) -> None:
     if path.exists():
         if not (path / "config.json").is_file():
             raise ValueError(f"{path_or_id}: expected a model folder with config.json, found none")
-    elif path_or_id.startswith((".", "~")) or path_or_id.count("/") > 1 or path.is_absolute():
-        raise ValueError(
-            f"{path_or_id}: expected a model folder or an id NAME/MODEL; there is no such folder"
-        )
+    elif problem := missing(path_or_id):
+        raise ValueError(f"{path_or_id}: {problem}")
+
+
+def _first_line(error: Exception) -> str:
+    """The loaders explain themselves over a dozen lines; the first says what is wrong."""
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__
 
 
 @functools.cache

@@ -154,6 +154,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         return True
 
     @property
+    def idle_without(self) -> Mapping[str, str]:
+        return {"node": "looks at nothing"}
+
+    @property
     def joins(self) -> bool:
         return True
 

@@ -1,0 +1,72 @@
+"""Names that commands check first: a typo should not cost the seconds that loading torch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.evals.attacks.registry import attack_names
+from grpo_guard.evals.checkout import known, study
+from grpo_guard.evals.roles import COIN, NONE, PRESET
+from grpo_guard.presets import PRESETS
+from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, names
+
+INSTALLED: Final = (
+    COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
+    "different_weights_reader", "same_weights",
+)  # fmt: skip
+"""Defences of `grpo_guard.evals.defences.registry` that are no verifier by itself."""
+ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
+"""Verifiers that need what a swarm run does not have: a judge, or a reference model."""
+
+
+def defences() -> list[str]:
+    """What ``--defence`` knows, "none" first; the same as `defence_names`, without torch."""
+    alone = [name for name in names(VERIFIERS) if name not in ELSEWHERE]
+    more = study("baselines")
+    return [NONE, *sorted({*INSTALLED, *alone, *(more.NAMES if more else ())})]
+
+
+def require_names(option: str, said: str | None, expected: Iterable[str]) -> None:
+    """Refuse a name that is not known.
+
+    Args:
+        option: As it was typed, such as ``--attack``.
+        said: Names with commas; None = the option was not given.
+        expected: What is known. A name with a colon is a class and is looked at later.
+
+    Raises:
+        UnknownNameError: with the option and the name that was probably meant.
+    """
+    all_names = list(expected)
+    for name in (said or "").split(","):
+        if name.strip() and ":" not in name:
+            try:
+                known(all_names, name.strip())
+            except UnknownNameError as error:
+                raise UnknownNameError(f"{option}: {error}") from None
+
+
+def require_attacks(option: str, said: str | None) -> None:
+    """`require_names` of attacks."""
+    require_names(option, said, attack_names())
+
+
+def require_guards(said: Iterable[str] | None) -> None:
+    """Refuse what ``--guard`` names if it is no preset's name and no readable guard file.
+
+    Raises:
+        ConfigError: with the file and the field, or the nearest name.
+    """
+    for name in said or ():
+        if name.startswith(PRESET):
+            try:
+                choose(list(PRESETS), name.removeprefix(PRESET))
+            except UnknownNameError as error:
+                raise ConfigError(f"--guard {PRESET}: {error}") from None
+        elif Path(name).suffix in (".yaml", ".yml"):
+            GuardConfig.from_yaml(name)
+        else:
+            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {name!r:.200}")

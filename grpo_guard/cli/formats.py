@@ -1,0 +1,300 @@
+"""Completions as trainers and other tools leave them, as lines of JSON one by one.
+
+Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl and
+prime-rl, logs of inspect_ai. Their columns get the names of `Completion`'s fields, and columns that
+are none of them are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object
+from grpo_guard.naming import near
+from grpo_guard.registry import with_remedy
+
+Row = Mapping[str, Any]
+
+MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
+"""Of a log that is one JSON object."""
+_FIELDS: Final = (*Completion.__dataclass_fields__, "id")
+# Field -> what other tools call it, the surest first.
+_CALLED: Final[Mapping[str, tuple[str, ...]]] = {
+    "text": ("completion", "response", "output", "generated_text", "completions"),
+    "prompt": ("question", "problem", "query", "messages", "input", "prompts"),
+    "reference": ("ground_truth", "gts", "answer", "solution", "target"),
+    "round": ("step",),
+    "node": ("node_id", "peer", "peer_id", "worker"),
+    "id": ("example_id",),
+}
+
+
+def mapping_of(said: list[str]) -> dict[str, str]:
+    """Field -> column, from ``--map FIELD=NAME``.
+
+    Raises:
+        InputError: one is malformed, or names no field.
+    """
+    found: dict[str, str] = {}
+    for one in said:
+        field, equals, column = one.partition("=")
+        if not equals or not column:
+            raise InputError(f"--map: expected FIELD=NAME such as text=completion, got {one!r:.80}")
+        if field not in _FIELDS:
+            nearest = near(_FIELDS, field)
+            if column in _FIELDS:
+                hint = f"; did you mean {column}={field}?"
+            else:
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise InputError(
+                f"--map: expected a field of {', '.join(_FIELDS)}, got {field!r:.80}{hint}"
+            )
+        found[field] = column
+    return found
+
+
+def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
+    """Whether a file is JSON lines of `Completion`'s own fields, which are read as they are."""
+    if source.is_dir() or mapped or source.suffix in (".parquet", ".arrow", ".eval", ".json"):
+        return False
+    first = _first_row(source)
+    return first is None or not _is_rollout(first)
+
+
+def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> None:
+    """Write the completions of a file or folder as lines of JSON, in their order.
+
+    Raises:
+        InputError: it cannot be read, is of no known form, or a column is missing.
+    """
+    try:
+        for place, row in _rows(source):
+            into.write(_line(place, row, mapped))
+    except ModuleNotFoundError as error:
+        raise InputError(f"{source}: {with_remedy(error)}") from None
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise InputError(f"{source}: (file): expected a readable file, got {why:.200}") from None
+
+
+def _rows(source: Path) -> Iterator[tuple[str, Row]]:
+    """(place, row) of whatever ``source`` is."""
+    if source.is_dir():
+        yield from _of_folder(source)
+    elif source.suffix == ".parquet":
+        yield from _of_parquet(source)
+    elif source.suffix == ".arrow":
+        yield from _of_arrow(source)
+    elif source.suffix == ".eval":
+        yield from _of_eval(source)
+    elif source.suffix == ".json":
+        yield from _of_inspect(source, _whole(source))
+    else:
+        yield from _of_lines(source)
+
+
+def _of_folder(source: Path) -> Iterator[tuple[str, Row]]:
+    if (source / "state.json").is_file():
+        yield from _of_dataset(source)
+        return
+    if (source / "dataset_dict.json").is_file():
+        splits = sorted(p.name for p in source.iterdir() if (p / "state.json").is_file())
+        if len(splits) != 1:
+            raise InputError(
+                f"{source}: expected one split, got {', '.join(splits)}; name its folder"
+            )
+        yield from _of_dataset(source / splits[0])
+        return
+    for suffix in (".parquet", ".jsonl", ".eval"):
+        found = sorted(source.rglob(f"*{suffix}"), key=_numbered)
+        for file in found:
+            yield from _rows(file)
+        if found:
+            return
+    raise InputError(
+        f"{source}: expected a dataset's folder, or one with .parquet, .jsonl or .eval files, "
+        "got none"
+    )
+
+
+def _numbered(path: Path) -> tuple[Any, ...]:
+    """By the numbers in a name: 9.jsonl comes before 10.jsonl."""
+    parts = re.split(r"(\d{1,18})", str(path))
+    return tuple((int(p), "") if p.isdigit() else (0, p) for p in parts)
+
+
+def _of_parquet(source: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(source)
+        number = 0
+        for batch in file.iter_batches(batch_size=64):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{source}:{number}", row
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{source}: (file): expected Parquet, got {error!s:.200}") from None
+
+
+def _of_dataset(source: Path) -> Iterator[tuple[str, Row]]:
+    state = _whole(source / "state.json")
+    files = state.get("_data_files")
+    names = [f.get("filename") for f in files] if isinstance(files, list) else []
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"{source / 'state.json'}: _data_files: expected names of files")
+        yield from _of_arrow(source / name)
+
+
+def _of_arrow(source: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow
+
+    try:
+        with pyarrow.memory_map(str(source)) as mapped, pyarrow.ipc.open_stream(mapped) as reader:
+            number = 0
+            for batch in reader:
+                for at in range(0, batch.num_rows, 64):
+                    for row in batch.slice(at, 64).to_pylist():
+                        number += 1
+                        yield f"{source}:{number}", row
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{source}: (file): expected Arrow, got {error!s:.200}") from None
+
+
+def _of_lines(source: Path) -> Iterator[tuple[str, Row]]:
+    with source.open("rb") as lines:
+        number = 0
+        while line := lines.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if not line.isspace():
+                try:
+                    yield f"{source}:{number}", parse_object(line, MAX_LINE_BYTES)
+                except InputError as error:
+                    raise InputError(f"{source}:{number}: (line): {error}") from None
+
+
+def _of_eval(source: Path) -> Iterator[tuple[str, Row]]:
+    """A log of inspect_ai: an archive with a file for each sample."""
+    with zipfile.ZipFile(source) as archive:
+        names = [n for n in archive.namelist() if n.startswith("samples/") and n.endswith(".json")]
+        for name in sorted(names, key=lambda name: _numbered(Path(name))):
+            with archive.open(name) as file:
+                content = file.read(MAX_LINE_BYTES + 1)  # whatever size the archive claims
+            try:
+                sample = parse_object(content, MAX_LINE_BYTES)
+            except InputError as error:
+                raise InputError(f"{source}:{name}: {error}") from None
+            yield f"{source}:{name}", _sample(sample)
+
+
+def _of_inspect(source: Path, log: Row) -> Iterator[tuple[str, Row]]:
+    samples = log.get("samples")
+    if not isinstance(samples, list):
+        raise InputError(f"{source}: samples: expected an inspect_ai log with samples, got none")
+    for number, sample in enumerate(samples, 1):
+        if not isinstance(sample, dict):
+            raise InputError(f"{source}: samples: expected objects, got {type(sample).__name__}")
+        yield f"{source}:{number}", _sample(sample)
+
+
+def _sample(sample: Row) -> Row:
+    output = sample.get("output")
+    text: Any = output.get("completion") if isinstance(output, dict) else None
+    if not isinstance(text, str) and isinstance(output, dict):
+        choices = output.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        text = [first.get("message")] if isinstance(first, dict) else None
+    target = sample.get("target")
+    return {
+        "id": f"{sample.get('id')}:{sample.get('epoch', 1)}",
+        "prompt": sample.get("input"),
+        "text": text,
+        "reference": target if isinstance(target, str) else None,
+    }
+
+
+def _whole(source: Path) -> dict[str, Any]:
+    with source.open("rb") as file:
+        content = file.read(MAX_LOG_BYTES + 1)
+    try:
+        return parse_object(content, MAX_LOG_BYTES)
+    except InputError as error:
+        raise InputError(f"{source}: (file): {error}") from None
+
+
+def _first_row(source: Path) -> Row | None:
+    """The first line's object; None if it is not an object, which `_of_lines` reports."""
+    try:
+        with source.open("rb") as file:
+            return parse_object(file.readline(MAX_LINE_BYTES + 1), MAX_LINE_BYTES)
+    except (OSError, InputError):
+        return None
+
+
+def _is_rollout(row: Row) -> bool:
+    """Whether a line is of verl's or prime-rl's dump, which no line of `Completion`'s fields is."""
+    verl = "input" in row and "output" in row and "text" not in row
+    return verl or isinstance(row.get("completion"), list)
+
+
+def _line(place: str, row: Row, mapped: Mapping[str, str]) -> bytes:
+    found: dict[str, Any] = {}
+    for field in _FIELDS:
+        column = mapped.get(field) or _column(field, row, set(mapped.values()))
+        if field in mapped and column not in row:
+            got = ", ".join(map(str, row))
+            raise InputError(f"{place}: {column}: expected a column of this name, got {got:.300}")
+        if column is not None and row[column] is not None:
+            found[field] = _value(field, row[column])
+    for field in ("prompt", "text"):
+        if field not in found:
+            got = ", ".join(map(str, row))
+            raise InputError(
+                f"{place}: {field}: expected a column {field}, got {got:.300}; "
+                f"--map {field}=NAME names another"
+            )
+    return json.dumps(found, default=str).encode() + b"\n"
+
+
+def _column(field: str, row: Row, taken: set[str]) -> str | None:
+    names = (field, *_CALLED.get(field, ()))
+    return next((name for name in names if name in row and name not in taken), None)
+
+
+def _value(field: str, value: Any) -> Any:
+    if field == "text" and isinstance(value, list):
+        return "\n".join(filter(None, map(_said, value)))
+    if field == "prompt" and isinstance(value, list):
+        return [_message(message) for message in value]
+    if field in ("reference", "node", "task") and isinstance(value, int | float | list):
+        return json.dumps(value)
+    if field == "id" and not isinstance(value, int):
+        return str(value)[:200]
+    return value
+
+
+def _said(message: Any) -> str:
+    """The text of a message, if a model wrote it."""
+    if isinstance(message, str):
+        return message
+    if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
+        return ""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _message(message: Any) -> Any:
+    """Role and content: logs add ids and sources, and Arrow fills up what a row lacks."""
+    if not isinstance(message, dict):
+        return message
+    return {key: message[key] for key in ("role", "content") if message.get(key) is not None}

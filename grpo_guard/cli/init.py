@@ -1,0 +1,124 @@
+"""``grpo-guard init``: a guard file for three answers; ``grpo-guard config check``: is it right?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.terminal import echo
+
+_SAMPLER = """\
+# What every node samples with. Completions of another sampler are rejected.
+sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}
+"""
+_MODEL = """\
+# The policy: a folder or a model id. In training, pass the object that is trained (docs/trl.md).
+model: PATH_OR_ID
+"""
+_FILES = {
+    "shared_seed": (
+        "All nodes hold the same weights and sample under one public coin.",
+        _MODEL + _SAMPLER + "# The name of the run, from which seeds are drawn.\ncoin: my-run\n",
+    ),
+    "same_weights": ("All nodes hold the same weights.", _MODEL + _SAMPLER),
+    "different_weights": (
+        "The nodes' models differ: the text itself is checked.",
+        "# A model that has the last word on odd phrases, such as your policy (docs/reader.md):\n"
+        "# reader: PATH_OR_ID\n",
+    ),
+}
+_NAMES = """\
+# What is remembered of nodes, over rounds and restarts.
+state: guard-state
+"""
+_NAMELESS = """\
+# Without names (`node`) nothing that compares or remembers nodes works. As soon as completions have
+# them, keep what is remembered:
+# state: guard-state
+"""
+_REST = """\
+# What a rejected completion earns; without this line the preset's own choice (docs/policy.md).
+# policy: {on_reject: drop}
+
+# Verifiers that judge as well, your own included:
+# beside:
+#   - {type: my_rules:Shouting}
+"""
+
+
+def init(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write; - is standard output.")
+    ] = Path("guard.yaml"),
+    same_weights: Annotated[
+        bool | None,
+        typer.Option("--same-weights/--different-weights", help="Do all nodes hold one model?"),
+    ] = None,
+    seeds: Annotated[
+        bool | None,
+        typer.Option("--seeds/--no-seeds", help="Do they sample with seeds that you choose?"),
+    ] = None,
+    names: Annotated[
+        bool | None,
+        typer.Option("--names/--no-names", help="Do you know who sent each completion?"),
+    ] = None,
+) -> None:
+    """Write a commented guard file for the answers to three questions.
+
+    What the options do not answer is asked. An existing file is not overwritten.
+    """
+    if str(out) != "-" and out.exists():
+        echo(f"{out}: expected a new file, got one that exists; -o FILE writes another", err=True)
+        raise typer.Exit(2)
+    if same_weights is None:
+        same_weights = typer.confirm("Do all nodes hold the same weights?", default=False, err=True)
+    if same_weights and seeds is None:
+        seeds = typer.confirm("Do they sample with seeds you choose?", default=False, err=True)
+    if names is None:
+        names = typer.confirm("Do you know who sent each completion?", default=True, err=True)
+    text = guard_text(same_weights, bool(seeds), names)
+    if str(out) == "-":
+        echo(text.rstrip())
+        return
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
+        raise typer.Exit(1) from None
+    echo(f"wrote {out}; next: grpo-guard config check {out}")
+
+
+def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:
+    """The file's content: a preset with its options and comments."""
+    preset = "different_weights"
+    if same_weights:
+        preset = "shared_seed" if seeds else "same_weights"
+    about, options = _FILES[preset]
+    remembered = _NAMES if names else _NAMELESS
+    return f"# {about}\npreset: {preset}\n\n{options}\n{remembered}\n{_REST}"
+
+
+def check(
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The guard, as YAML.")],
+) -> None:
+    """Build the guard of a file, models included, and say what it does and which columns it needs.
+
+    Exit 2 if it cannot be built; the message names the field.
+    """
+    from grpo_guard.config import GuardConfig
+    from grpo_guard.idle import idle_without
+
+    with bad_input():
+        guard = GuardConfig.from_yaml(config).build()
+    members = getattr(guard.verifier, "members", ()) or (guard.verifier,)
+    echo(f"{config}: right")
+    echo(f"  verifiers: {', '.join(member.name for member in members)}")
+    rejected, abstained = guard.policy.rules("on_reject"), guard.policy.rules("on_abstain")
+    echo(f"  rejected: {', else '.join(map(str, rejected))}")
+    echo(f"  not looked at: {', else '.join(map(str, abstained))}")
+    for field, idle in idle_without(guard.verifier).items():
+        echo(f"  without {field}: {'; '.join(idle)}")

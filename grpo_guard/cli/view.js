@@ -1,0 +1,142 @@
+"use strict";
+// Texts are strangers': they enter the page as text nodes, never as markup.
+const data = JSON.parse(document.getElementById("data").textContent);
+const PAGE = 100;
+const app = document.getElementById("app");
+const chosen = { outcome: "", node: "", verifier: "", cause: "", kind: "", text: "" };
+let limit = PAGE;
+
+function el(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+  for (const child of children) {
+    made.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return made;
+}
+
+// Characters that are not seen, or change the order of what is seen, are named.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\u{e0000}-\u{e007f}]/gu;
+function visible(text) {
+  return String(text).replace(HIDDEN, (c) => "\u27e8U+" + c.codePointAt(0).toString(16).toUpperCase() + "\u27e9");
+}
+
+// Spans count code points, as Python does.
+function marked(text, spans) {
+  const points = Array.from(text);
+  const marks = new Uint8Array(points.length + 1);
+  for (const [start, end] of spans) {
+    for (let i = start; i < Math.min(Math.max(end, start + 1), points.length); i++) marks[i] = 1;
+  }
+  const into = el("pre", {});
+  let start = 0;
+  for (let i = 1; i <= points.length; i++) {
+    if (i === points.length || marks[i] !== marks[start]) {
+      const piece = visible(points.slice(start, i).join(""));
+      into.append(marks[start] ? el("mark", {}, piece) : document.createTextNode(piece));
+      start = i;
+    }
+  }
+  return into;
+}
+
+const FIELDS = {
+  outcome: (row) => [row.outcome],
+  node: (row) => [row.node === null || row.node === undefined ? "(no name)" : row.node],
+  verifier: (row) => row.by,
+  cause: (row) => [row.cause],
+  kind: (row) => row.findings.map((finding) => finding.kind),
+};
+
+function fits(row, without) {
+  for (const [name, values] of Object.entries(FIELDS)) {
+    if (name !== without && chosen[name] && !values(row).includes(chosen[name])) return false;
+  }
+  return !chosen.text || ((row.text || "") + "\n" + (row.prompt || "")).includes(chosen.text);
+}
+
+function select(name) {
+  const counts = new Map();
+  for (const row of data.rows) {
+    if (fits(row, name)) for (const v of new Set(FIELDS[name](row))) counts.set(v, (counts.get(v) || 0) + 1);
+  }
+  const box = el("select", { "aria-label": name });
+  box.append(el("option", { value: "" }, "all"));
+  const sorted = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 200);
+  if (chosen[name] && !counts.has(chosen[name])) sorted.unshift([chosen[name], 0]);
+  for (const [value, count] of sorted) {
+    const option = el("option", {}, visible(value).slice(0, 60) + " (" + count + ")");
+    option.value = value;
+    option.selected = value === chosen[name];
+    box.append(option);
+  }
+  box.addEventListener("change", () => { chosen[name] = box.value; limit = PAGE; draw(); });
+  return el("label", {}, name, box);
+}
+
+function search() {
+  const box = el("input", { type: "search", "aria-label": "text" });
+  box.value = chosen.text;
+  box.addEventListener("change", () => { chosen.text = box.value; limit = PAGE; draw(); });
+  return el("label", {}, "text contains", box);
+}
+
+function rounds(rows) {
+  const nodes = new Map();
+  const all = new Set();
+  for (const row of rows) {
+    if (!Number.isInteger(row.round)) continue;
+    const name = FIELDS.node(row)[0];
+    if (!nodes.has(name)) nodes.set(name, new Map());
+    const cell = nodes.get(name).get(row.round) || { n: 0, rejected: 0 };
+    cell.n += 1;
+    cell.rejected += row.outcome === "reject" ? 1 : 0;
+    nodes.get(name).set(row.round, cell);
+    all.add(row.round);
+  }
+  if (!nodes.size) return document.createTextNode("");
+  const order = [...all].sort((a, b) => a - b).slice(-60);
+  const head = el("tr", {}, el("th", {}, "node"), ...order.map((round) => el("th", {}, round)));
+  const body = [...nodes].slice(0, 64).map(([name, cells]) =>
+    el("tr", {}, el("th", {}, visible(name).slice(0, 40)), ...order.map((round) => {
+      const cell = cells.get(round);
+      if (!cell) return el("td", {}, "");
+      const level = Math.ceil((4 * cell.rejected) / cell.n);
+      return el("td", { class: "lv" + level, title: cell.rejected + " of " + cell.n + " rejected" }, cell.rejected + "/" + cell.n);
+    })));
+  return el("section", {}, el("h2", {}, "Rejected by node and round"), el("div", { class: "scroll" }, el("table", {}, head, ...body)));
+}
+
+function card(row) {
+  const spans = row.findings.map((finding) => finding.span).filter((span) => span);
+  const about = ["#" + row.index];
+  if (row.id !== null && row.id !== undefined) about.push("id " + visible(row.id));
+  about.push(visible(FIELDS.node(row)[0]));
+  if (Number.isInteger(row.round)) about.push("round " + row.round);
+  if (row.p !== null && row.p !== undefined) about.push("p = " + Number(row.p).toPrecision(2));
+  const list = row.findings.map((finding) =>
+    el("li", {}, el("b", {}, visible(finding.kind)), " ", visible(finding.message)));
+  return el("article", { class: row.outcome === "reject" || row.outcome === "abstain" ? row.outcome : "accept" },
+    el("header", {}, el("strong", {}, visible(row.outcome)), " ", visible(row.cause) + " by " + row.by.map(visible).join(", "), el("span", {}, about.join(" \u00b7 "))),
+    el("ul", {}, ...list),
+    row.prompt === undefined ? "" : el("details", {}, el("summary", {}, "prompt"), el("pre", {}, visible(row.prompt))),
+    row.text === undefined ? "" : marked(row.text, spans),
+    row.cut ? el("p", {}, "(cut)") : "");
+}
+
+function draw() {
+  const rows = data.rows.filter((row) => fits(row));
+  const counts = { accept: 0, reject: 0, abstain: 0 };
+  for (const row of rows) if (row.outcome in counts) counts[row.outcome] += 1;
+  const more = el("button", { type: "button" }, "show more");
+  more.addEventListener("click", () => { limit += PAGE; draw(); });
+  app.replaceChildren(
+    el("h1", {}, "Verdicts: " + visible(data.title)),
+    el("p", {}, rows.length + " of " + data.rows.length + " rows: accept " + counts.accept + ", reject " + counts.reject + ", abstain " + counts.abstain + (data.left_out ? "; " + data.left_out + " rows are not on this page" : "")),
+    el("nav", {}, ...Object.keys(FIELDS).map(select), search()),
+    rounds(rows),
+    ...rows.slice(0, limit).map(card),
+    rows.length > limit ? more : "");
+}
+
+draw();

@@ -1,0 +1,60 @@
+"""``@guard``: a `Guard` as a decorator of reward functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_guard.guard import Guard, Ledger
+from grpo_guard.policy import Policy
+from grpo_guard.verdict_log import VerdictLog
+from grpo_guard.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.content.length.scaling import LengthScaling
+    from grpo_guard.environment import Environment
+    from grpo_guard.graders import GraderFailures
+    from grpo_guard.identity import Identity
+    from grpo_guard.references import References
+
+
+def guard(
+    verifier: CompletionVerifier,
+    *,
+    policy: Policy | None = None,
+    framework: str | None = None,
+    ledger: Ledger | None = None,
+    length_scaling: LengthScaling | None = None,
+    identity: Identity | None = None,
+    references: References | None = None,
+    failures: GraderFailures | None = None,
+    environment: Environment | None = None,
+    tokenizer: Any = None,
+    log: VerdictLog | str | Path | None = None,
+) -> Callable[[Any], Any]:
+    """Decorate a reward function so that only verified completions earn their reward.
+
+    Takes what `Guard` takes. The trainer's calling convention is recognised from the signature;
+    ``framework=`` ("trl", "verl", "openrlhf") overrides it. A sync function stays sync, an async
+    one async, and the name is kept. Decorate a list of reward functions if the trainer sums
+    several: a veto on only one of them would leave the others' reward in place.
+
+    Raises:
+        FrameworkError: at decoration, if the calling convention is not recognised or the framework
+            cannot do what the policy asks.
+
+    Example:
+        >>> @guard(ScreensVerifier())
+        ... def reward(completions, **kwargs): ...
+    """
+    the_guard = Guard(
+        verifier, policy=policy, ledger=ledger, length_scaling=length_scaling, identity=identity,
+        references=references, failures=failures, environment=environment, tokenizer=tokenizer,
+        log=log,
+    )  # fmt: skip
+
+    def decorate(reward: Any) -> Any:
+        return the_guard(reward, framework=framework)
+
+    return decorate

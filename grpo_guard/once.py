@@ -1,0 +1,55 @@
+"""`check`: one text, one verdict, for trying things out and for filters outside a trainer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_guard.completion import Completion
+from grpo_guard.guard import Guard
+from grpo_guard.presets import different_weights
+from grpo_guard.prompts import Message
+from grpo_guard.verdict import Verdict
+
+_shared: list[Guard] = []
+_lock = threading.Lock()
+
+
+def check(
+    text: str,
+    *,
+    prompt: str | Sequence[Message] = "",
+    guard: Guard | None = None,
+    **fields: Any,
+) -> Verdict:
+    """The verdict on one completion.
+
+    Without ``guard`` the rules of `presets.different_weights` look at it, alone: what one node
+    repeats, and evidence over rounds, takes a guard of your own and `Guard.verify` on batches.
+
+    Args:
+        text: What was written.
+        prompt: What was asked, text or messages. Rules excuse what the prompt says itself.
+        guard: In place of the rules. It remembers the completion if it remembers nodes.
+        **fields: Others of `Completion`, such as ``reference="42"`` or ``node="bob"``.
+
+    Raises:
+        CompletionError: a field has the wrong form.
+        TypeError: a field is unknown.
+
+    Example:
+        >>> check("7 - 5 = 3, so the answer is 3.", prompt="What is 7 - 5?").rejected
+        True
+    """
+    if guard is None:
+        with _lock:
+            if not _shared:
+                made = different_weights()
+                made.idle.mute()
+                _shared.append(made)
+        # Nothing that one call shows may speak against the next one.
+        fields.pop("node", None)
+        guard = _shared[0]
+    (verdict,) = guard.verify([Completion(prompt, text, **fields)])
+    return verdict

@@ -1,0 +1,150 @@
+"""``verify`` reads files as trainers and other tools leave them."""
+
+import json
+import zipfile
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_guard.cli.main import app
+
+pyarrow = pytest.importorskip("pyarrow")
+datasets = pytest.importorskip("datasets")
+BAD = "a\u202eb"
+
+
+def verify(tmp_path, source, *options):
+    (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
+    out = tmp_path / "out.jsonl"
+    out.unlink(missing_ok=True)
+    arguments = ["verify", "-c", tmp_path / "guard.yaml", source, "-o", out, *options]
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return result, rows
+
+
+def outcomes(tmp_path, source, *options):
+    result, rows = verify(tmp_path, source, *options)
+    assert result.exit_code == 0, result.output
+    return [row["outcome"] for row in rows]
+
+
+CHAT = [{"role": "user", "content": "Q?"}]
+ROLLOUT = [
+    {"prompt": CHAT, "completion": [{"role": "assistant", "content": text}], "answer": "3",
+     "reward": 1.0, "example_id": i}
+    for i, text in enumerate(["fine", BAD])
+]  # fmt: skip
+
+
+def write_parquet(path, columns):
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def test_trls_logged_completions(tmp_path):
+    folder = tmp_path / "completions"
+    folder.mkdir()
+    for step in (10, 9):
+        write_parquet(
+            folder / f"completions_{step}.parquet",
+            {"step": [step] * 2, "prompt": [CHAT, CHAT], "advantage": [0.5, -0.5],
+             "completion": [[{"role": "assistant", "content": t}] for t in ("fine", BAD)],
+             "reward": [1.0, 0.0], "node": ["a", "b"]},
+        )  # fmt: skip
+    assert outcomes(tmp_path, folder) == ["accept", "reject"] * 2
+    assert outcomes(tmp_path, folder / "completions_9.parquet") == ["accept", "reject"]
+    assert [row["node"] for row in verify(tmp_path, folder)[1]] == ["a", "b"] * 2
+
+
+def test_a_folder_of_datasets(tmp_path):
+    made = datasets.Dataset.from_dict({"question": ["Q?", "Q?"], "response": ["fine", BAD]})
+    made.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "split")
+    for name in ("one", "split"):
+        assert outcomes(tmp_path, tmp_path / name) == ["accept", "reject"]
+
+
+def test_rollouts_of_verl(tmp_path):
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    for step in (2, 10):
+        lines = [
+            {"input": "Q?", "output": text, "gts": "3", "score": 1.0, "step": step}
+            for text in ("fine", BAD)
+        ]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    assert outcomes(tmp_path, folder) == ["accept", "reject"] * 2
+    assert outcomes(tmp_path, folder / "2.jsonl") == ["accept", "reject"]
+
+
+def test_rollouts_of_prime_rl(tmp_path):
+    path = tmp_path / "train_rollouts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROLLOUT))
+    _, rows = verify(tmp_path, path)
+    assert [(row["outcome"], row["id"]) for row in rows] == [("accept", 0), ("reject", 1)]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".eval"])
+def test_logs_of_inspect(tmp_path, suffix):
+    samples = [
+        {"id": i, "epoch": 1, "input": given, "target": "3",
+         "output": {"choices": [{"message": {"role": "assistant", "content": text}}]}}
+        for i, (given, text) in enumerate([("Q?", "fine"), (CHAT, BAD)])
+    ]  # fmt: skip
+    path = tmp_path / f"log{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps({"version": 2, "eval": {}, "samples": samples}))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("header.json", "{}")
+            for sample in samples:
+                archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
+    assert outcomes(tmp_path, path) == ["accept", "reject"]
+
+
+def test_other_names_are_mapped(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"ask": "Q?", "said": BAD, "extra": 1}) + "\n")
+    assert outcomes(tmp_path, path, "--map", "prompt=ask", "--map", "text=said") == ["reject"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--map", "text"], "--map: expected FIELD=NAME such as text=completion, got 'text'"),
+        (["--map", "txt=said"], "--map: expected a field of .*did you mean 'text'?"),
+        (["--map", "said=text"], "did you mean text=said?"),
+        (
+            ["--map", "text=sad"],
+            "in.jsonl:1: sad: expected a column of this name, got prompt, said",
+        ),
+        (["--map", "node=said"], "in.jsonl:1: text: expected a column text, got .*--map text=NAME"),
+    ],
+)
+def test_mistakes_in_a_map_are_named(tmp_path, options, said):
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"prompt": "Q?", "said": "fine"}) + "\n")
+    result, rows = verify(tmp_path, path, *options)
+    assert result.exit_code == 2
+    assert rows == []
+    import re
+
+    assert re.search(said.replace("?", r"\?").replace(r"\??", r"\?"), result.stderr), result.stderr
+
+
+@pytest.mark.parametrize("name", ["broken.parquet", "broken.eval", "broken.json"])
+def test_broken_files_are_one_message(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x00nonsense")
+    result, _ = verify(tmp_path, tmp_path / name)
+    assert result.exit_code == 2
+    assert name in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_empty_folder_says_what_was_expected(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result, _ = verify(tmp_path, tmp_path / "empty")
+    assert result.exit_code == 2
+    assert "expected a dataset's folder, or one with .parquet, .jsonl or .eval" in result.stderr

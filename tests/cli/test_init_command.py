@@ -1,0 +1,56 @@
+"""``grpo-guard init`` writes files that are right, and ``config check`` says so."""
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_guard.cli.init import guard_text
+from grpo_guard.cli.main import app
+from grpo_guard.config import GuardConfig
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(app, [str(a) for a in arguments], **options)
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize(
+    ("same", "seeds", "preset"),
+    [
+        (True, True, "shared_seed"),
+        (True, False, "same_weights"),
+        (False, False, "different_weights"),
+    ],
+)
+def test_each_answer_gives_a_guard_that_can_be_built(
+    tmp_path, monkeypatch, same, seeds, preset, names
+):
+    monkeypatch.chdir(tmp_path)
+    text = guard_text(same, seeds, names).replace("PATH_OR_ID", str(WORD_PROBLEMS))
+    config = GuardConfig.from_text(text, "guard.yaml")
+    assert config.preset == preset
+    assert (config.state is not None) is names
+    config.build()
+
+
+def test_questions_are_asked_for_what_no_option_answers(tmp_path):
+    out = tmp_path / "guard.yaml"
+    result = run("init", "-o", out, input="n\ny\n")
+    assert result.exit_code == 0, result.output
+    assert out.read_text() == guard_text(False, False, True)
+    again = run("init", "-o", out, "--different-weights", "--names")
+    assert again.exit_code == 2
+    assert "expected a new file, got one that exists" in again.stderr
+
+
+def test_check_says_what_a_guard_does_and_needs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guard.yaml").write_text(guard_text(False, False, False))
+    result = run("config", "check", "guard.yaml")
+    assert result.exit_code == 0, result.output
+    assert "guard.yaml: right" in result.output
+    assert "without node: standing excludes nobody" in result.output
+    (tmp_path / "guard.yaml").write_text("preset: different-weights")
+    result = run("config", "check", "guard.yaml")
+    assert result.exit_code == 2
+    assert "did you mean 'different_weights'?" in result.stderr

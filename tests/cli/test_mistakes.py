@@ -1,0 +1,398 @@
+"""Mistakes that people make: one message names the place, what was expected, what came and what to
+write instead."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import grpo_guard
+from grpo_guard import (
+    AllOf,
+    ArithmeticVerifier,
+    Completion,
+    CompletionVerifier,
+    Guard,
+    JudgeVerifier,
+    Policy,
+    SamplingSpec,
+    guard,
+    only,
+    presets,
+)
+from grpo_guard.cli.main import app
+from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+from grpo_guard.verdict import accept, reject
+
+SAMPLING = "sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}"
+SAME = f"preset: same_weights\n{SAMPLING}\n"
+
+FILES = {
+    "a hyphen in a preset": (
+        "preset: different-weights",
+        "preset: expected one of .*got 'different-weights'; did you mean 'different_weights'?",
+    ),
+    "capitals in a preset": (
+        "preset: Different_Weights",
+        "got 'Different_Weights'; did you mean 'different_weights'?",
+    ),
+    "a hyphen in a type": (
+        "verifier: {type: logprob-bound}",
+        "verifier.type: .*got 'logprob-bound'; did you mean 'logprob_bound'?",
+    ),
+    "a hyphen in an option": (
+        "policy: {on-reject: drop}\nverifier: {type: screens}",
+        "policy: expected one of on_reject.*got 'on-reject'; did you mean 'on_reject'?",
+    ),
+    "a hyphen in a kind": (
+        "verifier: {type: arithmetic, severity: {wrong-equation: report}}",
+        "severity: .*got 'wrong-equation'; did you mean 'wrong_equation'?",
+    ),
+    "a key next to a preset": (
+        "preset: different_weights\npolcy: {on_reject: drop}",
+        "different_weights: expected one of .*policy.*got 'polcy'; did you mean 'policy'?",
+    ),
+    "a key next to a tree": (
+        "verifier: {type: screens}\npolcy: {on_reject: drop}",
+        "got 'polcy'; did you mean 'policy'?",
+    ),
+    "a rule": (
+        "preset: different_weights\npolicy: {on_reject: nogain}",
+        "policy.on_reject: expected .*got 'nogain'; did you mean 'no_gain'?",
+    ),
+    "a rule that YAML reads as false": (
+        "preset: different_weights\npolicy: {on_reject: no}",
+        "policy.on_reject: expected .*got False; YAML reads yes, no, on and off as",
+    ),
+    "an engine": (
+        f"preset: same_weights\nmodel: x\n{SAMPLING.replace('transformers', 'vlm')}",
+        "sampling.engine: expected .*got 'vlm'; did you mean 'vllm'?",
+    ),
+    "a sampler's option": (
+        "preset: same_weights\nmodel: x\nsampling: {engine: vllm, temprature: 1}",
+        "sampling: expected one of .*got 'temprature'; did you mean 'temperature'?",
+    ),
+    "no sampler": (
+        "preset: same_weights\nmodel: x",
+        "same_weights.sampling: expected mapping of engine.*got nothing; it is: What every node",
+    ),
+    "a misspelt sampler": (
+        SAME.replace("sampling:", "samplng:") + "model: x",
+        "same_weights: expected one of .*got 'samplng'; did you mean 'sampling'?",
+    ),
+    "a verifier's bare name": (
+        "verifier: screens",
+        r"verifier: expected a mapping such as \{type: screens\}, got 'screens'",
+    ),
+    "a bare name in a list": (
+        "verifier: {all: [code]}",
+        r"verifier.all\[0\]: expected a mapping such as \{type: code\}, got 'code'",
+    ),
+    "a list of verifiers": (
+        "verifier: [{type: screens}]",
+        r"verifier: expected .*got a list; several verifiers are written \{all: \[...\]\}",
+    ),
+    "beside without a list": (
+        "preset: different_weights\nbeside: {type: code}",
+        r"different_weights.beside: expected a list such as \[\{type: code\}\], got a dict",
+    ),
+    "a bare name beside": (
+        "preset: different_weights\nbeside: [code]",
+        r"beside: item 0: expected a mapping such as \{type: code\}, got 'code'",
+    ),
+    "a verifier next to a preset": (
+        "preset: different_weights\nverifier: {type: screens}",
+        "verifier: expected none next to preset: different_weights, got one; .* its list beside:",
+    ),
+    "a ledger next to a preset": (
+        "preset: different_weights\nledger: {path: x}",
+        "ledger: expected none next to preset.* in the folder state:",
+    ),
+    "a class with a dot": (
+        "verifier: {type: my_rules.Shouting}",
+        "got 'my_rules.Shouting'; a class of your own is written my_rules:Shouting",
+    ),
+    "a path to no model": (
+        f"{SAME}model: ./nowhere",
+        "model: expected a model's folder or an id NAME/MODEL, got './nowhere', and it does",
+    ),
+    "a checkpoint that is not there": (
+        f"{SAME}model: out/checkpoint-500",
+        "model: expected a model's folder .*got 'out/checkpoint-500'",
+    ),
+    "a path to no reader": (
+        "preset: different_weights\nreader: ~/policy",
+        "reader: expected .*got '~/policy', and it does not exist; ~ is not expanded",
+    ),
+    "a path to no tokenizer": (
+        "preset: different_weights\ntokenizer: /no/where",
+        "tokenizer: expected .*got '/no/where'",
+    ),
+    "a path in a leaf": (
+        f"verifier: {{all: [{{type: logprob_bound, model: ./nowhere, {SAMPLING}}}]}}",
+        r"verifier.all\[0\].model: expected .*got './nowhere'",
+    ),
+    "no judge": ("preset: judged", "judged.backend: expected .*got nothing; it is: Required"),
+    "a judge's bare name": (
+        "preset: judged\nbackend: openai",
+        "backend: expected mapping or 'ship",
+    ),
+    "a judge's type": (
+        "preset: judged\nbackend: {type: opnai, model: m}",
+        "backend.type: expected one of .*got 'opnai'; did you mean 'openai'?",
+    ),
+    "an empty file": ("", r"\(file\): expected a mapping such as .*got an empty file"),
+    "a list in place of a file": ("- a", r"\(file\): expected a mapping such as .*got a list"),
+    "no blank behind a colon": (
+        "preset:different_weights",
+        "got one text; a colon is followed by a blank",
+    ),
+    "neither preset nor verifier": ("alpha: 0.001", "expected verifier: or preset:, got neither"),
+    "a number with a unit": (
+        "alpha: 0.1 %\nverifier: {type: screens}",
+        "alpha: expected number, got 5 characters of text; a number is written without",
+    ),
+    "a number out of range": ("alpha: 5\nverifier: {type: screens}", "number less than 1, got 5"),
+    "text in place of a switch": (
+        "preset: different_weights\nlength: 'yes'",
+        "different_weights.length: expected true or false, got 'yes'",
+    ),
+    "no file of references": (
+        "preset: different_weights\nreferences: nowhere.jsonl",
+        "references: nowhere.jsonl: .*expected a readable file",
+    ),
+}
+
+
+class Shouting(CompletionVerifier):
+    name = "shouting"
+
+    def verify(self, batch):
+        return [accept(self.name) for _ in batch]
+
+
+def reward(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+HELLO = Completion("p", "t")
+CALLS = {
+    "one verifier beside": (
+        lambda: presets.different_weights(beside=Shouting()),
+        r"beside: expected a list of verifiers, got Shouting; a list of one is written \[Shouting",
+    ),
+    "a class beside": (
+        lambda: presets.different_weights(beside=[Shouting]),
+        r"expected a CompletionVerifier, got the class Shouting; write Shouting\(...\)",
+    ),
+    "a name beside": (
+        lambda: presets.different_weights(beside=["screens"]),
+        "expected a CompletionVerifier, got 'screens'; names are for guard files",
+    ),
+    "a policy's name": (
+        lambda: presets.different_weights(policy="drop"),
+        r"policy: expected a Policy or None, got 'drop'; write Policy\(on_reject='drop'\)",
+    ),
+    "a preset's option": (
+        lambda: presets.different_weights(lenght=True),
+        "different_weights: expected one of .*got 'lenght'; did you mean 'length'?",
+    ),
+    "text as a switch": (
+        lambda: presets.different_weights(length="yes"),
+        "length: expected True or False, got 'yes'",
+    ),
+    "a number as a folder": (
+        lambda: presets.different_weights(state=3),
+        "state: expected a folder's path, got 3",
+    ),
+    "a tokenizer's name": (
+        lambda: presets.different_weights(tokenizer="gpt2"),
+        "tokenizer: expected a tokenizer, got the name 'gpt2'; write Detokenizer.from_pretrained",
+    ),
+    "no sampler": (
+        lambda: presets.same_weights("x", None),
+        "same_weights.sampling: expected a value, got nothing; it is: What every node is declared",
+    ),
+    "a judge's bare name": (
+        lambda: JudgeVerifier("openai"),
+        "backend: expected a mapping with typ",
+    ),
+    "texts for completions": (
+        lambda: Guard(Shouting()).apply([1.0], ["abc"]),
+        r"batch\[0\]: expected a Completion, got 'abc'; write Completion\(...\)",
+    ),
+    "a row for a completion": (
+        lambda: Guard(Shouting()).review([{"prompt": "p", "text": "t"}]),
+        r"batch\[0\]: expected a Completion, got dict; write Completion.from_dict\(row\)",
+    ),
+    "one completion for a batch": (
+        lambda: Guard(Shouting()).review(HELLO),
+        "batch: expected a list of completions, got Completion",
+    ),
+    "text for a batch": (
+        lambda: Guard(Shouting()).review("abc"),
+        "batch: expected a list of completions, got 'abc'",
+    ),
+    "one number for rewards": (
+        lambda: Guard(Shouting()).apply(1.0, [HELLO]),
+        "rewards: expected one number or None per completion, in a list, got 1.0",
+    ),
+    "text for a reward": (
+        lambda: Guard(Shouting()).apply(["1"], [HELLO]),
+        r"rewards\[0\]: expected a number or None, got '1'",
+    ),
+    "too many rewards": (
+        lambda: Guard(Shouting()).apply([1.0, 2.0], [HELLO]),
+        "rewards: expected 1, one per completion, got 2",
+    ),
+    "verdicts for a review": (
+        lambda: Guard(Shouting()).settle([1.0], [accept("x")]),
+        "review: expected what Guard.review returns, got list",
+    ),
+    "a class for a verifier": (
+        lambda: Guard(Shouting),
+        r"Guard.verifier: expected a CompletionVerifier, got the class Shouting; write Shouting\(",
+    ),
+    "a list for a verifier": (
+        lambda: Guard([Shouting()]),
+        r"Guard.verifier: expected .*got a list; write AllOf\(\*verifiers\)",
+    ),
+    "a list in an ensemble": (
+        lambda: AllOf([Shouting(), Shouting()]),
+        r"AllOf: expected a CompletionVerifier, got a list; write AllOf\(\*verifiers\)",
+    ),
+    "a class in a restriction": (lambda: only(Shouting, task="x"), "got the class Shouting; write"),
+    "a decorator without a verifier": (
+        lambda: guard(reward),
+        "Guard.verifier: expected .*got the function 'reward'; a decorator takes the verifier",
+    ),
+    "a policy in a mapping": (
+        lambda: Guard(Shouting(), policy={"on_reject": "drop"}),
+        r"Guard.policy: expected a Policy or None, got dict; write Policy\(\*\*...\)",
+    ),
+    "a policy's rule": (
+        lambda: Policy(on_reject="nogain"),
+        "Policy.on_reject: expected .*got 'nogain'; did you mean 'no_gain'?",
+    ),
+    "a policy's option": (
+        lambda: Policy(on_rejct="drop"),
+        "Policy: expected one of .*got 'on_rejct'; did you mean 'on_reject'?",
+    ),
+    "a share in per cent": (
+        lambda: Policy(max_abstain_rate=25),
+        r"Policy.max_abstain_rate: expected a number in \[0, 1\], got 25",
+    ),
+    "half a sampler": (
+        lambda: SamplingSpec("vllm"),
+        "SamplingSpec.temperature: expected a value, got nothing; it is: > 0",
+    ),
+    "a greedy sampler": (
+        lambda: SamplingSpec("vllm", 0.0, 0, 1.0),
+        r"SamplingSpec.temperature: expected a finite number > 0 \(greedy decoding is top_k=1\)",
+    ),
+    "words for a cause": (
+        lambda: reject("x", "because"),
+        "Verdict.cause: expected a Cause such as .*got 'because'; .* go into message=",
+    ),
+    "a kind of finding": (
+        lambda: ArithmeticVerifier(severity={"wrong-equation": "report"}),
+        "severity: expected one of .*did you mean 'wrong_equation'?",
+    ),
+    "a trainer": (
+        lambda: guard(Shouting(), framework="trll")(reward),
+        "framework: expected one of .*got 'trll'; did you mean 'trl'?",
+    ),
+    "a name of the package": (
+        lambda: grpo_guard.Gaurd,
+        "no attribute 'Gaurd'; did you mean 'guard'",
+    ),
+    "another name for the text": (
+        lambda: Completion.from_dict({"prompt": "p", "completion": "t"}),
+        "completion: expected 'text' in its place",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_guard_file(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, said = FILES[case]
+    with pytest.raises(ConfigError, match=said) as refused:
+        GuardConfig.from_text(text, "guard.yaml").build()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call(case):
+    call, said = CALLS[case]
+    with pytest.raises((TypeError, ValueError, AttributeError, LookupError), match=said) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "preset", ["same_weights", "shared_seed", "different_weights", "judged", "failures_only"]
+)
+def test_a_preset_without_brackets(preset):
+    said = rf"expected options in brackets, got the function 'reward'; write @presets.{preset}\("
+    with pytest.raises(TypeError, match=said):
+        getattr(presets, preset)(reward)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{SAME}model: {WORD_PROBLEMS}", "preset (same_weights): needs torch, which is not inst"),
+        (f"preset: different_weights\nreader: {WORD_PROBLEMS}", "needs torch, which is not instal"),
+        (f"preset: different_weights\ntokenizer: {WORD_PROBLEMS}", "tokenizer: expected transform"),
+        ("preset: judged\nbackend: shipped", "transformers backend needs torch"),
+    ],
+)
+@pytest.mark.parametrize("command", [["verify"], ["calibrate"]])
+def test_a_missing_extra_is_one_message_with_its_remedy(tmp_path, text, said, command):
+    (tmp_path / "guard.yaml").write_text(text)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
+    (tmp_path / "run.py").write_text(
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from grpo_guard.cli.main import app\n"
+        "app()\n"
+    )
+    root = Path(grpo_guard.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "run.py", *command, "-c", "guard.yaml", "in.jsonl", "-o", "out"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    if command == ["verify"]:
+        assert said in done.stderr
+    assert "pip install 'grpo-guard[torch]'" in done.stderr
+
+
+LINES = {
+    "another name for the text": ('{"prompt": "p", "completion": "t"}', "expected 'text' in its"),
+    "no text": ('{"prompt": "p"}', "in.jsonl:1: text: expected to be present, got nothing"),
+    "a number": ('{"prompt": "p", "text": 7}', "in.jsonl:1: text: expected a string, got 7"),
+    "no JSON": ("prompt, text", r"in.jsonl:1: (line): expected a JSON object"),
+    "a whole array": ('[{"prompt": "p", "text": "t"}]', "expected a JSON object, got list"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_a_line(case, tmp_path):
+    line, said = LINES[case]
+    (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
+    (tmp_path / "in.jsonl").write_text(line + "\n")
+    files = [str(tmp_path / name) for name in ("guard.yaml", "in.jsonl", "out.jsonl")]
+    result = CliRunner().invoke(app, ["verify", "-c", files[0], files[1], "-o", files[2]])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
