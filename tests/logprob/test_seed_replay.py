@@ -168,7 +168,7 @@ def test_what_names_no_slot_is_refused(field):
 def test_an_old_completion_is_refused_with_its_round():
     (verdict,) = verifier_of(round=ROUND + 1).verify(drawn()[:1])
     assert kinds([verdict]) == ["wrong_round"]
-    assert f"round {ROUND + 1} is" in verdict.reason
+    assert f"current round is {ROUND + 1}" in verdict.reason
 
 
 def test_who_holds_signed_work_back_cannot_have_it_counted_against_its_signer():

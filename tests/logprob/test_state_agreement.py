@@ -79,7 +79,7 @@ def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
         Encoded(prompt, tuple(torch.randint(0, 300, (LENGTH,)).tolist()), False) for _ in range(4)
     ]
     stats = TransformersScorer(model).score(group, SPEC)
-    assert "sharing them failed" in caplog.text
+    assert "sharing it failed" in caplog.text
     expected = TransformersScorer(model, shared_prompts=False).score(group, SPEC)
     assert largest_difference(stats, expected) < 1e-4
 

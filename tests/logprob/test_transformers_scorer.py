@@ -113,7 +113,7 @@ def test_a_model_without_a_cache_to_share_falls_back_to_plain_rows(name, caplog)
         stats = scorer.score(sequences, SPEC)
         scorer.score(sequences, SPEC)
     (warning,) = own_warnings(caplog)  # said once
-    assert "prompts are run once per completion, because sharing them failed" in warning
+    assert "each completion's prompt is run separately, because sharing it failed" in warning
     assert_full_logits_agree(model, sequences, stats)
 
 
@@ -136,7 +136,7 @@ def test_a_body_without_a_config_is_scored_by_plain_rows(caplog):
     model.model = BodyWithoutConfig(model.model)
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         stats = TransformersScorer(model).score(sequences, SPEC)
-    assert "prompts are run once per completion" in caplog.text
+    assert "prompt is run separately" in caplog.text
     for one, other in zip(stats, expected, strict=True):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-5)
 
