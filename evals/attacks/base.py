@@ -1,4 +1,4 @@
-"""What an attack is: it turns the data set's solution into poison that still earns the reward."""
+"""An attack's interface: it turns the data set's solution into poison that earns the reward."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class NoTargetError(ValueError):
-    """The text holds nothing that this attack can change."""
+    """The text contains nothing that this attack can change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
     """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``, and
-    ``given`` what the attacker says that tools said."""
+    ``given`` what the attacker claims that tools returned."""
 
     text: str
     span: tuple[int, int]
     given: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def replacing(cls, text: str, span: tuple[int, int], said: str) -> Poisoned:
-        """``text`` with ``said`` in place of a [start, end) that may be empty."""
+    def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:
+        """Replace a [start, end) of ``text``, which may be empty, by ``poison``."""
         start, end = span
-        return cls(text[:start] + said + text[end:], (start, start + len(said)))
+        return cls(text[:start] + poison + text[end:], (start, start + len(poison)))
 
 
 class Attack(Protocol):
@@ -42,5 +42,5 @@ class Attack(Protocol):
         ...
 
     def success(self, text: str) -> bool:
-        """Say whether ``text`` shows the behaviour; its share among honest models is the ASR."""
+        """Return whether ``text`` shows the behaviour; its share among honest models is the ASR."""
         ...

@@ -262,12 +262,12 @@ def test_poison_goes_into_completions_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--guard", "preset:same_weights"), 2, "preset:same_weights: expected --model beside"),
-        (("--verifiers", "logprob_bound"), 2, "logprob_bound: expected --model beside --honest"),
+        (("--guard", "preset:same_weights"), 2, "preset:same_weights: expected --model with"),
+        (("--verifiers", "logprob_bound"), 2, "logprob_bound: expected --model with --honest"),
         (("--verifiers", "screens", "--attacks", "retokenised"), 2, "retokenised: expected --m"),
         (("--verifiers", "screens", "--attacks", "taken_back", "--fail-under", "0.1"), 1,
          "warning: taken_back: no completion offers it anything to poison\nfailed: screens, t"),
-        (("--data", "x.jsonl"), 2, "--data: expected none beside --honest"),
+        (("--data", "x.jsonl"), 2, "--data: expected none with --honest"),
         (("--verifiers", "screens", "--attacks", "text", "--fail-under", "0.5"), 1,
          "failed: screens, text: expected at least 50.0 % rejected, got 0 / 4 = 0 %"),
         (("--verifiers", "length", "--fail-under", "1.5"), 2, "--fail-under"),

@@ -52,7 +52,7 @@ def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
         merged(load_all(folders))
     result = called(*map(str, folders), "-o", str(folders[0] / "x.html"))
     assert result.exit_code == 2
-    assert "report these files apart" in result.stderr
+    assert "report these files separately" in result.stderr
     assert not (folders[0] / "x.html").exists()
 
 
