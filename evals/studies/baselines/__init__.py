@@ -1,1 +1,1 @@
-"""Defences that only the tables of the results pages play; in a checkout ``--defence`` has them."""
+"""Defences played only in the tables of the results pages; in a checkout ``--defence`` has them."""
