@@ -57,7 +57,7 @@ class Wants:
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands are called in a folder of the user's, where no model of the guard file lies."""
+    """Commands run in a user's folder, which has no model of the guard file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("my_attacks.py").write_text(ATTACK)
@@ -251,7 +251,7 @@ def test_poison_goes_into_completions_of_ones_own() -> None:
         "--attacks", "text,math", "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip
     lines = [line.split("\t")[:3] for line in said.stdout.splitlines()]
-    # MATH does not inherit what TEXT has shown of the node, nor does honest work.
+    # MATH does not inherit the memory of the node from TEXT, nor does honest work.
     assert lines[1:4] == [["honest", "guard.yaml", "0/30"], ["text", "guard.yaml", "30/30"],
                           ["math", "guard.yaml", "30/30"]]  # fmt: skip
     assert not Path("guard-state").exists()

@@ -57,7 +57,7 @@ def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
 
 
 def test_attack_free_runs_that_differ_are_an_error_too(folders: tuple[Path, Path]) -> None:
-    """Their attack success is the same nothing; their rewards and lengths tell."""
+    """Their attack success is zero alike; their rewards and lengths differ."""
     changed = second()
     changed["runs"][0] = changed["runs"][0] | {"honest_reward": [0.9] * 20}
     write_json(folders[1] / "results.json", changed)

@@ -1,4 +1,4 @@
-"""What a report says of a guard: by stated limits, over seeds; baselines decide nothing."""
+"""A report's verdict on a guard: by stated limits, over seeds; baselines decide nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
 
 
 def test_runs_are_compared_with_attack_free_ones_of_the_same_draws_and_share() -> None:
-    """Silent malicious nodes stand before none, and a public coin means other draws."""
+    """Silent malicious nodes sort before none, and a public coin means other draws."""
     lower, found = [0.5] * N, {}
     for beside in ("mine", "homogeneous"):
         data = [

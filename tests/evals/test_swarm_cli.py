@@ -1,4 +1,4 @@
-"""``grpo-guard eval swarm``: names, counts, folders, and what an interruption leaves."""
+"""``grpo-guard eval swarm``: names, counts, folders, and the state after an interruption."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_plans_have_an_attack_free_run_beside_each_setting() -> None:
     first = specs[:8]
     assert {spec.config.seed for spec in first} == {3}
     assert [spec.attack for spec in first[:4]] == ["silent"] * 4
-    # The homogeneous stack samples under a coin, and so does what it is compared with.
+    # The homogeneous stack samples under a coin, and so do its comparison runs.
     beside = {(spec.config.setting, spec.defence) for spec in first[:4]}
     assert beside == {(s, d) for s in ("horizontal", "vertical") for d in ("none", "coin")}
     assert [spec.defence for spec in first[4:]] == ["none"] * 2 + ["homogeneous"] * 2
@@ -127,7 +127,7 @@ def test_the_declared_sampler_is_an_option(tmp_path: Path) -> None:
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert {(r["config"]["temperature"], r["config"]["top_k"]) for r in runs} == {(0.8, 3)}
     (guarded,) = [r for r in runs if r["defence"] == "paper_logit"]
-    # The check is of the sampler's own k: all that honest nodes draw lies inside.
+    # The check uses the sampler's own k: all honest draws lie inside.
     assert guarded["rejected"]["honest"] == 0
     assert guarded["rejected"]["poisoned"] == guarded["submitted"]["poisoned"] > 0
 
@@ -329,7 +329,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    """Files cannot grow beyond 1 MB, which no checkpoint fits into."""
+    """Limit files to 1 MB, which no checkpoint fits into."""
     full = (
         "import resource, signal, sys; from grpo_guard.cli.main import app;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6));"
