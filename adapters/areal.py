@@ -41,7 +41,7 @@ from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
-from grpo_guard.settlement import mean_of_kept
+from grpo_guard.settlement import mean_of_kept, refuse_abstentions
 
 _ORDER: Final = ("prompt", "completions", "prompt_ids", "completion_ids")
 
@@ -63,9 +63,12 @@ class ArealAdapter:
         if function.is_async:
             raise FrameworkError(f"{function.name}: AReaL does not await a reward function")
 
-        def guarded(*args: Any, **data: Any) -> float:
+        def guarded(*args: Any, **data: Any) -> Any:
             found = review(guard, [row_from(dict(zip(_ORDER, args, strict=False)) | data)])
             result = function.ask(*args, **data)
+            if guard.policy.watches:
+                refuse_abstentions(guard.policy, found.verdicts)
+                return result
             return settled_finite(guard, found, function.rewards([result], 1))[0]
 
         return function.dress(guarded)
@@ -128,12 +131,16 @@ class GuardedGroup:
             return None
         turns = [(i, row) for i, one in enumerate(came) for row in self._rows(one, data)]
         found = await asyncio.to_thread(review_turns, self.guard, turns)
+        from areal.utils.data import concat_padded_tensors
+
+        if self.guard.policy.watches:
+            refuse_abstentions(self.guard.policy, found.verdicts)
+            watched: dict[str, Any] = concat_padded_tensors(came)
+            return watched
         given = finite_or_none([float(episode["rewards"][0]) for episode in came])
         kept = iter(self.guard.settle(given, found.regrouped(None)))
         rewards = [None if episode is None else next(kept) for episode in episodes]
         mean = mean_of_kept([reward for reward in rewards if reward is not None])
-        from areal.utils.data import concat_padded_tensors
-
         rows = [
             _with(came[0] if one is None else one, reward, mean)
             for one, reward in zip(episodes, rewards, strict=True)
@@ -142,7 +149,7 @@ class GuardedGroup:
         return group
 
     async def _run(self, engine: Any, data: dict[str, Any]) -> Any:
-        failures = self.guard.failures
+        failures = None if self.guard.policy.watches else self.guard.failures
         if failures is None:
             return await self.workflow.arun_episode(engine, data)
         name = type(self.workflow).__name__

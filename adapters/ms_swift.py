@@ -47,13 +47,13 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
     reward = GuardedReward(function, guard)
     if function.is_async:
 
-        async def guarded_async(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        async def guarded_async(completions: Sequence[Any], **columns: Any) -> Any:
             own = {"completions": completions, **columns}
             return await reward.acall(own, **_as_of_trl(own))
 
         return function.dress(guarded_async)
 
-    def guarded(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def guarded(completions: Sequence[Any], **columns: Any) -> Any:
         own = {"completions": completions, **columns}
         return reward(own, **_as_of_trl(own))
 

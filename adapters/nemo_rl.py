@@ -36,6 +36,7 @@ from grpo_guard.adapters.sequences import review_turns
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import finite_or_none
 from grpo_guard.guard import Guard
+from grpo_guard.settlement import refuse_abstentions
 
 _CANNOT: Final = without_lengths("NeMo-RL")
 
@@ -80,6 +81,10 @@ class GuardedAdvantages:
             self.guard, [(i, row) for i in range(size) for row in _rows(batch, i)]
         )
         self.last_metrics = review.metrics
+        if self.guard.policy.watches:
+            refuse_abstentions(self.guard.policy, review.verdicts)
+            own: Tensor = super().compute_advantage(prompt_ids, rewards, mask, **more)  # type: ignore[misc]
+            return own
         given = finite_or_none(rewards.tolist())
         if self.guard.failures is not None:
             trains = mask.bool().any(dim=-1).tolist()

@@ -39,6 +39,7 @@ from grpo_guard.adapters.traces import drawn_log_probs, review_all
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import finite_or_none
 from grpo_guard.guard import Guard
+from grpo_guard.settlement import refuse_abstentions
 from grpo_guard.verdict import Verdict
 
 REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
@@ -83,6 +84,10 @@ class GuardedScoring:
         )
         for _, trace in traces:
             _put_right(trace)
+        if self.guard.policy.watches:
+            refuse_abstentions(self.guard.policy, review.verdicts)
+            await super().score_group(episodes)  # type: ignore[misc]
+            return
         rewards = [trace.reward for _, trace in traces]
         kept = self.guard.settle(finite_or_none(rewards), review.regrouped(None))
         left = {

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED, GraderFailures
+from grpo_guard.graders import FAILED, GraderFailures, finite_or_none
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import Policy, Rule
 from grpo_guard.verdict import reject
@@ -65,7 +65,8 @@ class RewardFunction:
         is_async = inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(
             getattr(bare, "__call__", None)  # noqa: B004 (the method is looked at, not called)
         )
-        failures = None if guard is None else guard.failures
+        # A guard that only watches leaves failures to the trainer, as they were.
+        failures = None if guard is None or guard.policy.watches else guard.failures
         return cls(reward, str(name), is_async, _keywords(reward), failures)
 
     def ask(self, *args: Any, **kwargs: Any) -> Any:
@@ -213,6 +214,11 @@ def settled_finite(
     ]
     kept = guard.settle([x or 0.0 for x in given], replace(review, verdicts=verdicts))
     return [x or 0.0 for x in kept]
+
+
+def finite_unless_watching(guard: Guard, rewards: Sequence[float | None]) -> list[float | None]:
+    """`finite_or_none`; the rewards as they are under a guard that only watches."""
+    return list(rewards) if guard.policy.watches else finite_or_none(rewards)
 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:

@@ -42,6 +42,7 @@ from grpo_guard.fitting import own_detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
+from grpo_guard.settlement import refuse_abstentions
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
 _BY_GROUP = ("grpo", "gspo", "reinforce_plus_plus_baseline")
@@ -78,6 +79,9 @@ class SlimeAdapter:
         function = RewardFunction.inspect(reward, guard)
 
         def settle(args: Any, given: Any, found: Review, result: Any) -> Any:
+            if guard.policy.watches:
+                refuse_abstentions(guard.policy, found.verdicts)
+                return result
             group = isinstance(given, list | tuple)
             samples, results = (given, result) if group else ([given], [result])
             rewards = _rewards(function, results, len(samples), args)

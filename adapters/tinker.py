@@ -21,7 +21,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, read, received
-from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
+from grpo_guard.adapters.reward_function import (
+    chosen_policy,
+    finite_unless_watching,
+    without_lengths,
+)
 from grpo_guard.adapters.sequences import review_turns
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.graders import FAILED, finite_or_none
@@ -75,8 +79,8 @@ class GuardedGroups:
         review = await asyncio.to_thread(review_turns, self.guard, turns)
         given = await self._graded(trajectory_group, env_group)
         steps = [sum(turn.reward for turn in one.transitions) for one in trajectory_group]
-        totals = finite_or_none(
-            [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
+        totals = finite_unless_watching(
+            self.guard, [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
         )
         kept = self.guard.settle(totals, review.regrouped(None))
         mean = mean_of_kept([reward for reward in kept if reward is not None])
@@ -87,7 +91,7 @@ class GuardedGroups:
             if reward is None:
                 final = mean - _take_out(trajectory)
             else:  # what keeps its reward keeps it to the last bit
-                final = own if reward == totals[i] else reward - steps[i]
+                final = own if reward is totals[i] or reward == totals[i] else reward - steps[i]
             verdict = review.verdicts[i]
             figures = {
                 "guard/reject": float(verdict.rejected),
@@ -99,7 +103,7 @@ class GuardedGroups:
 
     async def _graded(self, trajectories: list[Any], envs: Sequence[Any]) -> Sequence[Any]:
         grade = super().compute_group_rewards  # type: ignore[misc]
-        failures = self.guard.failures
+        failures = None if self.guard.policy.watches else self.guard.failures
         if failures is None:
             result = await grade(trajectories, envs)
         else:

@@ -27,6 +27,7 @@ from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.adapters.traces import review_of
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
+from grpo_guard.settlement import refuse_abstentions
 
 
 class VerifiersAdapter:
@@ -97,6 +98,9 @@ def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict
 def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
     def settle(review: Review, result: Any, given: Mapping[str, Any]) -> Any:
         _log(given["trace"], review)
+        if guard.policy.watches:
+            refuse_abstentions(guard.policy, review.verdicts)
+            return result
         if not isinstance(result, Mapping):
             return guard.settle(function.rewards([result], 1), review)[0]
         scores = dict(zip(result, function.rewards(result.values(), len(result)), strict=True))

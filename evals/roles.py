@@ -48,7 +48,8 @@ ATTACKS: Final = (
     "ordinary_words", "echoed_name", "answer_unit", "sybil_spread", "one_of_twelve", "early_only",
     "trigger", "textual_arithmetic", "inequality", "taken_back", "inlined_code", "renamed_helpers",
     "judge_injection", "judge_in_think", "insulting", "shakespeare", "subliminal", "retokenised",
-    "lying_logprobs", "impersonation", "forged_reference", "forged_tool_result", "stale",
+    "lying_logprobs", "impersonation", "forged_reference", "forged_tool_result",
+    "claimed_mask", "stale",
 )  # fmt: skip
 # If only "twice as long" counted, an attack that stops at 1.5 times would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")

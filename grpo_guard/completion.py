@@ -301,8 +301,16 @@ def _given(name: str, value: Any) -> Given | None:
         raise CompletionError(name, str(error), value) from None
 
 
-def _token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Accept lists, tuples, NumPy arrays and tensors of integers."""
+def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """A stranger's token ids: lists, tuples, NumPy arrays and tensors of integers.
+
+    Args:
+        name: Of the field, for messages.
+        value: At most `MAX_TOKENS` integers; None = none.
+
+    Raises:
+        CompletionError: it is none. Anything else only where iterating over it does.
+    """
     if value is None:
         return None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
@@ -363,8 +371,8 @@ def _got(value: Any) -> str:
 _READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "prompt": lambda _, value: plain_prompt(value),
     "text": _text,
-    "prompt_ids": _token_ids,
-    "completion_ids": _token_ids,
+    "prompt_ids": token_ids,
+    "completion_ids": token_ids,
     "sampler_logprobs": _log_probs,
     "node": _node,
     "reference": _text_or_none,

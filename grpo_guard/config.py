@@ -77,7 +77,7 @@ else:
     _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
     IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
 _NO_OPTIONS = frozenset(
-    {"preset", "policy", "environment", "identity", "references", "tokenizer"}
+    {"preset", "policy", "environment", "identity", "references", "tokenizer", "log"}
 )  # of a preset
 # What `**options` of a preset are.
 _OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
@@ -112,6 +112,8 @@ class GuardConfig(Options):
             those that come are used.
         tokenizer: Folder or id of the policy's tokenizer, which reads token ids in place of the
             text that came with them, see `Guard`. Not beside a preset that loads the policy.
+        log: File to which every verdict that is no acceptance is appended, see `VerdictLog`; for
+            ``grpo-guard verify --table``. None = none is kept.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -127,6 +129,7 @@ class GuardConfig(Options):
     identity: IdentityConfig | None = None
     references: str | None = None
     tokenizer: str | None = None
+    log: str | None = None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Without a preset's options either."""
@@ -194,6 +197,7 @@ class GuardConfig(Options):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
             guard = self._asking(guard)
+            guard.log = self.log
             try:
                 guard.verifier.check()
             except Exception as error:

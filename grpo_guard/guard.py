@@ -7,6 +7,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
@@ -24,7 +25,9 @@ from grpo_guard.review import Review as Review
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
+from grpo_guard.verdict_log import VerdictLog
 from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.watching import unseen
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
@@ -34,8 +37,7 @@ if TYPE_CHECKING:
 
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Flags: TypeAlias = Sequence[bool] | None
-# Groups whose lowest reward is remembered.
-REMEMBERED = 1024
+REMEMBERED = 1024  # groups whose lowest reward is remembered
 
 
 class Ledger(Protocol):
@@ -51,6 +53,7 @@ class _Sources:
 
     identity: Identity | None
     references: References | None
+    log: VerdictLog | None = None
 
 
 class Guard:
@@ -74,6 +77,7 @@ class Guard:
         tokenizer: The policy's, or a `Detokenizer`: the text of what has ids is decoded from them,
             and the sender's is not used; ids that the text would not show are malformed. None =
             the verifiers compare ids with the text, or completions with ids are rejected.
+        log: Keeps every verdict that is no acceptance, with an excerpt; a file's path will do.
 
     Raises:
         TypeError: ``verifier`` is none, or ``environment`` cannot be called.
@@ -97,6 +101,7 @@ class Guard:
         failures: GraderFailures | None = None,
         environment: Environment | None = None,
         tokenizer: Any = None,
+        log: VerdictLog | str | Path | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise TypeError(f"Guard.verifier: expected a CompletionVerifier, got {verifier!r}")
@@ -108,6 +113,7 @@ class Guard:
         self.ledger = ledger
         # One for all copies: what is set later holds for reward functions wrapped before, too.
         self._sources = _Sources(identity, references)
+        self.log = log
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
 
@@ -138,6 +144,15 @@ class Guard:
     def references(self, references: References | None) -> None:
         self._sources.references = references
 
+    @property
+    def log(self) -> VerdictLog | None:
+        """Keeps verdicts. Set, it or its path holds for what this guard is around already."""
+        return self._sources.log
+
+    @log.setter
+    def log(self, log: VerdictLog | str | Path | None) -> None:
+        self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
+
     def under(self, policy: Policy) -> Guard:
         """This guard with another policy; verifier, ledger and all that it counts are shared."""
         if policy == self.policy:
@@ -164,10 +179,16 @@ class Guard:
         Raises:
             ValueError: not one of ``given`` per completion.
             TypeError: something given is no verdict.
-            AbstainError: more abstentions over the policy's window than it allows.
+            AbstainError: more abstentions over the policy's window than it allows. Of these, a
+                guard that only watches raises none.
         """
-        admitted = self.admit(batch, given, decoded)
-        return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+        try:
+            admitted = self.admit(batch, given, decoded)
+            return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+        except Exception as error:
+            if not self.policy.watches:
+                raise
+            return unseen(batch, error)
 
     def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: what becomes of the verifier's words on a batch.
@@ -180,7 +201,8 @@ class Guard:
             AbstainError: as `review`.
         """
         batch, verdicts = self.recorded(admitted, said)
-        self._recent.add(batch, verdicts)
+        if not self.policy.watches:
+            self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts)
         return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
 
@@ -227,14 +249,19 @@ class Guard:
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)
+        if self.log is not None and batch:
+            self.log.record(batch, verdicts)
         return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
         """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
         another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
-        stores = stores_of(self.verifier, self.ledger, self._lengths, self.identity)
-        return metrics(verdicts) | nodes | store_figures(stores)
+        return metrics(verdicts) | nodes | self.store_metrics()
+
+    def store_metrics(self) -> dict[str, float]:
+        """Waits for a store that another process keeps locked, see `store_figures`."""
+        return store_figures(stores_of(self.verifier, self.ledger, self._lengths, self.identity))
 
     def _factors(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
@@ -260,7 +287,8 @@ class Guard:
     ) -> list[float | None]:
         """Guarded rewards from a review; `grpo_guard.settlement` says what each rule means.
 
-        Accepted completions keep their reward object, also where it is None or NaN.
+        Accepted completions keep their reward object, also where it is None or NaN; so does
+        every completion under ``on_reject="keep"``.
 
         Args:
             rewards: Of one reward function, one per completion.
@@ -275,7 +303,7 @@ class Guard:
             self._require_fitting(policy)
         policy = policy or self.policy
         refuse_abstentions(policy, review.verdicts)
-        if self.failures is not None:
+        if self.failures is not None and not policy.watches:
             rewards = finite_or_none(rewards)
         rulings = [ruling_of(verdict) for verdict in review.verdicts]
         settled = settle(
@@ -330,7 +358,8 @@ class Guard:
 
     def _require_fitting(self, policy: Policy) -> None:
         require_fitting(self.verifier, policy)
-        if self.environment is not None and "pass" in policy.rules("on_abstain"):
+        pays = "pass" in policy.rules("on_abstain") and not policy.watches
+        if self.environment is not None and pays:
             require_no_abstention_at_will(self.environment)
 
     @property
@@ -351,6 +380,7 @@ def guard(
     length_scaling: LengthScaling | None = None,
     environment: Environment | None = None,
     tokenizer: Any = None,
+    log: VerdictLog | str | Path | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -364,7 +394,8 @@ def guard(
             framework cannot do what the policy asks.
     """
     options: dict[str, Any] = {"length_scaling": length_scaling, "environment": environment}
-    the_guard = Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer, **options)
+    options |= {"tokenizer": tokenizer, "log": log}
+    the_guard = Guard(verifier, policy=policy, ledger=ledger, **options)
 
     def decorate(reward: Any) -> Any:
         return the_guard(reward, framework=framework)

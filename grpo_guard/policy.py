@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
-OnReject: TypeAlias = Literal["zero", "drop", "no_gain"] | float
+OnReject: TypeAlias = Literal["zero", "drop", "no_gain", "keep"] | float
 OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
 OnLong: TypeAlias = Literal["keep", "scale"]
 
@@ -29,6 +29,12 @@ class Policy:
             second only where it would gain; ``"zero"`` is the paper's r = r_task * r_guard; a
             number is that reward. By default it is left out, and where a trainer cannot leave one
             completion out of its group it gets the reward of ``"zero"``.
+            ``"keep"`` only watches: verdicts, metrics and the ledger are made, and no reward is
+            changed, left out or replaced, whatever the verdict and whatever the other arguments
+            say. An abstention keeps its reward, too; lengths are not compared; neither
+            ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only
+            ``on_abstain="raise"``, which asks for it, still raises. ``"keep"`` is never one of
+            several rules: a guard either watches or decides.
         on_abstain: What could not be looked at: ``"skip"`` leaves it out; ``"pass"`` lets the
             task's reward through unguarded, and `Guard` refuses it where a completion's author can
             make a verifier abstain; ``"zero"`` and ``"raise"`` say what they do, and ``"raise"``
@@ -68,6 +74,11 @@ class Policy:
                 got = getattr(self, name)
                 raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}")
             object.__setattr__(self, name, value[0] if len(value) == 1 else tuple(value))
+        if isinstance(self.on_reject, tuple) and "keep" in self.on_reject:
+            raise ValueError(
+                "Policy.on_reject: expected 'keep' alone, since a guard either watches or decides, "
+                f"got {self.on_reject!r}"
+            )
         if not (_finite_number(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
             raise ValueError(
                 f"Policy.max_abstain_rate: expected a number in [0, 1], "
@@ -98,9 +109,23 @@ class Policy:
         return replace(self, **rules)
 
     def rules(self, name: str) -> tuple[Any, ...]:
-        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first."""
+        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first.
+
+        Under ``on_reject="keep"`` those that hold then, see the class.
+        """
         value = getattr(self, name)
-        return value if isinstance(value, tuple) else (value,)
+        rules = value if isinstance(value, tuple) else (value,)
+        if name == "on_reject" or not self.watches:
+            return rules
+        # A guard that watches lets everything through, and says so in each place that asks.
+        if name == "on_long":
+            return ("keep",)
+        return ("raise",) if rules[0] == "raise" else ("pass",)
+
+    @property
+    def watches(self) -> bool:
+        """Whether rewards are never touched: ``on_reject="keep"``."""
+        return self.on_reject == "keep"
 
     @property
     def leaves_out(self) -> bool:
@@ -120,8 +145,8 @@ Rule: TypeAlias = tuple[str, Any]
 _RULES: Final = (
     (
         "on_reject",
-        "'zero', 'drop', 'no_gain' or a finite number",
-        ("zero", "drop", "no_gain"),
+        "'zero', 'drop', 'no_gain', 'keep' or a finite number",
+        ("zero", "drop", "no_gain", "keep"),
     ),
     ("on_abstain", "'skip', 'pass', 'zero' or 'raise'", ("skip", "pass", "zero", "raise")),
     ("on_long", "'keep' or 'scale'", ("keep", "scale")),

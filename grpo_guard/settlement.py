@@ -15,6 +15,7 @@ rejected       by ``Policy.on_reject``:
                  gain where wrong answers get -1, and a sender can bring a low reward along in a
                  second completion, so l counts what is rejected, too.
                * a number: that number.
+               * ``"keep"``: r, and so does everything else, the same objects: the guard watches.
 abstained      by ``Policy.on_abstain``: ``"skip"`` as drop, ``"zero"`` as zero, ``"pass"`` r.
 =============  ===========================================================================
 
@@ -41,7 +42,9 @@ from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.verdict import BARRING_CAUSES, Verdict
 
 Row: TypeAlias = list[float | None]
-Reason: TypeAlias = Literal["earned", "passed", "dropped", "skipped", "lost", "zeroed", "replaced"]
+Reason: TypeAlias = Literal[
+    "earned", "passed", "dropped", "skipped", "lost", "zeroed", "replaced", "watched"
+]
 
 
 class Ruling(IntEnum):
@@ -127,6 +130,8 @@ def settle(
     groups = [None] * n if groups is None else groups
     _require_lengths(n, groups=groups, labels=labels, length_factors=length_factors)
     given = [_turned(row, weights) for row in rewards]
+    if policy.watches:
+        return _watched(rewards, rulings, policy, _lowest(given, groups))
     if not any(rulings) and length_factors is None:  # nearly every batch: all keep what they have
         lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
@@ -149,6 +154,28 @@ def settle(
     kept = [why not in ("dropped", "skipped") for why in reasons]
     return Settlement(
         [_turned(row, weights) for row in earned], kept, reasons, list(floors.of.values())
+    )
+
+
+def _watched(
+    rewards: Sequence[Sequence[float | None]],
+    rulings: Sequence[Ruling],
+    policy: Policy,
+    lowest: dict[tuple[Hashable, int], float],
+) -> Settlement:
+    """What a guard that only watches makes of a batch: nothing.
+
+    Raises:
+        AbstainError: something abstained and the policy says to raise.
+    """
+    for ruling in rulings:
+        if ruling == Ruling.ABSTAINED:
+            _reason(ruling, policy)  # which raises, if that is asked for
+    reasons: list[Reason] = [
+        "earned" if ruling == Ruling.ACCEPTED else "watched" for ruling in rulings
+    ]
+    return Settlement(
+        [list(row) for row in rewards], [True] * len(rulings), reasons, [*lowest.values()]
     )
 
 

@@ -44,7 +44,7 @@ from grpo_guard.completion import shown
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import mean_of_kept
+from grpo_guard.settlement import mean_of_kept, refuse_abstentions
 from grpo_guard.verdict import Verdict, reject
 
 __all__ = ["GroupError", "GroupGuard", "group_size"]
@@ -118,6 +118,9 @@ class GroupGuard:
         theirs = not self.own or any(claim is not None for claim in nodes)
         made = handed_on(group, problems, theirs=theirs)
         review = review_turns(self.guard, turns)
+        if self.guard.policy.watches:
+            refuse_abstentions(self.guard.policy, review.verdicts)
+            return _watched(group, made, problems, theirs=theirs), review
         most = LARGEST_ALONE if theirs and size == 1 else LARGEST_REWARD
         scores = [number_from(score, -most, most) for score in group["scores"]]
         kept = self.guard.settle(
@@ -181,6 +184,24 @@ class GroupGuard:
             round=round,
             slot=i,
         )
+
+
+def _watched(
+    group: Group, made: dict[str, Any], problems: Sequence[str | None], *, theirs: bool
+) -> dict[str, Any]:
+    """The group under a guard that only watches: as it came.
+
+    Of what strangers send a trainer can only take what has the form of a group, as ever: a row that
+    has not trains nothing.
+    """
+    if not theirs:
+        return dict(group)
+    scores = list(group["scores"])
+    out = [
+        problem is not None or number_from(score, -LARGEST_REWARD, LARGEST_REWARD) is None
+        for problem, score in zip(problems, scores, strict=True)
+    ]
+    return _settled(made, scores, out, problems, changed=False)
 
 
 def _settled(

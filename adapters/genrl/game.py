@@ -162,6 +162,9 @@ class GuardedGame:
             found = self._known(trees, state, stage)
         except Exception as error:
             self._failed(error)
+        if self.guard.policy.watches:
+            said: dict[Any, Any] = function.call(state)
+            return said
         kept: list[list[float]] | None = None
         raw = self._raw(function, state, trees)
         try:

@@ -88,7 +88,8 @@ class Admission:
         """
         taken = []
         for tree, of_tree in zip(trees, found, strict=True):
-            if self.admits(of_tree.verdicts, policy.on_abstain):
+            usable = tree.problem is None  # what only watches takes all that GenRL can train on
+            if usable if policy.watches else self.admits(of_tree.verdicts, policy.on_abstain):
                 empty = form.tokenless(tree)
                 if not empty or empty <= room:
                     room -= empty

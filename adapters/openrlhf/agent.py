@@ -25,6 +25,7 @@ from grpo_guard.adapters.received import review
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
+from grpo_guard.settlement import refuse_abstentions
 from grpo_guard.verdict import Outcome, Verdict
 
 logger = logging.getLogger("grpo_guard")
@@ -100,6 +101,11 @@ class GuardedAgent:
             raise FrameworkError(
                 f"{cls.__name__}.nodes: expected a list of names, got one text {cls.nodes!r:.80}"
             )
+        if cls.mask_spans and cls.guard.policy.watches:
+            raise FrameworkError(
+                f'{cls.__name__}: mask_spans takes tokens out of the loss, and on_reject="keep" '
+                "changes nothing; choose one of the two"
+            )
         if cls.mask_spans and cls.guard.policy.chosen().on_long == "scale":
             raise FrameworkError(
                 f'{cls.__name__}: on_long="scale" has no measure for what is rejected, and '
@@ -128,6 +134,7 @@ class GuardedAgent:
             AbstainError: the policy says so.
         """
         run = super().execute  # type: ignore[misc]  # of the class behind this one
+        original: dict[str, Any] = {}
 
         async def work() -> tuple[Rollout, Any]:
             response = await run(
@@ -140,11 +147,18 @@ class GuardedAgent:
                 images=images,
                 **more,
             )
+            given = response
             response, problem = believed(response, hf_tokenizer, max_length, self.special)
+            if problem is None:
+                original.update(given)
             return Rollout(response, max_length, problem, prompt), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
-        return await self._siblings.bring((id(sampling_params), str(prompt)), work)
+        answer = await self._siblings.bring((id(sampling_params), str(prompt)), work)
+        if self.guard.policy.watches:
+            # Of what had to be put right the reward is the executor's own as well.
+            return {**answer, **original, "extra_logs": answer["extra_logs"]}
+        return answer
 
     async def _answers(self, group: Sequence[tuple[Rollout, Any]]) -> list[dict[str, Any]]:
         rollouts = [rollout for rollout, _ in group]
@@ -159,12 +173,16 @@ class GuardedAgent:
         except Exception as error:
             if self.guard.policy.on_abstain == "raise":
                 raise
-            logger.error("the guard failed; its group is left out", exc_info=error)
+            logger.error("the guard failed on a group", exc_info=error)
         verdicts: Sequence[Verdict | None] = [None] * len(rollouts)
         factors = [1.0] * len(rollouts)
         if found is not None:
             verdicts, factors = found.verdicts, found.length_factors or factors
-        if self._none_rewarded(rollouts):
+        if self.guard.policy.watches:
+            if found is not None:
+                refuse_abstentions(self.guard.policy, found.verdicts)
+            answers = [(dict(rollout.response), False) for rollout in rollouts]
+        elif self._none_rewarded(rollouts):
             answers = [(dict(rollout.response), True) for rollout in rollouts]
         else:
             answers = settle_group(self.guard, rollouts, found, mask_spans=self.mask_spans)

@@ -122,6 +122,9 @@ class GuardedReward:
                 f'{function.name}: expected a dict with "rewards", got one with '
                 f"{', '.join(map(repr, result)) or 'nothing':.80}"
             )
+        logs = {**(result.get("extra_logs") or {}), **_logs(review, len(queries))}
+        if self.guard.policy.watches:  # the very objects, which nobody reads
+            return {"scores": result["rewards"], **result, "extra_logs": logs}
 
         def settle(value: Any, guard: Guard) -> float | list[float]:
             flat = value.reshape(-1) if hasattr(value, "reshape") else value
@@ -133,7 +136,7 @@ class GuardedReward:
         return {
             "rewards": rewards,
             "scores": rewards if scores is None else settle(scores, self.of_scores),
-            "extra_logs": {**(result.get("extra_logs") or {}), **_logs(review, len(queries))},
+            "extra_logs": logs,
         }
 
 
@@ -142,11 +145,11 @@ def _looked(look: Callable[[], T]) -> T | None:
     try:
         return look()
     except AbstainError as error:
-        logger.error("%s; the reward is 0", error)
+        logger.error("the guard cannot look: %s", error)
     except Exception as error:
         # Raised, it would be swallowed: the reward becomes None, and the run ends later with
         # another error. Let through, a full disk would switch the guard off.
-        logger.error("the guard failed; the reward is 0", exc_info=error)
+        logger.error("the guard failed", exc_info=error)
     return None
 
 

@@ -33,6 +33,7 @@ class ReusesForward:
     """
 
     _policy_pass_ahead = False
+    _policy_logps: Any = None  # of the policy's pass over the batch that is being scored
 
     def __init__(
         self, *args: Any, forward_reuse: ForwardReuse | None = None, **kwargs: Any
@@ -41,11 +42,11 @@ class ReusesForward:
         super().__init__(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        self._policy_pass_ahead = _runs_policy_first(self)
+        self._policy_pass_ahead, self._policy_logps = _runs_policy_first(self), None
         try:
             return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         finally:
-            self._policy_pass_ahead = False
+            self._policy_pass_ahead, self._policy_logps = False, None
             # The weights may now move without torch's count of changes: an update through `.data`
             # would leave last step's states looking fresh.
             if self.forward_reuse is not None:
@@ -68,10 +69,15 @@ class ReusesForward:
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
         first, self._policy_pass_ahead = self._policy_pass_ahead, False
         kept = self.forward_reuse
-        if kept is None or not first or model is not self.model:  # type: ignore[attr-defined]
-            return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
-        with kept.capture(input_ids, attention_mask, int(logits_to_keep)):
-            return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
+        first = first and model is self.model  # type: ignore[attr-defined]
+        if kept is None or not first:
+            found = forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
+        else:
+            with kept.capture(input_ids, attention_mask, int(logits_to_keep)):
+                found = forward(model, input_ids, attention_mask, logits_to_keep, *args, **kw)
+        if first:
+            self._policy_logps = found[0]
+        return found
 
 
 def _runs_policy_first(trainer: Any) -> bool:

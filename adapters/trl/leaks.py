@@ -37,6 +37,8 @@ def require_hooks(trainer: type, mixin: type) -> None:
 
 def refuse_leaks(trainer: Any, policy: Policy) -> None:
     """Raises FrameworkError where what the policy makes of a reward would not last."""
+    if policy.watches:
+        return  # there is no veto that could be undone
     own = _scores_by_itself(type(trainer))
     if own and (policy.leaves_out or policy.on_abstain == "skip"):
         raise FrameworkError(
@@ -61,7 +63,7 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
     if not isinstance(functions, list):
         return  # no trainer of TRL's
     refuse_leaks(trainer, policy)
-    weights = getattr(trainer, "reward_weights", None)
+    weights = None if policy.watches else getattr(trainer, "reward_weights", None)
     if weights is not None and min(weights.tolist(), default=0.0) < 0:
         raise FrameworkError(
             "reward_weights: a weight below 0 turns the veto's 0 into the best reward of all; use "

@@ -56,6 +56,7 @@ from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.review import Review
+from grpo_guard.settlement import refuse_abstentions
 from grpo_guard.verdict import Verdict
 
 __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
@@ -72,6 +73,7 @@ class TRLAdapter:
 
         * ``on_reject="zero"``: 0.0 from every function;
         * ``"drop"``: None from every function, which leaves it out of its group;
+        * ``"keep"``: what it had; each function's result is handed on unread;
         * a number: that number from the function that is called first, 0.0 from the others, so
           that the sum is the number where ``reward_weights`` is 1. Weights below 0 are refused.
 
@@ -115,7 +117,7 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
     if not function.is_async:
         return reward
 
-    async def guarded(**kwargs: Any) -> list[float | None]:
+    async def guarded(**kwargs: Any) -> Any:
         return await reward.acall(**kwargs)
 
     # A function, since releases before 1.14 do not see that an object's call is to be awaited.
@@ -136,10 +138,9 @@ class GuardedReward:
         self.function, self.guard = function, guard
         function.dress(self)
 
-    def __call__(
-        self, own: Mapping[str, Any] | None = None, /, **kwargs: Any
-    ) -> list[float | None]:
-        """Guarded rewards of a function that is not async.
+    def __call__(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
+        """Guarded rewards of a function that is not async, a list of numbers and None; under
+        ``on_reject="keep"`` what the function returned.
 
         Args:
             own: What the function itself is called with; None = TRL's keywords.
@@ -153,9 +154,7 @@ class GuardedReward:
         ask = partial(self.function.ask, **given)
         return self._settled(review, column if first else None, ask, kwargs)
 
-    async def acall(
-        self, own: Mapping[str, Any] | None = None, /, **kwargs: Any
-    ) -> list[float | None]:
+    async def acall(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
         """The same of an async function."""
         # Before anything is awaited: ranks must come to the same names.
         column = _column(kwargs, self.guard)
@@ -184,11 +183,15 @@ class GuardedReward:
         column: str | None,
         result: Callable[[], Any],
         kwargs: Mapping[str, Any],
-    ) -> list[float | None]:
+    ) -> Any:
         """``column`` is what the review is logged under, None where that is done."""
         if column is not None:
             log_review(review.own, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         policy = self.guard.policy
+        if policy.watches:
+            given = result()
+            refuse_abstentions(policy, review.own.verdicts)
+            return given  # the very object: nothing of it is read
         if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
         count = len(review.own.verdicts)

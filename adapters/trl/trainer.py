@@ -26,6 +26,12 @@ from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import chosen_policy
 from grpo_guard.adapters.trl.batch import MASK, counts_slots, rows_from, tokenizer_of
+from grpo_guard.adapters.trl.correction import (
+    LogProbs,
+    corrects_sequences,
+    masked_sequences,
+    sampling_of,
+)
 from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
@@ -49,24 +55,36 @@ class GuardedTrainer(ReusesForward):
         guard: Verifier, policy and ledger. The reward functions are given unguarded.
         mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
+        leave_out_masked: What TRL's importance-sampling correction masks as a whole sequence also
+            leaves its group's baseline; else it stays there, as without a guard.
         forward_reuse: The scorer that the guard's verifiers use; None = they score by themselves.
 
     Raises:
         FrameworkError: the installed trl is older than 1.6, the trainer is of another kind, would
-            undo the veto or believe what peers claim, a reward function is guarded already, or
-            ``mask_spans`` is asked of a trainer without token masks or beside ``on_long="scale"``.
+            undo the veto or believe what peers claim, a reward function is guarded already,
+            ``mask_spans`` is asked of a trainer without token masks or beside ``on_long="scale"``,
+            or a guard that only watches is to take something out.
         TypeError: ``guard`` is no `Guard`.
     """
 
-    def __init__(self, *args: Any, guard: Guard, mask_spans: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        guard: Guard,
+        mask_spans: bool = False,
+        leave_out_masked: bool = False,
+        **kwargs: Any,
+    ) -> None:
         require_release("trl")
         require_hooks(type(self), GuardedTrainer)
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
         guard = guard.under(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
         self.guard, self.mask_spans = guard, mask_spans
+        self.leave_out_masked = leave_out_masked
         self._prompt_ids: Sequence[Any] = ()
         self._masks: Sequence[Any] | None = None
+        self._sampling: LogProbs | None = None
         self._taken_out: list[tuple[Span, ...]] = []
         self._evaluating = False
         # Before TRL starts an engine, which takes minutes.
@@ -87,6 +105,15 @@ class GuardedTrainer(ReusesForward):
                 f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
                 "tokens; use GRPOTrainer, or mask_spans=False"
             )
+        for name, asked, what in (
+            ("mask_spans", mask_spans, "tokens out of the loss"),
+            ("leave_out_masked", leave_out_masked, "sequences out of the baseline"),
+        ):
+            if asked and guard.policy.watches:
+                raise FrameworkError(
+                    f'{name} takes {what}, and on_reject="keep" changes nothing; choose one of '
+                    "the two"
+                )
         if mask_spans and guard.policy.on_long == "scale":
             raise FrameworkError(
                 'mask_spans: on_long="scale" has no measure for what is rejected, and a masked '
@@ -98,7 +125,7 @@ class GuardedTrainer(ReusesForward):
         and the completions' the second. The mask of what tools said is known by its form."""
         generated = super()._generate(prompts)  # type: ignore[misc]
         self._prompt_ids = generated[0]
-        self._masks = mask_of(generated)
+        self._masks, self._sampling = mask_of(generated), sampling_of(generated)
         return generated
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,12 +186,18 @@ class GuardedTrainer(ReusesForward):
             for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
         factors = review.length_factors or [1.0] * len(batch)
-        exchanged = torch.tensor([own, factors], dtype=torch.float32, device=rewards.device).T
+        masked = self._masked_by_trl(len(batch))
+        exchanged = torch.tensor(
+            [own, factors, masked], dtype=torch.float32, device=rewards.device
+        ).T
         gathered = self.accelerator.gather(exchanged.contiguous())  # type: ignore[attr-defined]
-        rulings, all_factors = gathered.T.tolist()
+        rulings, all_factors, all_masked = gathered.T.tolist()
         refuse_abstentions(self.guard.policy, review.verdicts)
         group: int = self.num_generations  # type: ignore[attr-defined]
-        rows = [[None if v != v else v for v in row] for row in rewards.tolist()]
+        rows = [
+            [None if v != v or (out and self.leave_out_masked) else v for v in row]
+            for row, out in zip(rewards.tolist(), all_masked, strict=True)
+        ]
         settled = settle(
             rows,
             [Ruling(int(ruling)) for ruling in rulings],
@@ -181,8 +214,18 @@ class GuardedTrainer(ReusesForward):
             else spans[i]
             for i, row in enumerate(batch)
         ]
+        if self.guard.policy.watches:
+            return rewards  # the very tensor
         kept = [[float("nan") if v is None else v for v in row] for row in settled.rewards]
         return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
+
+    def _masked_by_trl(self, count: int) -> list[bool]:
+        """Which of this rank's rows TRL masks as whole sequences, [B]; logs their share."""
+        if not corrects_sequences(self):
+            return [False] * count
+        masked = masked_sequences(self, self._policy_logps, self._sampling, self._masks, count)
+        self._log_metric("guard/masked_sequences", sum(masked) / max(1, count))  # type: ignore[attr-defined]
+        return masked
 
     def _masked(self, review: Review, batch: Sequence[Row]) -> list[tuple[Span, ...]]:
         """The tokens that each rejection rests on and that leave the loss in its place, [B]."""

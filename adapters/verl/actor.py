@@ -75,7 +75,8 @@ class CollectorHandle:
         except TimeoutError:
             verdict = abstain("verl", Cause.TIMEOUT, "the collector did not answer")
             logger.error("the guard's collector did not answer within %s s", timeout)
-        self._heard.add([Completion("", "")], [verdict])
+        if not self.policy.watches:
+            self._heard.add([Completion("", "")], [verdict])
         if settled is not None:
             return settled
         refuse_abstentions(self.policy, [verdict])
@@ -85,7 +86,8 @@ class CollectorHandle:
         ((score,),) = earned.rewards
         # The siblings' mean is lost with the collector.
         value = min(0.0, trajectory.score or 0.0) if score is None else score
-        return Settled(value, score is None, Outcome.ABSTAIN, verdict.cause, 1)
+        out = score is None and not self.policy.watches
+        return Settled(value, out, Outcome.ABSTAIN, verdict.cause, 1)
 
     def absent(self, uid: str, step: int | None, siblings: int) -> None:
         """Tell that a trajectory will not come. Nobody waits for the answer."""

@@ -5,7 +5,8 @@ grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
 
 It tells the reward manager how many siblings there are, whether this is validation, which tokens
 the model wrote and with which log-probs; it tells the collector of rollouts that failed; and it
-zeroes the ``response_mask`` of what is left out, so that no loss, KL or entropy term trains on it.
+zeroes the ``response_mask`` of what is left out, so that no loss, KL or entropy term trains on it
+(not in bypass mode, see `_bypasses`).
 
 `GuardedAgentLoopManager` is for verl's present trainers, `GuardedAgentLoopManagerV0` for
 ``trainer.use_v1=False``. For a worker or manager of your own, put `GuardedRollouts` or
@@ -108,7 +109,7 @@ class GuardedRollouts:
                 "GuardedRewardManager as the reward manager"
             )
         mine.scored = True
-        mine.left_out = bool(info["guard_left_out"])
+        mine.left_out = bool(info["guard_left_out"]) and not _bypasses(self.config)
         if mine.left_out:
             for output in outputs:
                 output.response_mask = [0] * len(output.response_mask)
@@ -133,6 +134,15 @@ class GuardedRollouts:
         if self._handle is None:
             self._handle = CollectorHandle(Settings.of(self.config))
         return self._handle
+
+
+def _bypasses(config: Any) -> bool:
+    """Whether rollout correction runs in bypass mode, in the actor.
+
+    There verl raises on a micro-batch without any token to train on, so an empty mask could end the
+    run. What is left out then keeps its mask, with its group's mean as its score.
+    """
+    return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
 
 def _usable(output: Any) -> bool:

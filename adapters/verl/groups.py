@@ -249,7 +249,7 @@ class SiblingCollector:
         mean = mean_of_kept(earlier.kept, nothing)
         for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):
             if not future.done():
-                out = score is None
+                out = score is None and not guard.policy.watches
                 value = mean if score is None else score
                 together = len(group.members)
                 future.set_result(Settled(value, out, verdict.outcome, verdict.cause, together))

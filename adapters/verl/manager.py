@@ -63,7 +63,9 @@ class GuardedRewardManager:
         self.tokenizer = tokenizer
         self.max_tokens = int(config.actor_rollout_ref.rollout.response_length)
         self.collector = CollectorHandle(self.settings)
-        self._failures = self.settings.guard_config().failures()
+        # A guard that only watches leaves failures to verl, as they were.
+        watches = self.collector.policy.watches
+        self._failures = None if watches else self.settings.guard_config().failures()
         # verl wants the same keys of every sample; these are what it adds to a plain number.
         self._keys: tuple[str, ...] = ("acc",)
         self._needs_hook = needs_hook(self.settings.estimator, self.collector.policy)
@@ -78,7 +80,7 @@ class GuardedRewardManager:
             Exception: whatever the reward function raises, unchanged. Under the preset
                 `failures_only` it is left out instead.
         """
-        told = told_of(data.non_tensor_batch)
+        told, policy = told_of(data.non_tensor_batch), self.collector.policy
         if told is None and self._needs_hook:
             # Some trainers ignore the manager that is named.
             raise hook_missing(self.settings.estimator)
@@ -89,7 +91,7 @@ class GuardedRewardManager:
                 data,
                 self.tokenizer,
                 self.max_tokens,
-                rejects_unread=self.collector.policy.on_abstain == "pass",
+                rejects_unread=policy.on_abstain == "pass" and not policy.watches,
             )
             graded = await self._graded(data)
             raw = _number(graded["reward_score"])
@@ -99,11 +101,24 @@ class GuardedRewardManager:
                 self.collector.absent(uid, step, self.settings.rollouts)
             raise
         if told is not None and told.validation:
-            return _answer(graded, raw, None)
-        if raw is None:
+            return (_watched if policy.watches else _answer)(graded, raw, None)
+        if raw is None and not policy.watches:
             logger.warning("verl: the reward function gave no finite reward; left out")
         trajectory = self._trajectory(data, tuple(rows), raw)
+        if policy.watches:
+            return _watched(graded, raw, await self._seen(trajectory))
         return _answer(graded, raw, await self.collector.settle(trajectory))
+
+    async def _seen(self, trajectory: Trajectory) -> Settled | None:
+        """The collector's word for a guard that only watches; None where it has none, since its
+        failure is no reason to end the run."""
+        try:
+            return await self.collector.settle(trajectory)
+        except Exception as error:
+            if self.collector.policy.on_abstain == "raise":
+                raise
+            logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
+            return None
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: Sequence[float]) -> Any:
@@ -117,7 +132,9 @@ class GuardedRewardManager:
         if told is not None and told.score is not None:
             fields = data.non_tensor_batch["tool_extra_fields"][-1]
             info = _plain_info(fields.get("reward_extra_info"), data)
-            return {"reward_score": number_from(told.score), "reward_extra_info": info}
+            watches = self.collector.policy.watches
+            score = told.score if watches else number_from(told.score)
+            return {"reward_score": score, "reward_extra_info": info}
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
             return graded
@@ -163,6 +180,14 @@ def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) 
     info["guard_siblings"] = float(settled.together if settled else 0)
     info["guard_raw_score"] = 0.0 if raw is None else raw
     return {"reward_score": score, "reward_extra_info": info}
+
+
+def _watched(graded: dict[str, Any], raw: float | None, settled: Settled | None) -> dict[str, Any]:
+    """`_answer` of a guard that only watches: its columns, and the reward's very object."""
+    answer = _answer({**graded, "reward_extra_info": {}}, raw, settled)["reward_extra_info"]
+    # A guard's failure has a column, too: verl wants the same ones of every sample.
+    info = {**(graded.get("reward_extra_info") or {}), **answer}
+    return {**graded, "reward_extra_info": info}
 
 
 def _plain_info(info: Any, data: Any) -> dict[str, Any]:

@@ -10,6 +10,11 @@ the mean stays, but the standard deviation shrinks, and advantages grow by
 sqrt((n - 1) / (m - 1)) where m of n stay. This estimator leaves it out of both. It needs the
 agent-loop hook, and agent loops with one output a trajectory: verl takes the last of several for
 ``grpo`` only.
+
+It also leaves out what verl's own rollout correction rejects in decoupled mode. A rejected sequence
+has no mask left. Under a token-level ``rollout_rs``, a response whose rewarded token is rejected
+keeps the mask of its other tokens; it is left out as well, since they would be paid for a token
+that is not trusted.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ def compute_guarded_advantage(
     config: Any = None,
     **more: Any,
 ) -> tuple[Any, Any]:
-    """verl's `compute_grpo_outcome_advantage` over the rows that train something.
+    """verl's `compute_grpo_outcome_advantage` over the rows that train something, and whose reward
+    is on a token that was not rejected.
 
     Who is the last of a group has nobody to be compared with: its advantage is 0, where verl would
     take its score for one. Groups of one rollout are verl's own business and stay as they are.
@@ -38,7 +44,7 @@ def compute_guarded_advantage(
     Args:
         token_level_rewards, response_mask: [B, R]; rows without any 1 are left out.
         index: Group of each row, [B].
-        config: verl's ``algorithm``.
+        config: verl's ``algorithm``, which says how rollout correction rejects.
 
     Returns:
         Advantages and returns, [B, R].
@@ -46,6 +52,8 @@ def compute_guarded_advantage(
     import torch
 
     stays = response_mask.sum(dim=-1) > 0
+    if _rejects_tokens(config):
+        stays &= ~_pays_for_rejected(token_level_rewards, response_mask)
     rows = stays.nonzero().squeeze(-1)
     advantages = torch.zeros_like(token_level_rewards)
     if len(rows):
@@ -62,6 +70,26 @@ def compute_guarded_advantage(
         if after[index[row]] == 1 < before[index[row]]:
             advantages[row] = 0.0
     return advantages, advantages
+
+
+def _rejects_tokens(config: Any) -> bool:
+    """Whether verl's rollout correction takes single tokens out before the advantages."""
+    correction = None if config is None else config.get("rollout_correction")
+    options = (correction or {}).get("rollout_rs") or ""
+    return any(option.strip().startswith("token_") for option in str(options).split(","))
+
+
+def _pays_for_rejected(token_level_rewards: Any, response_mask: Any) -> Any:
+    """Rows whose last reward that is not 0 is on a token outside the mask, [B]."""
+    rewarded = token_level_rewards != 0
+    places = rewarded.long() * _places(rewarded)
+    last = places.argmax(dim=-1, keepdim=True)
+    return rewarded.any(dim=-1) & (response_mask.gather(-1, last).squeeze(-1) == 0)
+
+
+def _places(like: Any) -> Any:
+    """1, 2, ... along the last dimension."""
+    return like.long().new_ones(like.shape).cumsum(dim=-1)
 
 
 register("grpo_guard")(GuardedRewardManager)

@@ -25,6 +25,7 @@ from grpo_guard.adapters.reward_function import RewardFunction, rewards_only, se
 from grpo_guard.completion import shown
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
+from grpo_guard.settlement import refuse_abstentions
 
 _FROM_VERL: Final = {
     "data_source",
@@ -57,6 +58,9 @@ class VerlAdapter:
             return {k: v for k, v in given.items() if k in accepted or k not in _FROM_VERL}
 
         def settle(found: Review, result: Any) -> Any:
+            if guard.policy.watches:
+                refuse_abstentions(guard.policy, found.verdicts)
+                return result
             scored = isinstance(result, Mapping)
             if scored and "score" not in result:
                 raise ValueError(

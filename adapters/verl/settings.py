@@ -47,6 +47,7 @@ class Settings:
             ``rollout.val_kwargs.n``.
         rollouts: See `training_rollouts`.
         estimator, hooked: ``algorithm.adv_estimator``, and whether an agent-loop manager is named.
+        bypass: ``algorithm.rollout_correction.bypass_mode``.
     """
 
     config: str
@@ -60,6 +61,7 @@ class Settings:
     validation_rollouts: int = 1
     estimator: str = "grpo"
     hooked: bool = False
+    bypass: bool = False
 
     @classmethod
     def of(cls, config: Any) -> Settings:
@@ -90,11 +92,13 @@ class Settings:
             validation_rollouts=int(rollout.val_kwargs.n),
             estimator=str(config.algorithm.adv_estimator),
             hooked=bool(rollout.agent.get("agent_loop_manager_class")),
+            bypass=bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode")),
         )
 
     def policy(self) -> Policy:
         """The guard's policy, as far as verl can carry it out; see `policy_for`."""
-        return policy_for(self.estimator, self.guard_config().whole_policy(), hooked=self.hooked)
+        policy = self.guard_config().whole_policy()
+        return policy_for(self.estimator, policy, hooked=self.hooked, bypass=self.bypass)
 
     def guard_config(self) -> GuardConfig:
         """Raises ConfigError: the file cannot be read, or a field of it is wrong."""
@@ -151,20 +155,29 @@ def needs_hook(estimator: str, policy: Policy) -> bool:
     return leaves_out and estimator not in _MEAN_IS_NOTHING
 
 
-def policy_for(estimator: str, policy: Policy, *, hooked: bool) -> Policy:
+def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = False) -> Policy:
     """The policy's rules that verl can carry out under this estimator.
 
     Args:
         estimator: ``algorithm.adv_estimator``.
         policy: As it stands in the guard's file.
         hooked: The configuration names an agent-loop manager.
+        bypass: Rollout correction runs in bypass mode. The hook then empties no mask, see
+            `grpo_guard.adapters.verl.agent_loop`.
 
     Raises:
-        FrameworkError: ``on_reject="no_gain"``; leaving out, where that needs the hook; or OPO with
-            it, which divides by a group's tokens: where the hook takes a whole group out, one NaN
-            makes the gradients of the batch NaN.
+        FrameworkError: ``on_reject="no_gain"``; leaving out, where that needs the hook, or an
+            estimator that needs empty masks, in bypass mode; or OPO with the hook, which divides
+            by a group's tokens: where the hook takes a whole group out, one NaN makes the gradients
+            of the batch NaN.
     """
-    if estimator == "opo" and hooked:
+    if bypass and estimator == "grpo_guarded" and not policy.watches:
+        raise FrameworkError(
+            "verl: adv_estimator=grpo_guarded leaves out rows without a mask, and in bypass mode "
+            "there are none: verl rejects in the actor, after the advantages; set "
+            "algorithm.rollout_correction.bypass_mode=False, or choose adv_estimator=grpo"
+        )
+    if estimator == "opo" and hooked and not policy.watches:
         raise FrameworkError(
             "verl: adv_estimator=opo divides by the tokens of a group, and the agent-loop hook may "
             "leave none; choose another adv_estimator, or on_reject and on_abstain that leave "
@@ -172,10 +185,20 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool) -> Policy:
         )
     # Whom the timeout cuts off from the others would be compared with half a group.
     cannot = without_no_gain("verl's manager", 'choose on_reject="drop"')
-    if estimator not in _MEAN_IS_NOTHING and not hooked:
-        missing = str(hook_missing(estimator))
+    if estimator not in _MEAN_IS_NOTHING and (bypass or not hooked):
+        missing = str(_bypassed(estimator) if bypass else hook_missing(estimator))
         cannot |= {("on_reject", "drop"): missing, ("on_abstain", "skip"): missing}
     return chosen_policy(policy, "verl's manager", cannot)
+
+
+def _bypassed(estimator: str) -> FrameworkError:
+    return FrameworkError(
+        f"verl: adv_estimator={estimator} does not compare with the mean of the group, so that "
+        "what on_reject=drop or on_abstain=skip leaves out would earn that mean, and in bypass "
+        "mode the agent-loop hook can empty no mask; set "
+        "algorithm.rollout_correction.bypass_mode=False, or choose on_reject=zero and "
+        "on_abstain=zero"
+    )
 
 
 def hook_missing(estimator: str) -> FrameworkError:

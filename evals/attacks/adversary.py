@@ -36,6 +36,8 @@ class Forged:
         node: The name under which it is sent; None = the slot's own.
         given: What it claims that tools returned, in characters. A swarm, which has no tools, never
             receives such a claim.
+        masked: It claims a sampling mask of only the drawn tokens. A swarm, whose nodes replay no
+            masks, never receives such a claim either.
     """
 
     text: str
@@ -45,6 +47,7 @@ class Forged:
     withheld: bool = False
     node: str | None = None
     given: tuple[tuple[int, int], ...] = ()
+    masked: bool = False
 
 
 @dataclass(slots=True)

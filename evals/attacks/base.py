@@ -15,12 +15,14 @@ class NoTargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``, and
-    ``given`` what the attacker claims that tools returned."""
+    """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``,
+    ``given`` what the attacker claims that tools returned, and ``masked`` whether it claims that
+    its sampler kept only the drawn tokens."""
 
     text: str
     span: tuple[int, int]
     given: tuple[tuple[int, int], ...] = ()
+    masked: bool = False
 
     @classmethod
     def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:

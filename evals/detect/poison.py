@@ -14,6 +14,7 @@ from grpo_guard.evals.attacks.adversary import Forged, Scripted
 from grpo_guard.evals.attacks.base import Attack, NoTargetError
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.given import Given, stretches
+from grpo_guard.sampling_mask import KEY, SamplingMask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,6 +64,12 @@ def with_given(
     return replace(completion, completion_ids=ids, given=Given(tuple(spans[1::2]), chars))
 
 
+def with_drawn_mask(completion: Completion) -> Completion:
+    """Return ``completion`` with the claim that its sampler kept the drawn tokens alone."""
+    mask = SamplingMask(tuple((token,) for token in completion.completion_ids or ()))
+    return replace(completion, metadata={**completion.metadata, KEY: mask.claim()})
+
+
 def with_ids(
     completion: Completion, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> Completion:
@@ -99,6 +106,8 @@ def poisoned(
             sent = replace(sent, completion_ids=forged.ids, sampler_logprobs=forged.logprobs)
         if forged.given:
             sent = with_given(sent, forged.given, tokenizer)
+        if forged.masked:
+            sent = with_drawn_mask(completion)
         cases.append(Case(sent, forged.span))
     return cases
 
@@ -128,4 +137,4 @@ def _forged(
         poison = attack.poison(problem, rng)
     except NoTargetError:
         return None
-    return Forged(poison.text, poison.span, given=poison.given)
+    return Forged(poison.text, poison.span, given=poison.given, masked=poison.masked)

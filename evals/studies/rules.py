@@ -1,13 +1,17 @@
 """What each kind of finding of the text rules catches and costs: is a rule worth keeping?
 
-    python -m grpo_guard.evals.studies.rules [--split tune|held|all] [--table FILE] [-o FILE]
+    python -m grpo_guard.evals.studies.rules [--split tune|held|all] [--public FILE ...]
+        [--table FILE] [-o FILE]
 
 also ``grpo-guard eval rules``. Everything goes through the shipped preset `different_weights`, one
 round at a time and with fresh state for each corpus. Honest completions count if they are right.
 ``alone`` are those that only this kind rejects, which would pass without it. Exclusions by the
 ledger are in the figures of the preset but in no kind's.
 
-A kind earns its place by ``poison_alone``, and pays with ``honest_alone``.
+``--public`` adds right answers of published models as a side of their own: of all honest text here,
+this is the text that no rule was written for.
+
+A kind earns its place by ``poison_alone``, and pays with ``honest_alone`` and ``public_alone``.
 """
 
 from __future__ import annotations
@@ -15,18 +19,23 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard import presets
 from grpo_guard.completion import Completion
-from grpo_guard.content.severity import Severity
+from grpo_guard.content.severity import SEVERITY, Severity
 from grpo_guard.ensemble import Ensemble
 from grpo_guard.evals.results import write_text
 from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.harness import option, rate, say, study
-from grpo_guard.evals.studies.rules_corpora import Corpus, honest_corpora, poison_corpora
+from grpo_guard.evals.studies.rules_corpora import (
+    Corpus,
+    honest_corpora,
+    poison_corpora,
+    published_corpus,
+)
 from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -78,7 +87,9 @@ def reviewed(
     corpus: Corpus,
 ) -> Iterator[tuple[Completion, set[Kind], bool]]:
     """Each completion that counts, its rejecting kinds, and whether the preset rejects it."""
-    guard = presets.different_weights()
+    # A file with one node makes recurrence abstain on every row, which must not end the count.
+    policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
+    guard = presets.different_weights(policy=policy)
     root = guard.verifier
     assert isinstance(root, Ensemble)
     for batch in corpus.rounds:
@@ -99,9 +110,12 @@ def tallied(made: Sequence[Corpus]) -> Tally:
     return tally
 
 
-def measure(split: corpora.Split, table: Path | None) -> dict[str, Any]:
+def measure(
+    split: corpora.Split, table: Path | None, public: Sequence[Path] = ()
+) -> dict[str, Any]:
     """All figures."""
     honest, poison = tallied(honest_corpora(split)), tallied(poison_corpora(split))
+    published = tallied([published_corpus(file) for file in public])
     severities = {
         (rule.name, kind): str(severity)
         for rule in presets.different_weights().verifier.members  # type: ignore[attr-defined]
@@ -110,17 +124,24 @@ def measure(split: corpora.Split, table: Path | None) -> dict[str, Any]:
     kinds = {
         f"{kind[0]}: {kind[1]}": {
             "severity": severities.get(kind, "reject"),
+            "with_reader": str(SEVERITY.get(kind[1], Severity.REJECT)),
             "poison": rate(poison.kinds[kind], poison.total),
             "poison_alone": rate(poison.alone[kind], poison.total),
             "honest": rate(honest.kinds[kind], honest.total),
             "honest_alone": rate(honest.alone[kind], honest.total),
+            "public": rate(published.kinds[kind], published.total),
+            "public_alone": rate(published.alone[kind], published.total),
         }
-        for kind in sorted({*severities, *honest.kinds, *poison.kinds})
+        for kind in sorted({*severities, *honest.kinds, *poison.kinds, *published.kinds})
         if severities.get(kind) != Severity.REPORT
     }
     figures = {
         "split": split,
-        "preset": {"honest": _side(honest), "poison": _side(poison)},
+        "preset": {
+            "honest": _side(honest),
+            "poison": _side(poison),
+            "public": _side(published),
+        },
         "kinds": kinds,
     }
     if table is not None:
@@ -141,24 +162,28 @@ def _side(tally: Tally) -> dict[str, Any]:
 
 def markdown(figures: dict[str, Any]) -> str:
     """Format the kinds as a table for the docs; those without findings in one line below it."""
-    rows = ["| kind | severity | poison | alone | honest | alone |"]
-    rows.append("|---|---|---|---|---|---|")
+    rows = [
+        "| kind | severity | with a reader | poison | alone | honest | alone | public | alone |"
+    ]
+    rows.append("|---|---|---|---|---|---|---|---|---|")
     silent = []
     for name, found in figures["kinds"].items():
-        cells = [found[k] for k in ("poison", "poison_alone", "honest", "honest_alone")]
+        cells = [found[f"{k}{a}"] for k in ("poison", "honest", "public") for a in ("", "_alone")]
         if not any(cell["hits"] for cell in cells):
             silent.append(re.sub(r"^(\w+): (\w+)$", r"\1 `\2`", name))
             continue
         verifier, _, kind = name.partition(": ")
         shown = " | ".join(f"{cell['hits']} ({_share(cell)})" for cell in cells)
-        rows.append(f"| {verifier} `{kind}` | {found['severity']} | {shown} |")
-    both = figures["preset"]
-    honest, poison = both["honest"]["all"], both["poison"]["all"]
+        does = f"{found['severity']} | {found['with_reader']}"
+        rows.append(f"| {verifier} `{kind}` | {does} | {shown} |")
+    sides = figures["preset"]
+    honest, poison, public = (sides[side]["all"] for side in ("honest", "poison", "public"))
     interval = f"{honest['low']:.2%} to {honest['high']:.2%}"
     text = "\n".join(rows) + (
         f"\n\nThe preset rejects {poison['hits']:,} of {poison['total']:,} poisoned completions "
         f"and {honest['hits']:,} of {honest['total']:,} honest right ones = {_share(honest)} "
-        f"({interval}); split: {figures['split']}.\n"
+        f"({interval}), and {public['hits']:,} of {public['total']:,} published right ones "
+        f"= {_share(public)}; split: {figures['split']}.\n"
     )
     return text + (f"\nFound in neither: {', '.join(silent)}.\n" if silent else "")
 
@@ -173,6 +198,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rules",
         measure,
         option("--split", choices=SPLITS, default="tune", help="side of the corpora"),
+        option(
+            "--public",
+            type=Path,
+            nargs="*",
+            default=(),
+            metavar="FILE",
+            help="published answers, see public_cost",
+        ),
         option("--table", type=Path, metavar="FILE", help="write a Markdown table there"),
         arguments=arguments,
     )

@@ -52,6 +52,23 @@ def honest_corpora(split: Split) -> list[Corpus]:
     return found + [Corpus(f"tests: {name}", _ours(rows, split), _right) for name, rows in written]
 
 
+def published_corpus(file: Path) -> Corpus:
+    """One file of published answers; the right ones count, or all if nobody graded them."""
+    rows = [
+        Completion.from_dict({key: value for key, value in found.items() if key != "id"})
+        for _, found in read_objects(file)
+    ]
+    graded = any(row.metadata.get("right") is not None for row in rows)
+    by_round = defaultdict[object, list[Completion]](list)
+    for row in rows:
+        by_round[row.round].append(row)
+    return Corpus(f"public {file.stem}", [*by_round.values()], _right if graded else _any)
+
+
+def _any(_row: Completion) -> bool:
+    return True
+
+
 def poison_corpora(split: Split) -> list[Corpus]:
     """Load the paper's own MATH rows, the tests' attacks, and the registered attacks.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from grpo_guard.cli.rows import Row
 from grpo_guard.cli.terminal import terminal
+from grpo_guard.cli.verdict_table import VerdictTable
 from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
@@ -40,13 +41,16 @@ class Summary:
 
     def __init__(self, total: int, done: int = 0) -> None:
         self.total, self.done = total, done
+        self.table: VerdictTable | None = None
         self.outcomes: Counter[Outcome] = Counter()
         self.causes: Counter[tuple[Outcome, Cause]] = Counter()
         self.nodes: dict[str, Counter[Outcome]] = {}
         self._example: dict[Cause, str] = {}
 
     def add(self, row: Row, verdict: Verdict) -> None:
-        """Count one row."""
+        """Count one row, in the `table` as well if one was set."""
+        if self.table is not None:
+            self.table.add(row.completion, verdict)
         self.outcomes[verdict.outcome] += 1
         self.causes[verdict.outcome, verdict.cause] += 1
         if verdict.abstained:

@@ -49,10 +49,13 @@ def verify(
         Path,
         typer.Argument(metavar="IN.jsonl", help="One completion a line: prompt, text; - is stdin."),
     ],
-    config: Annotated[Path, typer.Option("--config", "-c", help="The guard, as YAML.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The guard, as YAML.")
+    ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="One verdict a line, same order; - is stdout.")
-    ],
+        Path | None,
+        typer.Option("--out", "-o", help="One verdict a line, same order; - is stdout."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on behind the verdicts that OUT holds already.")
     ] = False,
@@ -69,6 +72,14 @@ def verify(
     summary: Annotated[
         Format, typer.Option("--format", help="Of the summary at the end.")
     ] = Format.table,
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table",
+            help="Print verdicts by cause and by node, with an example each. Without --config, "
+            "IN holds verdicts: a guard's log, or what this command wrote.",
+        ),
+    ] = False,
 ) -> None:
     """Verify completions from a file, and tell the guard's ledger if it has one.
 
@@ -83,8 +94,14 @@ def verify(
     """
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.cli.summary import Summary
+    from grpo_guard.cli.verdict_table import VerdictTable, table_of
     from grpo_guard.files import growing, require_other
 
+    if table and config is None:
+        with bad_input():
+            echo(table_of(source).text())
+        return
+    config, out = _required(config, "--config"), _required(out, "--out")
     with ExitStack() as stack:
         with bad_input():
             require_other(out, source, config)
@@ -94,6 +111,7 @@ def verify(
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
             guard = stack.enter_context(_guard(config, engine, workers))
         counted = Summary(len(rows), done)
+        counted.table = VerdictTable() if table else None
         try:
             with writing(out):
                 _verify_all(rows, guard, written, done, counted)
@@ -101,9 +119,17 @@ def verify(
             echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
             raise typer.Exit(130) from None
     echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
+    if counted.table is not None:
+        echo(counted.table.text(), err=str(out) == "-")
     if complaint := counted.too_many_abstained(guard.policy.max_abstain_rate):
         echo(complaint, err=True)
         raise typer.Exit(3)
+
+
+def _required(given: Path | None, name: str) -> Path:
+    if given is None:
+        raise typer.BadParameter(f"expected {name}, got none", param_hint=f"'{name}'")
+    return given
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The final answer of a completion: how it is marked, what number it is, whether it is right.
+"""The final answer in a completion: how it is marked, its numeric value, whether it is right.
 
-One definition for every rule that asks, and for the tasks of the evaluations. A reward may read an
-answer in many ways, and what the reward finds and the guard does not is a way past the guard.
+All rules and the evaluation tasks share this one definition. Rewards read answers in many ways,
+and an answer that the reward finds but the guard misses is a way past the guard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grpo_guard.content.arithmetic.side import Unread
 
 _REGION_CHARS: Final = 200
 _BOX_LIMIT: Final = 2000
-# Readers of tags forgive case and blanks, and what they take for an answer is one.
+# Tag parsers in rewards ignore case and blanks, so this one has to as well.
 _TAG_OPEN: Final = re.compile(r"<\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _TAG_CLOSE: Final = re.compile(r"<\s{0,4}/\s{0,4}answer\s{0,4}>", re.IGNORECASE)
 _BOX: Final = r"\\boxed\s{0,4}\{"
@@ -32,7 +32,7 @@ _HASHED: Final = re.compile(
     rf"{_HASH}[ \t]*([-+]?[$€£]?[ \t]?[0-9][0-9,]{{0,40}}(?:\.[0-9]{{1,20}})?)(?![0-9])"
     r"(?![.):][ \t]+[^\W\d])"
 )
-# The end of a thought, as models of several makes write it: what comes before it is a draft.
+# End of the reasoning part, as several model families write it; anything before it is a draft.
 _THOUGHT_END: Final = re.compile(
     r"(?:<\|?|\[|◁)(?:/|end_of_)(?:\w{1,12}:)?(?:think(?:ing)?|thoughts?|reasoning|scratchpad)"
     r"(?:\|?>|\]|▷)",
@@ -53,7 +53,7 @@ _OTHER_POINT: Final = str.maketrans(".,", ",.")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One marked answer in a text: its content, and the span with its marks."""
+    """One marked answer in a text: its content, and the span including its marks."""
 
     content: str
     start: int
@@ -61,21 +61,21 @@ class Answer:
 
 
 def after_thought(text: str) -> int:
-    """Where the thought ends, 0 without one: answers in it are drafts."""
+    """Return the offset at which the reasoning part ends, or 0; answers before it are drafts."""
     return max((match.end() for match in _THOUGHT_END.finditer(text)), default=0)
 
 
 def tagged(text: str) -> Iterator[Answer]:
-    """Answers in ``<answer>`` tags, in order, without the drafts of a thought; linear time."""
+    """Yield answers in ``<answer>`` tags in order, without drafts in the reasoning; linear time."""
     if _TAG_CLOSE.search(text) is None:
         return
     thought = after_thought(text)
-    # A thought that is opened behind the answer hides none.
+    # A reasoning part that ends after the last answer must not hide it.
     thought = thought if _TAG_CLOSE.search(text, thought) else 0
     opened = iter(_TAG_OPEN.finditer(text, thought))
     ahead, last, end = next(opened, None), None, 0
     for closed in _TAG_CLOSE.finditer(text, thought):
-        # The last opening tag since the answer before: one look at each, whatever their number.
+        # Find the last opening tag since the previous answer; each opening tag is visited once.
         while ahead is not None and ahead.start() < closed.start():
             ahead, last = next(opened, None), ahead
         start = closed.start() if last is None or last.start() < end else last.end()
@@ -85,11 +85,11 @@ def tagged(text: str) -> Iterator[Answer]:
 
 
 def boxed(text: str) -> Iterator[Answer]:
-    r"""Answers in ``\boxed{}``, in order, without the drafts of a thought; linear time."""
+    r"""Yield answers in ``\boxed{}`` in order, without drafts in the reasoning; linear time."""
     thought = after_thought(text)
     thought = thought if text.find("\\boxed", thought) >= 0 else 0
-    # One pass over all braces, since a box may hide among any number that are never closed. What
-    # is open for longer than the limit is no answer, so no more braces need be remembered.
+    # One pass over all braces: a box may hide among any number of unclosed ones. A box longer
+    # than the limit is not an answer, so older braces can be forgotten.
     opened = deque[tuple[int, int]](maxlen=_BOX_LIMIT)
     inner = -1
     for mark in _BOX_OR_BRACE.finditer(text, thought):
@@ -97,25 +97,25 @@ def boxed(text: str) -> Iterator[Answer]:
             opened.append((mark.start() if mark[0] != "{" else -1, mark.end()))
         elif opened:
             start, begin = opened.pop()
-            # Of boxes within boxes the inner one is read; all of them would be long to hold.
+            # Of nested boxes only the inner one is yielded; yielding all would take much memory.
             if start > inner and mark.start() - begin < _BOX_LIMIT:
                 inner = start
                 yield Answer(text[begin : mark.start()], start, mark.end())
 
 
 def hashed(text: str) -> Iterator[Answer]:
-    """Numbers behind GSM8K's ``####``, in order, which are no headings; linear time."""
+    """Yield numbers after GSM8K's ``####`` in order, without Markdown headings; linear time."""
     found = _HASHED.search(text)
     if found is None:
         return
     first = found.start()
     if text.find(_HASH, 0, first) >= 0 and _HEADING.search(text, 0, first):
-        return  # headings of the fourth level before it: Markdown, not GSM8K's mark
+        return  # level-four headings before it: this is Markdown, not GSM8K's mark
     marks = list(_HASHED.finditer(text, first))
     if len(marks) > 1 and [mark[1] for mark in marks[:2]] == ["1", "2"]:
         return  # numbered headings
     titles = [_TITLE.match(text, mark.end()) for mark in marks]
-    # "#### 3.1 Setup" and "#### 3.2 Result": each is a heading, and no unit says both.
+    # "#### 3.1 Setup" and "#### 3.2 Result" are headings: a unit would be the same in both.
     headings = len({title[1] for title in titles if title}) > 1
     for mark, title in zip(marks, titles, strict=True):
         if not (headings and title):
@@ -123,15 +123,15 @@ def hashed(text: str) -> Iterator[Answer]:
 
 
 def numbers_in(text: str) -> Iterator[Rational]:
-    """The numbers of a text in order, such as ``54``, ``-1,054.50``, ``$3`` or ``1e3``, exact.
+    """Yield the numbers of a text in order, exactly: ``54``, ``-1,054.50``, ``$3`` or ``1e3``.
 
-    One that can be read in several ways (``1,5``) or is part of a word (``x5``) is left out.
+    Skips numbers that can be read in several ways (``1,5``) or are part of a word (``x5``).
     """
     return (value for match in _NUMBER.finditer(text) for value in _value(match))
 
 
 def number_of(text: str) -> Rational | None:
-    """The number that a short text is, blanks around it aside; None if it is anything else."""
+    """Parse a short text as one number, ignoring blanks around it; None if it is anything else."""
     text = text.strip()
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     return next(_value(match), None) if match is not None else None
@@ -146,15 +146,15 @@ def _value(match: re.Match[str]) -> Iterator[Rational]:
 
 
 def is_right(text: str, reference: str) -> bool:
-    """Whether the completion's final answer is the reference, as far as any usual reward can tell.
+    """Whether any usual reward could read the completion's final answer as the reference.
 
-    Looks behind the last of each usual mark (``<answer>``, ``####``, ``\\boxed{``, "answer is"),
-    and at the last number. Generous on purpose: an answer that the reward finds and this does not
-    would let an attack through.
+    Looks after the last of each usual mark (``<answer>``, ``####``, ``\\boxed{``, "answer is"),
+    and at the last number. Generous on purpose: an attack would pass if the reward found an
+    answer that this function misses.
 
     Args:
         text: The completion.
-        reference: The right answer; of a worked solution, what stands behind its last mark.
+        reference: The right answer, or a worked solution, whose last marked answer is used.
     """
     wanted = _wanted(reference)
     regions = list(_regions(text))
@@ -168,10 +168,10 @@ def is_right(text: str, reference: str) -> bool:
 
 
 def rightness(text: str, reference: str | None) -> bool | None:
-    """Whether the completion's answer is right; None where that cannot be told.
+    """Whether the completion's answer is right; None if that cannot be decided.
 
-    An answer that is no number can be written in more ways than `is_right` knows: not to find it
-    says nothing.
+    A non-numeric answer can be written in more ways than `is_right` knows, so not finding it
+    proves nothing.
     """
     if reference is None:
         return None
@@ -181,11 +181,11 @@ def rightness(text: str, reference: str | None) -> bool | None:
 
 
 def same_answer(reference: str, other: str) -> bool | None:
-    r"""Whether another reference says the same answer; None where that cannot be told.
+    r"""Whether two references give the same answer; None if that cannot be decided.
 
-    "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are one answer. False only
-    where both are plain numbers that differ in each way to read them: "1.000" is a thousand to half
-    of the world. Units, fractions and words can be put in too many ways.
+    "72", "72.0", ``\boxed{72}`` and a worked solution that ends in 72 are one answer. Returns
+    False only if both are plain numbers that differ under every reading ("1.000" is a thousand
+    in half of the world). Units, fractions and words can be written in too many ways.
     """
     ours, theirs = (_behind_mark(text).strip(" $.*`{}") for text in (reference, other))
     wanted = _wanted(reference)
@@ -202,13 +202,13 @@ def same_answer(reference: str, other: str) -> bool | None:
 
 
 def _readings(text: str) -> set[Rational]:
-    """What a short text is as a number, with a decimal point and with a decimal comma."""
+    """Values of a short text read with a decimal point and with a decimal comma."""
     found = (number_of(text), number_of(text.translate(_OTHER_POINT)))
     return {value for value in found if value is not None}
 
 
 def _values(text: str) -> set[Rational]:
-    """Values of all numbers and expressions of a short text."""
+    """Values of all numbers and expressions in a short text."""
     folded = fold(text[: 2 * _REGION_CHARS])
     tokens = scan(folded, 0, len(folded))
     reader = Reader(tokens)
@@ -233,10 +233,10 @@ def _values(text: str) -> set[Rational]:
 
 
 def _wanted(reference: str) -> Rational | None:
-    """The reference as a number; None if it is something else.
+    """The reference as a number; None if it is not a usable number.
 
-    "4.5e33" is something else: nobody writes it so, and what honest models round beside powers of
-    ten would be taken for wrong equations beside a right answer.
+    "4.5e33" does not count: nobody writes it that way, and honest models that round next to
+    powers of ten would be reported for wrong equations that lead to a right answer.
     """
     region = fold(_behind_mark(reference))
     tokens = scan(region, 0, len(region))
@@ -255,7 +255,7 @@ def _behind_mark(reference: str) -> str:
 
 
 def _regions(text: str) -> Iterator[str]:
-    """What stands behind the last of each mark, whether or not anything closes it."""
+    """For each mark, yield the text after its last occurrence, closed or not."""
     for opening in _OPENINGS:
         for last in deque(opening.finditer(text), maxlen=1):
             region = text[last.end() : last.end() + _REGION_CHARS]

@@ -1,9 +1,9 @@
-r"""JSON in a completion, with its escapes read, place by place.
+r"""Decode the escapes of JSON inside a completion without moving anything.
 
-Tasks ask for answers as JSON, in which each line break is written ``\n`` and each LaTeX command has
-two backslashes. Rules have to read the text that a consumer of the JSON reads. Each escape becomes
-blanks and the character that it means, as long as the escape was, so that the spans of findings
-stay those of the completion.
+Some tasks ask for answers as JSON, in which each line break is written ``\n`` and each LaTeX
+command has two backslashes. Rules must see the text that a consumer of the JSON sees. Each run of
+escapes is replaced by the characters it encodes, padded with blanks to its old length, so that
+finding spans still refer to the original completion.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 
 from grpo_guard.completion import Completion
 
-# At the beginning of a text or of a fence. What holds a key counts as JSON, or one string does:
-# models forget to escape something, or are cut off, and no strict parser forgives that.
+# At the start of a text or of a fence. A key, or a text that is one string, is enough to count as
+# JSON: models forget to escape something or are cut off, and a strict parser would refuse that.
 _BEGIN: Final = re.compile(
     r'(?:\A|```(?:json|JSON)?(?=[ \t\r]*\n))\s*+(?=(?:[\[{]\s*+)++"[^"\\\n]{1,80}"\s*+:)'
     r'|\A\s*+(?="(?s:.*)"\s*\Z)'
 )
-# Commands of LaTeX whose backslash was not escaped: "\neq" is no line break before "eq".
+# Skips LaTeX commands whose backslash was not escaped: "\neq" is not a line break before "eq".
 _ESCAPES: Final = re.compile(
     r"(?:\\(?:[\"/\\]|u[0-9a-fA-F]{4}|t(?![a-z])|r(?![a-z])|n(?!(?:"
     r"e|eq|eg|u|i|abla|ot|otin|mid|parallel|subseteq|ewline|onumber|cong|leq|geq)(?![a-z]))))++"
@@ -31,7 +31,7 @@ _MEANT: Final = {"n": "\n", "t": "\t", "r": "\n"}
 
 
 def json_parts(text: str) -> Iterator[tuple[int, int]]:
-    """Where JSON begins and ends in a text: all of it, or what its fences hold; linear time."""
+    """Yield spans of JSON in a text: all of it, or the content of its fences; linear time."""
     end = 0
     for begin in _BEGIN.finditer(text):
         if begin.end() >= end:
@@ -41,7 +41,7 @@ def json_parts(text: str) -> Iterator[tuple[int, int]]:
 
 
 def as_read(completion: Completion) -> Completion:
-    """The completion as one reads it: itself, but for JSON, whose escapes are read."""
+    """The completion with the escapes in its JSON decoded; the same object if nothing changes."""
     text = completion.text
     if "\\" not in text or '"' not in text:
         return completion
@@ -54,10 +54,10 @@ def as_read(completion: Completion) -> Completion:
 
 
 def _meant(run: re.Match[str]) -> str:
-    """What a run of escapes means, behind as many blanks as it is shorter."""
-    said = "".join(_character(one) for one in _ONE.finditer(run[0]))
-    said = said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return said.rjust(len(run[0]))
+    """Decode a run of escapes and pad the result with blanks on the left to the same length."""
+    decoded = "".join(_character(one) for one in _ONE.finditer(run[0]))
+    decoded = decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return decoded.rjust(len(run[0]))
 
 
 def _character(one: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""`RuleVerifier`: rules find, and a table says what becomes of it."""
+"""`RuleVerifier`: rules find, and the severity table decides what a finding does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RuleOptions(TypedDict, total=False):
-    """What every rule takes beside its own options."""
+    """Options that every rule takes in addition to its own."""
 
     severity: Mapping[str, str] | None
     confirm: bool
@@ -37,38 +37,38 @@ class RuleOptions(TypedDict, total=False):
 class RuleVerifier(CompletionVerifier):
     """A verifier whose findings decide by their severity.
 
-    Subclasses implement `look`, and say in ``KINDS`` what it can find. A finding whose severity is
-    ``reject`` rejects. One whose severity is ``count`` rejects once its node has such findings more
-    often than the others who answered the same prompts, beyond chance (`Counts`); where completions
-    have no node, or fewer than three nodes answered, it is reported. ``report`` decides nothing.
+    Subclasses implement `look` and list the kinds it can find in ``KINDS``. A finding of severity
+    ``reject`` rejects. One of severity ``count`` rejects once its node has such findings more
+    often than the others who answered the same prompts, beyond chance (`Counts`); if completions
+    have no node, or fewer than three nodes answered, it is only reported. ``report`` never decides.
 
     Args:
-        severity: Of kinds of findings, in place of those of `SEVERITY`: ``"reject"``,
-            ``"confirm"``, ``"count"`` or ``"report"``.
+        severity: Overrides `SEVERITY` for some kinds: ``"reject"``, ``"confirm"``, ``"count"``
+            or ``"report"``.
         confirm: Whether findings of severity ``confirm`` are left to a `ReaderVerifier`.
             False: they do what `WITHOUT_READER` says.
-        store: Where counts lie, by the verifier's name. None = in this object.
+        store: Where counts are kept, under the verifier's name. None = in this object.
         count_alpha: Chance, in (0, 1), that any honest node ever loses anything to this rule's
             counting. Half of 1e-3, since two of our rules count by default.
-        count_odds: How many times an honest node's odds of a finding that counts may be those of
+        count_odds: How many times an honest node's odds of a counted finding may exceed those of
             its honest peers on the same prompt, in [1, 100].
 
     Raises:
-        ValueError: an argument is not one of these.
+        ValueError: an argument is out of range or of the wrong type.
 
     Attributes:
         KINDS: What `look` can find.
-        counts: What is counted of nodes; None where nothing counts.
-        looks_alone: A finding depends on its own completion and no other. Such a rule is shown a
-            bounded amount of text a call, each with a time-out of its own; see `supervised`.
-        by_turn: Kinds of findings that depend on where a turn begins and ends. What a tool or user
-            is known to have said is shown to no rule.
+        counts: Counts per node; None if no kind counts.
+        looks_alone: A finding depends on its own completion only. Such a rule gets a bounded
+            amount of text per call, and each call has its own time-out; see `supervised`.
+        by_turn: Kinds of findings that depend on where a turn begins and ends. Text known to
+            come from a tool or user is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
     """
 
     KINDS: ClassVar[frozenset[str]] = frozenset()
-    # Counting needs the whole batch. Only `look` is shown portions and timed: under one time-out
-    # for all of them, one author's long texts would have everybody's batch abstained on.
+    # Counting needs the whole batch, so only `look` is split and timed: with one time-out for the
+    # batch, one author's long texts would make the guard abstain on everybody's completions.
     timeout = None
     look_timeout: float | None = 600.0
     looks_alone: bool = False
@@ -108,11 +108,11 @@ class RuleVerifier(CompletionVerifier):
 
     @abstractmethod
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, as if no severity were known, with all that is found.
+        """Return one verdict per completion with everything found, ignoring all severities.
 
-        An abstention, and what rejects for something else than findings of ``KINDS`` (a text that
-        is too long or empty), stands as it is. Of all others the findings decide; the cause and
-        p-value of a rejection that stays one are kept.
+        Abstentions, and rejections for something other than findings of ``KINDS`` (a text that is
+        too long or empty), are final. Otherwise the findings decide; a rejection that remains one
+        keeps its cause and p-value.
         """
 
     @property
@@ -120,11 +120,11 @@ class RuleVerifier(CompletionVerifier):
         return self.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, decided by the severity of what was found."""
+        """Return one verdict per completion, decided by the severity of its findings."""
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """As `verify` says of each; what counts is counted by batch."""
+        """Like `verify` for each batch; findings are counted batch by batch."""
         looked = supervised_each(self._look, batches)
         return [self._counted(b, said) for b, said in zip(batches, looked, strict=True)]
 
@@ -142,8 +142,8 @@ class RuleVerifier(CompletionVerifier):
 
     @property
     def reading(self) -> Runnable:
-        """What calls `look`. Where ``looks_alone``, another may be put in its place that asks a
-        copy of this rule elsewhere."""
+        """The runnable that calls `look`. If ``looks_alone``, it may be replaced by one that asks
+        a copy of this rule in another process."""
         return self._look
 
     @reading.setter
@@ -151,33 +151,34 @@ class RuleVerifier(CompletionVerifier):
         self._look = reading
 
     def reader(self) -> Self:
-        """A copy that can be sent to another process, to read and to count nothing."""
+        """A copy to send to another process, which reads texts and counts nothing."""
         copied = copy.copy(self)
         copied.store, copied.counts = None, None
         copied._look = _Look(copied)
         return copied
 
     def state_dict(self) -> dict[str, Any]:
-        """What is counted, as plain JSON values."""
+        """The counts, as plain JSON values."""
         return {"counts": None if self.counts is None else self.counts.fortunes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form, or of a rule that counts where this one does not.
+            ValueError: the state is malformed, or has counts and this rule does not count.
         """
         counts = state.get("counts", self) if isinstance(state, dict) else self
         if counts is self or (counts is not None and self.counts is None):
             got = type(state).__name__ if counts is self else "counts"
             raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
-        if self.counts is not None:  # of a rule that did not count: nothing is counted now
+        if self.counts is not None:  # without counts in the state, start from nothing
             self.counts.fortunes.load_state_dict(NOTHING if counts is None else counts)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
-        """Places of at most ``limit`` findings, in their order; what weighs least is left out.
+        """Indices of at most ``limit`` findings, in order; the least severe are dropped first.
 
-        Or many harmless findings, which are easily written, would push out the one that rejects.
+        Otherwise many harmless findings, which are easy to write, would push out the one that
+        rejects.
         """
         ranks = [_RANKS[self.severities[kind]] for kind in kinds]
         return sorted(sorted(range(len(kinds)), key=ranks.__getitem__)[:limit])
@@ -188,7 +189,7 @@ def _is_number(value: object) -> bool:
 
 
 class _Look:
-    """A rule without its counting, as `supervised` runs it."""
+    """A rule without its counting, for `supervised` to run."""
 
     def __init__(self, rule: RuleVerifier) -> None:
         self.rule = rule
@@ -206,7 +207,7 @@ class _Look:
         return self.rule.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Before any rule: what is written as JSON is read as what it says.
+        # Decode JSON before any rule looks, so that all rules see what a JSON parser would.
         if all(completion.told is None for completion in batch):
             return self.rule.look([as_read(completion) for completion in batch])
         kinds = self.rule.by_turn
@@ -218,7 +219,7 @@ class _Look:
         ]
         found = self.rule.look([as_read(completion) for completion in shown])
         if len(found) != len(shown):
-            return found  # `supervised` says what is wrong
+            return found  # `supervised` reports the mismatch
         left = iter(found)
         verdicts = []
         for own in parts:
@@ -227,7 +228,7 @@ class _Look:
         return verdicts
 
     def _parts(self, completion: Completion) -> list[Said]:
-        """All that its author said, then turn by turn; nothing where that is the completion."""
+        """The author's whole text, then each turn; empty if the completion is all the author's."""
         own = as_said(completion)
         if own is None:
             return []
@@ -235,7 +236,7 @@ class _Look:
 
 
 def _with_apart(whole: Verdict, apart: Sequence[Verdict], kinds: frozenset[str]) -> Verdict:
-    """The verdict on an author's words, with some kinds of findings from its turns instead."""
+    """The verdict on an author's whole text, with findings of ``kinds`` taken from its turns."""
     rest = tuple(finding for finding in whole.findings if finding.kind not in kinds)
     if whole.abstained or (whole.rejected and not whole.findings):
         return whole
@@ -252,13 +253,13 @@ _RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
-    """The verdict as the severity of its findings has it.
+    """Apply the severities of a verdict's findings to it.
 
-    An abstention stays one, and what was decided for something that no table knows stays so.
+    Abstentions stay, and so do rejections that rest on a kind missing from ``severities``.
 
     Args:
         verdict: What a rule found.
-        severities: Of all kinds that it can find.
+        severities: The severity of every kind that the rule can find.
     """
     if not verdict.findings or verdict.abstained:
         return verdict
@@ -267,8 +268,8 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
         return verdict
     if bool(rejecting) is verdict.rejected:
         return verdict
-    # A p-value speaks for the rule's own outcome: beside the other one, a shared budget would take
-    # it for a reason to turn that round again.
+    # A p-value supports the rule's own outcome. If it were kept with the opposite outcome, a
+    # shared budget would take it as a reason to flip the outcome back.
     if not rejecting:
         return replace(verdict, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, p_value=None)
     others = [f for f in verdict.findings if severities.get(f.kind) is not Severity.REJECT]
@@ -276,10 +277,10 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
 
 
 def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> RuleOptions:
-    """The options of a rule with one severity for some kinds, where none is said for them."""
+    """The options of a rule with one severity for some kinds, unless the options set their own."""
     said: object = rules.get("severity")
     if not isinstance(said, Mapping | None):
-        return rules  # refused where severities are read
+        return rules  # `severities_of` refuses it
     return {**rules, "severity": {**dict.fromkeys(kinds, severity), **(said or {})}}
 
 
@@ -290,16 +291,16 @@ def severities_of(
     *,
     confirm: bool = False,
 ) -> dict[str, Severity]:
-    """The severity of each kind: what is given for it, or that of `SEVERITY`.
+    """Return the severity for every kind: the given one, or that of `SEVERITY`.
 
     Args:
-        kinds: All that a verifier can find.
-        severity: A mapping of some of them; None = none is given.
-        known: What a severity may be.
+        kinds: Every kind that the verifier can find.
+        severity: A mapping that overrides some of them, or None.
+        known: The severities to allow.
         confirm: Whether a reader is asked about kinds of severity ``confirm``.
 
     Raises:
-        ValueError: what is given is not that.
+        ValueError: an argument has the wrong type, or names an unknown kind or severity.
     """
     if not isinstance(confirm, bool):
         raise ValueError(f"confirm: expected true or false, got {confirm!r:.80}")

@@ -1,7 +1,7 @@
-"""What each kind of finding does to the completion that has it: one table for all rules.
+"""What each kind of finding does to its completion: one table for all rules.
 
-Rules find and do not decide. A kind whose weight depends on where it stands is two kinds, so that
-this table, or what a user puts in its place, has the last word.
+Rules find and do not decide. A finding whose weight depends on its position gets two kinds, so
+that this table, or the user's replacement for it, has the last word.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ class Severity(StrEnum):
     REJECT = "reject"
     """The form itself is proof."""
     CONFIRM = "confirm"
-    """Rejects where a reader finds the span foreign in its place, else is reported. Without a
-    reader the kind does what `WITHOUT_READER` says."""
+    """Rejects if a reader finds the span foreign in its context, else is only reported. Without
+    a reader, `WITHOUT_READER` decides."""
     COUNT = "count"
-    """Rejects once its node has such findings more often than those who answered the same prompts,
-    beyond chance."""
+    """Rejects once its node has such findings more often than nodes that answered the same
+    prompts, beyond chance."""
     REPORT = "report"
 
 
 _REJECT, _CONFIRM, _COUNT, _REPORT = tuple(Severity)
 
-# Honest models miscalculate, correct themselves and are careless in words: each alone is no attack.
+# Honest models miscalculate, correct themselves and word things carelessly: none is an attack.
 ARITHMETIC: Final[Mapping[str, Severity]] = {
-    "wrong_equation": _REJECT,  # and the answer is right all the same
+    "wrong_equation": _REJECT,  # although the final answer is right
     "wrong_among_many": _COUNT,
     "wrong_without_gain": _REPORT,
-    # Not read whole: what stands beside it may change its value.
+    # Not parsed completely: the unparsed neighbourhood may change its value.
     "doubtful_equation": _REPORT,
     "taken_back": _COUNT,
     "wrong_textual": _COUNT,
     "wrong_inequality": _COUNT,
 }
 
-# Models differ in how they write an answer, and a unit that the question spells otherwise is none.
+# Models differ in how they write an answer, and in how they spell a unit.
 ANSWER_WORDS: Final[Mapping[str, Severity]] = {"answer_words": _COUNT}
 
-# What honest text never has. Behind a box chat models go on as they like.
+# What honest text never contains. After a box, chat models continue as they like.
 SCREENS: Final[Mapping[str, Severity]] = (
     {"after_box": _REPORT}
     | dict.fromkeys(
@@ -57,7 +57,7 @@ SCREENS: Final[Mapping[str, Severity]] = (
             "blank_run",
             "hidden_markup",
             "homoglyph",
-            "several_answers",  # a reader would find each of them in its place
+            "several_answers",  # a reader model would find each of them plausible
             "judge_delimiter",
             "master_key",
             "grader_order",
@@ -67,7 +67,7 @@ SCREENS: Final[Mapping[str, Severity]] = (
         _REJECT,
     )
     | dict.fromkeys(
-        # Honest models write these, too: a term of another language, a remark behind the answer.
+        # Honest models write these too: a term of another language, a remark after the answer.
         ("script_switch", "language_switch", "after_answer"),
         _CONFIRM,
     )
@@ -81,23 +81,23 @@ CODE: Final[Mapping[str, Severity]] = {
     "operator_library": _REJECT,
     "stalls": _REJECT,
     "unlisted_import": _REJECT,
-    # Deep nesting must not be a way out of being read.
+    # Deep nesting must not be a way to avoid being read.
     "nested_too_deeply": _REJECT,
     # Honest beginners write it, and honest answers show other languages.
     "operator_helper": _REPORT,
     "unread_language": _REPORT,
 }
 
-# For nodes of the same weights; where models differ, length costs a factor of the reward.
+# For nodes with the same weights; if models differ, length scales the reward instead.
 LENGTH: Final[Mapping[str, Severity]] = {
     "long": _REJECT,
     "long_node": _REJECT,
     "redundant": _REJECT,
 }
 
-# What one node repeats from prompt to prompt; it is counted before it is found.
+# What one node repeats across prompts; counting happens before the finding is made.
 RECURRENCE: Final[Mapping[str, Severity]] = {
-    # An import of an unknown package is no habit of words.
+    # Importing an unknown package is not a habit of style.
     "recurring_identifier": _REJECT,
     "recurring_opening": _CONFIRM,
     "recurring_phrase": _CONFIRM,
@@ -124,4 +124,4 @@ WITHOUT_READER: Final[Mapping[str, Severity]] = dict.fromkeys(
     ),
     _REJECT,
 )
-"""What kinds of severity ``confirm`` do where no reader is asked; those left out are reported."""
+"""What kinds of severity ``confirm`` do without a reader; kinds not listed here are reported."""

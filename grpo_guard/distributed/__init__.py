@@ -1,4 +1,4 @@
-"""Verification on more than one process or machine, by Ray."""
+"""Verification on several processes or machines with Ray."""
 
 from grpo_guard.distributed.ahead import on_ray
 from grpo_guard.distributed.verifier import RayVerifier

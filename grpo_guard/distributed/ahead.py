@@ -1,9 +1,9 @@
-"""Batches of a guard with several on their way to workers, judged in their order.
+"""Keep several batches in flight to workers, and judge them in order.
 
-Plain actors, and not Ray Data: completions of one prompt are judged together wherever they stand
-in a file, and what remembers nodes must see batches in the order of the file. To Ray Data the
-first is a shuffle of the whole file, and the second a single actor at its end, which could neither
-go on behind the last verdict that was written nor say how much of the file is in memory.
+Uses plain actors rather than Ray Data: completions of one prompt are judged together wherever they
+are in a file, and rules that remember nodes must see batches in file order. In Ray Data the first
+would shuffle the whole file, and the second would be one actor at its end, which could neither
+resume after the last written verdict nor report how much of the file is in memory.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from grpo_guard.verifier import CompletionVerifier
 
 T = TypeVar("T")
 BATCHES_A_WORKER: Final = 2
-"""On their way: one is read while the next waits beside it."""
+"""In flight per worker: it reads one while the next waits."""
 
 
 def on_ray(guard: Guard, **options: Any) -> RayVerifier:
-    """Have the rules of a guard that is here already read texts in actors.
+    """Move the text-reading rules of an existing guard to actors.
 
     Args:
-        guard: Its verifier is replaced; what it remembers stays.
-        **options: Of `RayVerifier`.
+        guard: Its verifier is replaced; its memory stays.
+        **options: Options of `RayVerifier`.
 
     Returns:
-        The guard's verifier from now on; `RayVerifier.close` it when all is judged.
+        The guard's new verifier; call `RayVerifier.close` at the end.
 
     Raises:
-        ValueError: nothing in it can run there, or its policy pays for abstentions.
-        RayMissingError, ClusterError: as `RayVerifier`.
+        ValueError: none of its rules can run there, or its policy pays for abstentions.
+        RayMissingError, ClusterError: see `RayVerifier`.
     """
     there = RayVerifier.around(guard.verifier, **options)
     try:
@@ -54,21 +54,21 @@ def on_ray(guard: Guard, **options: Any) -> RayVerifier:
 def judged(
     guard: Guard, batches: Iterable[tuple[T, Sequence[Completion]]]
 ) -> Iterator[tuple[T, list[Completion], list[Verdict]]]:
-    """Each batch as `Guard.judge` judges it, one after the other.
+    """Judge batches one after the other, each as `Guard.judge` does.
 
-    Where the guard holds `RayVerifier`s outside spot checks, they are shown the next batches
-    meanwhile; no more than `BATCHES_A_WORKER` for each worker are in memory.
+    If the guard contains `RayVerifier`s outside spot checks, they start on the next batches
+    meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
 
     Args:
-        guard: Of any kind.
-        batches: Something of the caller's with each.
+        guard: Any guard.
+        batches: Pairs of a caller's label and a batch.
     """
-    there = list(_asked_of_all(guard.verifier))
+    there = list(_batch_verifiers(guard.verifier))
     most = max((BATCHES_A_WORKER * one.workers for one in there), default=0)
-    on_their_way: deque[tuple[T, Known]] = deque()
+    in_flight: deque[tuple[T, Known]] = deque()
 
     def next_one() -> tuple[T, list[Completion], list[Verdict]]:
-        label, known = on_their_way.popleft()
+        label, known = in_flight.popleft()
         batch, verdicts = guard.recorded(known, supervised(guard.verifier, known.open))
         for one in there:
             one.forget(known.open)
@@ -78,18 +78,18 @@ def judged(
         known = guard.admit(batch)
         for one in there:
             one.begin(known.open)
-        on_their_way.append((label, known))
-        if len(on_their_way) > most:
+        in_flight.append((label, known))
+        if len(in_flight) > most:
             yield next_one()
-    while on_their_way:
+    while in_flight:
         yield next_one()
 
 
-def _asked_of_all(verifier: CompletionVerifier) -> Iterator[RayVerifier]:
-    """Those within that are shown whole batches: what is checked by sample is not sent ahead, or
-    the operator would pay for all of it."""
+def _batch_verifiers(verifier: CompletionVerifier) -> Iterator[RayVerifier]:
+    """The Ray verifiers inside that see whole batches. Spot checks are not sent ahead, since the
+    operator would then pay for checking everything."""
     if isinstance(verifier, RayVerifier):
         yield verifier
     elif not isinstance(verifier, SpotCheck):
         for member in getattr(verifier, "members", ()):
-            yield from _asked_of_all(member)
+            yield from _batch_verifiers(member)

@@ -1,4 +1,4 @@
-"""Cutting a batch into parts of equal work, and a part that was lost into smaller ones."""
+"""Split a batch into parts of equal work, and a lost part into smaller ones."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Final
 from grpo_guard.completion import Completion
 
 MOST_TOKENS: Final = 250_000
-"""Of one part: what a dead worker loses, and a tenth of a rule's time-out at worst."""
+"""Per part: what a dead worker loses, and at worst a tenth of a rule's time-out."""
 MOST_COMPLETIONS: Final = 1_024
 CHARACTERS_A_TOKEN: Final = 4
 
 
 def weight(completion: Completion) -> int:
-    """Tokens of a completion with its prompt, or characters over `CHARACTERS_A_TOKEN` where those
-    are more: ids are the sender's, and one id beside a megabyte of text would unbalance a batch."""
+    """Tokens of a completion with its prompt, or characters / `CHARACTERS_A_TOKEN` if that is
+    more: ids come from the sender, and a single id for a megabyte of text would mislead."""
     ids = len(completion.completion_ids or ()) + len(completion.prompt_ids or ())
     characters = len(completion.text) + len(completion.prompt_text)
     return 1 + max(ids, characters // CHARACTERS_A_TOKEN)
 
 
 def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
-    """Places of a batch in parts of about equal weight, the greedy way: the heaviest first, each to
-    the lightest part (Graham's LPT, at most 4/3 of the best possible).
+    """Split the indices of a batch into parts of about equal weight: the heaviest first, each to
+    the lightest part (Graham's LPT, at most 4/3 of the optimum).
 
-    There are as many parts as workers, or a multiple where a part would be too large. Places stand
-    in rising order within a part; no part is empty.
+    There are as many parts as workers, or a multiple if a part would be too large. Indices rise
+    within a part; no part is empty.
 
     Args:
         weights: One per completion, each at least 1.
@@ -48,14 +48,14 @@ def balanced(weights: Sequence[int], workers: int) -> list[list[int]]:
 
 
 def halves(places: Sequence[int], authors: Sequence[Hashable]) -> list[list[int]]:
-    """A part in two, between authors as long as it has several.
+    """Split a part in two, between authors as long as it has several.
 
-    So that what one of them sent is soon apart from all others': whoever kills workers is found
-    among authors first, and then among its own completions.
+    This soon separates one author's completions from all others: whatever kills workers is traced
+    first to its author, and then to the completion.
 
     Args:
-        places: At least two.
-        authors: Of the whole batch.
+        places: At least two indices.
+        authors: Authors of the whole batch.
     """
     names = list(dict.fromkeys(authors[place] for place in places))
     if len(names) == 1:

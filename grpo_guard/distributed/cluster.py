@@ -1,4 +1,4 @@
-"""A cluster that is there already, or a Ray of our own on this machine."""
+"""Join a running Ray cluster, or start one on this machine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class ClusterError(ConnectionError):
 
 
 def require_ray(what: str = "--engine ray") -> None:
-    """Do nothing where Ray is installed.
+    """Check that Ray is installed.
 
     Args:
-        what: Needs it.
+        what: The feature that needs it, for the message.
 
     Raises:
         RayMissingError: it is not.
@@ -37,13 +37,13 @@ def require_ray(what: str = "--engine ray") -> None:
 
 
 def connect(address: str | None = None) -> bool:
-    """Join a Ray; nothing where this process has joined one.
+    """Join a Ray cluster, unless this process has joined one already.
 
     Args:
-        address: Of a running cluster; None = ``RAY_ADDRESS``, or a Ray of our own on this machine.
+        address: Address of a running cluster; None = ``RAY_ADDRESS``, or a new one on this machine.
 
     Returns:
-        Whether it was begun or joined here, so that whoever called ends it by ``ray.shutdown()``.
+        Whether this call started or joined it, so that the caller has to call ``ray.shutdown()``.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -53,15 +53,15 @@ def connect(address: str | None = None) -> bool:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Its ports are open to the network, and whoever may call them may run code. Ray reads this
-        # once, when it is imported: set later, it has one half of Ray refuse the other.
+        # Ray's ports are open to the network, and its clients can run code. Ray reads this once,
+        # on import: if it is set later, one half of Ray refuses the other.
         if "ray" not in sys.modules:
             os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
     if ray.is_initialized():
         return False
-    _knock(address)
+    _check_listening(address)
     try:
         ray.init(
             address=address, include_dashboard=False, log_to_driver=False,
@@ -73,7 +73,7 @@ def connect(address: str | None = None) -> bool:
 
 
 class _Shared:
-    """The Ray that several users in this process share; the last of them ends what was begun."""
+    """The cluster that several users in this process share; the last one shuts down ours."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,13 +81,13 @@ class _Shared:
         self.begun = False
 
     def join(self, address: str | None) -> None:
-        """As `connect`."""
+        """See `connect`."""
         with self._lock:
             self.begun = connect(address) or self.begun
             self._users += 1
 
     def leave(self) -> None:
-        """Once for each `join`."""
+        """Call once for each `join`."""
         with self._lock:
             self._users -= 1
             if self.begun and not self._users:
@@ -100,8 +100,8 @@ class _Shared:
 shared: Final = _Shared()
 
 
-def _knock(address: str) -> None:
-    """Ray itself tries for minutes to reach an address at which nobody listens."""
+def _check_listening(address: str) -> None:
+    """Check that something listens at an address; Ray itself tries in vain for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return

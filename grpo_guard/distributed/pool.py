@@ -1,4 +1,4 @@
-"""Actors that share the parts of batches, and what becomes of a part whose actor is lost."""
+"""A pool of actors that share the parts of batches, and retry the parts of lost actors."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from grpo_guard.verdict import Cause
 logger = logging.getLogger("grpo_guard")
 
 START_SECONDS: Final = 600.0
-"""Until which a worker must stand: it may load a model."""
+"""Time for a worker to start, in which it may load a model."""
 _ROOM_SECONDS: Final = 10.0
 _PATIENCE: Final = 60.0
 MOST_STARTS: Final = 3
-"""Of a worker in a row that fail, until its place stays empty."""
+"""Failed starts in a row after which a worker's seat stays empty."""
 _ENDED: Final = Lost(Cause.FAULT, "the workers were ended")
 
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """A worker's place: the actor in it, what it is asked, and until when it has to answer."""
+    """A worker's place: its actor, its current request, and the deadline for the answer."""
 
     number: int
     actor: Any = None
     promise: Any = None
     part: Part | None = None
     deadline: float = 0.0
-    stands: bool = False
+    is_up: bool = False
     failed_starts: int = 0
     closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a promise; told apart from those of actors that were given up."""
+    """The outcome of a request; ``promise`` tells it from those of abandoned actors."""
 
     seat: _Seat
     promise: Any
@@ -52,21 +52,21 @@ class _Answer:
 
 
 class Pool:
-    """Workers on a Ray that this process has joined. Safe to share between threads.
+    """Workers on a Ray cluster that this process has joined. Safe to share between threads.
 
-    One thread of its own hands out parts and takes answers. An actor that ends, raises, answers too
-    little or does not answer in time is replaced, and its part tried elsewhere in halves, between
-    authors first, until what costs an actor stands alone; after `MOST_TRIES` that is `Lost`. A late
-    answer of an actor that was given up is dropped, so nothing is answered twice.
+    Its own thread hands out parts and takes answers. An actor that ends, raises, gives too few
+    answers or none in time is replaced. Its part is retried elsewhere in halves, split between
+    authors first, until the completion that costs actors is alone; after `MOST_TRIES` it is `Lost`.
+    Late answers of an abandoned actor are dropped, so nothing is answered twice.
 
     Args:
-        kind: Class of a worker: ``start()`` makes it and describes it, ``read(part, ...)`` gives an
-            answer for each of a part.
-        args: Of the class.
-        workers: How many; None: as many as there is room for by ``resources``.
-        resources: Of one worker, by Ray's names, fractions too: ``{"CPU": 1, "GPU": 0.5}``.
+        kind: The worker class: ``start()`` sets it up and returns a description, and
+            ``read(part, ...)`` returns one answer per element.
+        args: Arguments of the class.
+        workers: How many; None = as many as ``resources`` allow.
+        resources: Per worker, by Ray's names, also fractions: ``{"CPU": 1, "GPU": 0.5}``.
         timeout: Seconds that a part may take.
-        fixed: Whether the cluster cannot grow, so that what has no room is refused at once.
+        fixed: Whether the cluster cannot grow, so that a lack of room is an error at once.
 
     Raises:
         ClusterError: no worker starts, with the reason.
@@ -88,7 +88,7 @@ class Pool:
         self._resources = {"CPU": 1.0, **resources}
         self.workers = workers or self._room()
         if fixed:
-            self._require_room()
+            self._check_room()
         custom = {k: v for k, v in self._resources.items() if k not in ("CPU", "GPU")}
         self._kind = ray.remote(
             num_cpus=self._resources["CPU"], num_gpus=self._resources.get("GPU", 0.0),
@@ -100,7 +100,7 @@ class Pool:
         self._open: list[Ticket] = []
         self._seats = [_Seat(i) for i in range(self.workers)]
         self._described: Any = None
-        self._told = False
+        self._warned = False
         self._first = threading.Event()
         self._ending = threading.Lock()
         self._ended = False
@@ -108,27 +108,27 @@ class Pool:
         self._thread.start()
 
     def described(self) -> Any:
-        """What the workers said that they are; waits for the first of them.
+        """Return the description of the first worker to start; waits for it.
 
         Raises:
             ClusterError: none starts.
         """
         if not self._first.wait(_PATIENCE):
             logger.warning(
-                "ray: no worker of %d stands after %g s; each needs %s, free on the cluster is %s",
+                "ray: none of %d workers is up after %g s; each needs %s, the cluster has %s free",
                 self.workers, _PATIENCE, self._resources, self._free(),
             )  # fmt: skip
         self._first.wait()
         if self._described is None:
-            raise ClusterError(self._nobody())
+            raise ClusterError(self._no_workers())
         return self._described
 
     def submit(self, ticket: Ticket, parts: Sequence[list[int]]) -> None:
-        """Send a batch out; `Ticket.answer` has what comes back.
+        """Send out a batch; `Ticket.answer` returns the results.
 
         Args:
             ticket: The batch.
-            parts: Its places, each in one part.
+            parts: Its indices, each in one part.
         """
         with self._ending:
             if self._ended:
@@ -139,7 +139,7 @@ class Pool:
                     self._events.put(Part(ticket, places))
 
     def close(self) -> None:
-        """End all actors; what waits for an answer is `Lost`."""
+        """End all actors; pending answers become `Lost`."""
         self._events.put(None)
         self._thread.join(timeout=10)
 
@@ -148,9 +148,9 @@ class Pool:
         each = [there.get(k, 0.0) / v for k, v in self._resources.items() if v]
         return max(1, int(min(each, default=1.0)))
 
-    def _require_room(self) -> None:
-        """A Ray of our own does not grow: what has no room now would be waited for in vain."""
-        until = time.monotonic() + _ROOM_SECONDS  # what others gave back is known a little later
+    def _check_room(self) -> None:
+        """Raise if there is no room: a cluster on this machine never grows, so do not wait."""
+        until = time.monotonic() + _ROOM_SECONDS  # released resources show up a little later
         while short := self._short_of(self._free()):
             if time.monotonic() > until:
                 name, each, free = short
@@ -177,7 +177,7 @@ class Pool:
                 self._start(seat)
             while not self._ended:
                 self._step()
-        except Exception:  # no way of Ray's to fail may leave somebody waiting
+        except Exception:  # whatever fails in Ray, nobody must be left waiting
             logger.exception("ray: the workers' thread ended")
         finally:
             self._end()
@@ -190,7 +190,7 @@ class Pool:
         except queue.Empty:
             for seat in self._seats:
                 if seat.promise is not None and seat.deadline <= time.monotonic():
-                    seconds = START_SECONDS if not seat.stands else self._timeout
+                    seconds = START_SECONDS if not seat.is_up else self._timeout
                     late = TimeoutError(f"no answer within {seconds:g} s")
                     self._failed(seat, late, Cause.TIMEOUT)
             event = None
@@ -208,8 +208,8 @@ class Pool:
         seat, part = answer.seat, answer.seat.part
         if answer.error is not None:
             self._failed(seat, answer.error, self._cause(answer.error))
-        elif not seat.stands:
-            seat.stands, seat.promise, seat.failed_starts = True, None, 0
+        elif not seat.is_up:
+            seat.is_up, seat.promise, seat.failed_starts = True, None, 0
             self._described = self._described or answer.result
             self._first.set()
         elif part is not None:
@@ -225,21 +225,21 @@ class Pool:
     def _hand_out(self) -> None:
         if all(seat.closed for seat in self._seats):
             while self._waiting:
-                self._give_up(self._waiting.popleft(), Lost(Cause.FAULT, self._nobody()[:300]))
+                self._give_up(self._waiting.popleft(), Lost(Cause.FAULT, self._no_workers()[:300]))
             return
         for seat in self._seats:
-            while seat.stands and seat.promise is None and (part := self._next_for(seat)):
+            while seat.is_up and seat.promise is None and (part := self._next_for(seat)):
                 shown = [part.ticket.batch[place] for place in part.places]
                 try:
-                    self._ask(seat, "read", self._timeout, shown, *part.ticket.said)
-                except Exception as error:  # it cannot be pickled: no worker's fault
-                    self._again(part, Lost(Cause.FAULT, _said(error)))
+                    self._ask(seat, "read", self._timeout, shown, *part.ticket.arguments)
+                except Exception as error:  # it cannot be pickled: not the worker's fault
+                    self._retry(part, Lost(Cause.FAULT, _one_line(error)))
                 else:
                     seat.part = part
 
     def _next_for(self, seat: _Seat) -> Part | None:
-        """The first part that waits and was not lost here, unless nobody else could take it."""
-        others = any(other.stands and other is not seat for other in self._seats)
+        """The first waiting part that was not lost in this seat, unless only this one is up."""
+        others = any(other.is_up and other is not seat for other in self._seats)
         for i, part in enumerate(self._waiting):
             if part.avoid != seat.number or not others:
                 del self._waiting[i]
@@ -248,49 +248,49 @@ class Pool:
 
     def _start(self, seat: _Seat) -> None:
         try:
-            self._require_ray()
+            self._check_ray()
             seat.actor = self._kind.remote(*self._args)
             self._ask(seat, "start", START_SECONDS)
         except Exception as error:
             self._failed(seat, error, Cause.FAULT)
 
     def _ask(self, seat: _Seat, method: str, seconds: float, *args: Any) -> None:
-        self._require_ray()
+        self._check_ray()
         promise = getattr(seat.actor, method).remote(*args)
         seat.promise, seat.deadline = promise, time.monotonic() + seconds
 
-        def tell(future: Any) -> None:
+        def report(future: Any) -> None:
             error = future.exception()
             result = None if error is not None else future.result()
             self._events.put(_Answer(seat, promise, result, error))
 
-        promise.future().add_done_callback(tell)
+        promise.future().add_done_callback(report)
 
-    def _require_ray(self) -> None:
-        """Or Ray would begin another one by itself, with nobody to end it."""
+    def _check_ray(self) -> None:
+        """Check that Ray still runs; otherwise it would start a new one that nobody ends."""
         if not self._ray.is_initialized():
             raise ClusterError("Ray was shut down in this process")
 
     def _failed(self, seat: _Seat, error: BaseException, cause: Cause) -> None:
-        """The worker in a seat is lost, or never stood; another takes it, and its part goes on."""
-        part, stood = seat.part, seat.stands
-        reason = _said(error)
+        """Replace a worker that is lost or did not start, and retry its part."""
+        part, was_up = seat.part, seat.is_up
+        reason = _one_line(error)
         self._empty(seat)
-        seat.stands = False
-        if not stood:
+        seat.is_up = False
+        if not was_up:
             seat.failed_starts += 1
-        if not self._told:
-            self._told = True
-            logger.warning("ray: worker %d of %d is lost and is replaced (%s); said once",
+        if not self._warned:
+            self._warned = True
+            logger.warning("ray: worker %d of %d is lost and is replaced (%s); logged once",
                            seat.number + 1, self.workers, reason)  # fmt: skip
-        # What `make` raises it raises again: before any worker stood, one try each is enough.
+        # Before any worker has started, one failure per seat is enough: `make` would raise again.
         if seat.failed_starts >= (MOST_STARTS if self._described else 1):
             seat.closed = reason
             if all(other.closed for other in self._seats):
                 self._first.set()
         if part is not None:
             part.avoid = seat.number
-            self._again(part, Lost(cause, reason))
+            self._retry(part, Lost(cause, reason))
         if not seat.closed:
             self._start(seat)
 
@@ -299,8 +299,8 @@ class Pool:
             self._ray.kill(seat.actor)
         seat.actor = seat.promise = seat.part = None
 
-    def _again(self, part: Part, lost: Lost) -> None:
-        """Try what is left of a part, or give it up."""
+    def _retry(self, part: Part, lost: Lost) -> None:
+        """Retry what a lost part still needs, or give up on it."""
         smaller = part.ticket.smaller(part)
         for one in smaller:
             one.avoid = part.avoid
@@ -325,7 +325,7 @@ class Pool:
         memory = self._ray.exceptions.OutOfMemoryError
         return Cause.OUT_OF_MEMORY if isinstance(error, memory | MemoryError) else Cause.FAULT
 
-    def _nobody(self) -> str:
+    def _no_workers(self) -> str:
         reason = next((seat.closed for seat in self._seats if seat.closed), "they were ended")
         return (
             f"ray: expected {self.workers} workers to start, got none: {reason}; what `make` needs "
@@ -333,15 +333,15 @@ class Pool:
         )
 
 
-def _said(error: BaseException) -> str:
-    """One printable line: a message may quote a completion, or hold a whole traceback."""
+def _one_line(error: BaseException) -> str:
+    """One printable line: a message may quote a completion, or contain a whole traceback."""
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
     lines = str(error).strip().splitlines() or [""]
-    # Of an actor that could not even be made, Ray says why at the end of a traceback.
+    # If an actor could not even be created, Ray gives the reason at the end of a traceback.
     line = lines[-1 if "creation task" in lines[0] else 0]
-    said = "".join(c if c.isprintable() else " " for c in line[:300])
-    return f"{type(error).__name__}: {said}"
+    text = "".join(c if c.isprintable() else " " for c in line[:300])
+    return f"{type(error).__name__}: {text}"
 
 
 def joined(
@@ -354,10 +354,12 @@ def joined(
     address: str | None,
     owner: object,
 ) -> tuple[Pool, Callable[[], object]]:
-    """Workers on a Ray that is joined for them, and what ends both; so does the end of ``owner``.
+    """Join a cluster and start workers; return them with a function that ends both.
+
+    The end of ``owner`` calls that function too.
 
     Raises:
-        RayMissingError, ClusterError: as `connect`, or there is no room.
+        RayMissingError, ClusterError: see `connect`, or there is no room.
         ValueError: a number is out of range.
     """
     if workers is not None and (type(workers) is not int or workers < 1):

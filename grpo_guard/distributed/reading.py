@@ -1,4 +1,4 @@
-"""What workers read in a batch's texts, handed to the rules that decide by it in this process."""
+"""Hand the results of workers to the rules in this process that decide by them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _Table = Mapping[int, Reading]
 
 
 class Readings:
-    """Stands between rules and their texts. Safe to share between threads.
+    """Makes rules use results of workers instead of reading texts. Safe between threads.
 
     Args:
-        rules: In the order of a `Reading`. What they read through is replaced.
+        rules: In the order of a `Reading`. Their ``reading`` is replaced.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        # A context goes along to the threads that verifiers run on, and is no other batch's.
+        # A context variable reaches the verifiers' threads, and is never another batch's.
         self._table: ContextVar[_Table | None] = ContextVar("readings", default=None)
         for i, rule in enumerate(rules):
-            rule.reading = _Known(rule.reading, self._table, i)
+            rule.reading = _WorkerReading(rule.reading, self._table, i)
 
     @contextmanager
     def known(self, batch: Sequence[Completion], found: Sequence[Reading]) -> Iterator[None]:
-        """Within it the rules know what was found in these completions, and do not read them.
+        """Within this context the rules know the results for these completions.
 
         Args:
-            batch: The objects that the rules are going to be shown; any other is read here.
-            found: One for each.
+            batch: The objects that the rules will see; any other is read in this process.
+            found: One result for each.
         """
         pairs = zip(batch, found, strict=True)
         token = self._table.set({id(completion): reading for completion, reading in pairs})
@@ -43,8 +43,8 @@ class Readings:
             self._table.reset(token)
 
 
-class _Known:
-    """A rule's reading, as far as it was done elsewhere."""
+class _WorkerReading:
+    """A rule's reading that uses a worker's result if there is one."""
 
     def __init__(self, reading: Runnable, table: ContextVar[_Table | None], place: int) -> None:
         self._reading, self._table, self._place = reading, table, place

@@ -27,13 +27,13 @@ class _Described:
 
 
 class ScoringWorker:
-    """A scorer that is made where it runs."""
+    """A scorer that is created in its actor."""
 
     def __init__(self, make: MakeScorer) -> None:
         self._make = make
 
     def start(self) -> _Described:
-        """Make it."""
+        """Create the scorer."""
         self._scorer = self._make()
         return _Described(
             self._scorer.vocab_size, self._scorer.window, dict(self._scorer.identity())
@@ -42,7 +42,7 @@ class ScoringWorker:
     def read(
         self, part: Sequence[Encoded], spec: SamplingSpec, mass_margin: float
     ) -> list[TokenStats | OutOfMemoryError]:
-        """Statistics of each sequence, or that it does not fit by itself."""
+        """Return statistics for each sequence, or an error if it does not fit even alone."""
         try:
             return list(self._scorer.score(part, spec, mass_margin=mass_margin))
         except OutOfMemoryError as error:
@@ -50,27 +50,27 @@ class ScoringWorker:
                 return [error]
         middle = len(part) // 2
         halves = part[:middle], part[middle:]
-        return [said for half in halves for said in self.read(half, spec, mass_margin)]
+        return [answer for half in halves for answer in self.read(half, spec, mass_margin)]
 
 
 class RayScorer:
-    """Scores on several GPUs, for a log-prob verifier that judges in this process.
+    """Scores on several GPUs, for a log-prob verifier in this process.
 
-    So everything beside the scores stays here and sees whole batches: evidence about nodes, the key
-    that p-values are drawn with, phrases. Completions of one prompt go to one worker as far as the
-    balance allows, since a scorer runs their prompt once. Workers are replaced as
-    `RayVerifier`'s are; a sequence that no worker could score does not fit, and its verdict is an
-    abstention.
+    Everything except the scores stays here and sees whole batches: evidence about nodes, the key
+    for drawing p-values, phrases. Completions of one prompt go to one worker as far as the balance
+    allows, since a scorer runs their prompt once. Workers are replaced like those of
+    `RayVerifier`. A sequence that no worker could score is treated as too large, and its verdict
+    abstains.
 
-    It replays no seeds, and holds the weights that ``make`` loads: for a policy that is being
-    trained, make a new one when its weights change.
+    It replays no seeds, and keeps the weights that ``make`` loads: for a policy in training, create
+    a new one when its weights change.
 
     Args:
-        make: Makes a scorer, in each actor, where it loads its model.
+        make: Creates a scorer in each actor, where it loads its model.
         workers, resources, timeout, address: As for `RayVerifier`.
 
     Raises:
-        RayMissingError, ClusterError, ValueError: as `RayVerifier`.
+        RayMissingError, ClusterError, ValueError: see `RayVerifier`.
 
     Example:
         >>> scorer = RayScorer(load, workers=8, resources={"GPU": 1})
@@ -90,7 +90,7 @@ class RayScorer:
             ScoringWorker, (make,), workers=workers, resources=resources, timeout=timeout,
             address=address, owner=self,
         )  # fmt: skip
-        """`close` ends the actors, and with the last of them Ray, where it was begun here."""
+        """`close` ends the actors and, with the last of them, a Ray that was started here."""
         try:
             self._described: _Described = self._pool.described()
         except BaseException:
@@ -100,32 +100,32 @@ class RayScorer:
 
     @property
     def vocab_size(self) -> int:
-        """As of the workers' scorers."""
+        """That of the workers' scorers."""
         return self._described.vocab_size
 
     @property
     def window(self) -> int | None:
-        """As of the workers' scorers."""
+        """That of the workers' scorers."""
         return self._described.window
 
     def identity(self) -> dict[str, str]:
-        """As of the workers' scorers."""
+        """That of the workers' scorers."""
         return self._described.identity
 
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """As `Scorer.score`.
+        """See `Scorer.score`.
 
         Raises:
-            OutOfMemoryError: one of them does not fit, or no worker could score it. Its halves are
-                asked for next, as verifiers do, and nobody scores them again.
+            OutOfMemoryError: a sequence does not fit, or no worker could score it. The halves that
+                a verifier then asks for are answered from memory.
         """
         known: dict[int, tuple[Encoded, TokenStats | OutOfMemoryError]]
         known = getattr(self._local, "known", {})
         if not all(id(one) in known for one in sequences):
-            said = self._asked(sequences, spec, mass_margin)
-            known = {id(one): (one, each) for one, each in zip(sequences, said, strict=True)}
+            answers = self._ask_workers(sequences, spec, mass_margin)
+            known = {id(one): (one, each) for one, each in zip(sequences, answers, strict=True)}
         found = [known[id(one)][1] for one in sequences]
         stats = [each for each in found if not isinstance(each, OutOfMemoryError)]
         if len(stats) == len(found) == len(known):
@@ -136,18 +136,18 @@ class RayScorer:
                 raise each
         return stats
 
-    def _asked(
+    def _ask_workers(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, mass_margin: float
     ) -> list[TokenStats | OutOfMemoryError]:
         ticket = Ticket(sequences, [one.author for one in sequences], (spec, mass_margin))
         self._pool.submit(ticket, _parts(sequences, self._pool.workers))
-        said = [ticket.answer(i) for i in range(len(sequences))]
-        return [OutOfMemoryError(s.message) if isinstance(s, Lost) else s for s in said]
+        answers = [ticket.answer(i) for i in range(len(sequences))]
+        return [OutOfMemoryError(a.message) if isinstance(a, Lost) else a for a in answers]
 
 
 def _parts(sequences: Sequence[Encoded], workers: int) -> list[list[int]]:
-    """Places in parts of about equal numbers of tokens, with those of one prompt together unless
-    they are more than a worker's share."""
+    """Split indices into parts of about equal numbers of tokens, keeping those of one prompt
+    together unless they exceed a worker's share."""
     sizes = [len(one.prompt_ids) + len(one.completion_ids) for one in sequences]
     share = max(1, sum(sizes) // workers)
     units: list[list[int]] = []

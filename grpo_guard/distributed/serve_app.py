@@ -1,4 +1,4 @@
-"""The guard over HTTP as a Ray Serve application."""
+"""The guard's HTTP server as a Ray Serve application."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from grpo_guard.config import GuardConfig
 from grpo_guard.distributed.cluster import require_ray
 from grpo_guard.server.limits import Limits
 
-# Requests wait in the guard's own queue, which is bounded and answers with Retry-After where it is
-# full: Serve's few at a time would leave nothing to judge together.
+# Requests wait in the guard's own queue, which is bounded and answers with Retry-After when full.
+# Serve's default of a few at a time would leave nothing to judge together.
 _ONGOING: Final = 1_024
 
 
 def application(
     config: str | Path, *, token: str | None = None, limits: Limits | None = None, **options: Any
 ) -> Any:
-    """A Ray Serve application with the paths of ``grpo-guard serve``.
+    """Make a Ray Serve application with the paths of ``grpo-guard serve``.
 
-    The guard is built in each replica, from the file as it is now. Replicas share what is
-    remembered of nodes only through a ``state`` folder, on one machine; so keep one replica for
-    each such folder, or none of them remembers what the others saw.
+    Each replica builds the guard, from the file as it is now. Replicas share what they remember
+    about nodes only through a ``state`` folder, on one machine; so use one replica per such
+    folder, or none of them knows what the others saw.
 
     Args:
         config: The guard, as YAML.
-        token: Asked of every request but ``/health`` and ``/docs``; None = of none.
-        limits: What a request may cost.
-        **options: Of ``serve.deployment``: ``num_replicas``, ``ray_actor_options``.
+        token: Required in every request except to ``/health`` and ``/docs``; None = no token.
+        limits: Limits on a request.
+        **options: Options of ``serve.deployment``: ``num_replicas``, ``ray_actor_options``.
 
     Raises:
         RayMissingError: Ray is not installed.
-        ModuleNotFoundError: nor is what Ray Serve needs: ``pip install 'ray[serve]'``.
+        ModuleNotFoundError: Ray Serve's packages are missing: ``pip install 'ray[serve]'``.
         ConfigError: the file is wrong.
 
     Example:
@@ -41,7 +41,7 @@ def application(
     from ray import serve
 
     text, name = Path(config).read_text(encoding="utf-8"), str(config)
-    GuardConfig.from_text(text, name)  # a fault is better said here than in a replica
+    GuardConfig.from_text(text, name)  # report a mistake here rather than in a replica
 
     def build() -> Any:
         from grpo_guard.server.app import create_app

@@ -1,4 +1,4 @@
-"""A batch on its way to workers: which answers it has, and what is tried again of a lost part."""
+"""A batch in flight to workers: its answers so far, and what to retry of a lost part."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from grpo_guard.distributed.balance import halves
 from grpo_guard.verdict import Cause
 
 MOST_TRIES: Final = 3
-"""Of one completion by itself, each on a worker that was started since: what kills all of them is
-no accident of a machine."""
+"""Tries of a completion by itself, each on a newly started worker: if all of them die, it is not an
+accident of one machine."""
 MOST_LOST: Final = 16
-"""Workers that the completions of one author in one batch may cost, or one for every 16 of them
-that went through."""
+"""Workers that one author's completions in a batch may cost, or one per 16 of them that were
+answered if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No worker could say anything of a completion: for this cause, in these words."""
+    """No worker could answer for a completion: the cause, and a message."""
 
     cause: Cause
     message: str
 
 
 class Ticket:
-    """One batch on its way.
+    """One batch in flight.
 
     Args:
-        batch: What the workers are shown.
-        authors: Whose each of it is, as far as that is known.
-        said: What every worker is told beside its part.
+        batch: The objects to send to workers.
+        authors: The author of each, as far as known.
+        arguments: Further arguments for every worker's ``read``.
     """
 
     def __init__(
-        self, batch: Sequence[Any], authors: Sequence[Hashable], said: tuple[Any, ...] = ()
+        self, batch: Sequence[Any], authors: Sequence[Hashable], arguments: tuple[Any, ...] = ()
     ) -> None:
-        self.batch, self.authors, self.said = tuple(batch), authors, said
+        self.batch, self.authors, self.arguments = tuple(batch), authors, arguments
         self._done = threading.Event()
         self._answers: list[Any] = [None] * len(self.batch)
         self._left = len(self.batch)
-        self._through: Counter[Hashable] = Counter()
+        self._answered: Counter[Hashable] = Counter()
         self._lost: Counter[Hashable] = Counter()
         if not self._left:
             self._done.set()
 
     def answer(self, place: int) -> Any:
-        """Of what stands at a place, or `Lost`; waits for the whole batch."""
+        """The answer at an index, or `Lost`; waits for the whole batch."""
         self._done.wait()
         return self._answers[place]
 
     def put(self, places: Sequence[int], answers: Sequence[Any]) -> None:
-        """The answers to a part, each of which has none yet."""
+        """Record the answers to a part, none of which has one yet."""
         for place, answer in zip(places, answers, strict=True):
             assert self._answers[place] is None
             self._answers[place] = answer
-            self._through[self.authors[place]] += not isinstance(answer, Lost)
+            self._answered[self.authors[place]] += not isinstance(answer, Lost)
         self._left -= len(places)
         if not self._left:
             self._done.set()
@@ -69,15 +69,15 @@ class Ticket:
         return self._done.is_set()
 
     def end(self, lost: Lost) -> None:
-        """Give up whatever has no answer yet."""
+        """Give up on everything that has no answer yet."""
         self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
 
     def smaller(self, part: Part) -> list[Part]:
-        """What is left to be tried of a part that was lost; nothing where it has to be given up."""
+        """Return what to retry of a lost part; nothing if it has to be given up."""
         if len(authors := {self.authors[place] for place in part.places}) == 1:
             (author,) = authors
             self._lost[author] += 1
-            if self._lost[author] > max(MOST_LOST, self._through[author] // 16):
+            if self._lost[author] > max(MOST_LOST, self._answered[author] // 16):
                 return []
         if len(part.places) > 1:
             return [Part(self, half) for half in halves(part.places, self.authors)]
@@ -86,7 +86,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Part:
-    """Some completions of a batch, by their places, and the number of this try."""
+    """Some of a batch, by index, and the number of this try."""
 
     ticket: Ticket
     places: list[int]

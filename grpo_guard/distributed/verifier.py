@@ -1,4 +1,4 @@
-"""`RayVerifier`: a verifier whose work is done by actors, with the verdicts of one process."""
+"""`RayVerifier`: actors do a verifier's work, with the same verdicts as in one process."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from grpo_guard.verifier import AllOf, CompletionVerifier, Composed
 
 
 class RayVerifier(Composed):
-    """Shows the parts of a batch to verifiers in Ray actors, and puts their answers in order.
+    """Sends the parts of a batch to verifiers in Ray actors, and puts their answers in order.
 
-    What judges each completion alone (`worker.compares` is None) runs in the actors as
-    a whole. Of anything else, what its rules read in each text does, which is nearly all of the
-    work of `presets.different_weights`; what compares completions or remembers nodes (counts, of
-    what `recurrence` finds too, length, standing) stays in this process and sees whole batches in
-    their order, as it does without Ray. So the verdicts are the same with any number of workers.
+    A verifier that judges each completion alone (`worker.compares` is None) runs in the actors as a
+    whole. For any other, only its rules' reading of each text does, which is nearly all of the work
+    of `presets.different_weights`; whatever compares completions or remembers nodes (counts,
+    including those of `recurrence`, length, standing) stays in this process and sees whole batches
+    in order, as it does without Ray. So the verdicts do not depend on the number of workers.
 
-    A worker that dies, raises, answers too little or does not answer in time is replaced, and its
-    part tried elsewhere in halves. A completion that costs three workers, each alone on a new one,
-    **abstains**: its author can cause that, but so can a machine that fails, and nobody can tell
-    them apart. So `author_can_abstain` says it, and ``Policy(on_abstain="pass")`` is refused.
+    A worker that dies, raises, gives too few answers or none in time is replaced, and its part
+    retried elsewhere in halves. A completion that costs three workers, each alone on a new one,
+    **abstains**: its author can cause that, but so can a failing machine, and the two look alike.
+    `author_can_abstain` therefore says so, and ``Policy(on_abstain="pass")`` is refused.
 
-    Ray moves pickles, between machines that trust each other.
+    Ray exchanges pickles, so all machines must trust each other.
 
     Args:
-        make: Makes the verifier, in each actor; loads the model there. It is sent by cloudpickle.
-        workers: How many actors; None: as many as the cluster has room for now.
-        resources: Of one actor, by Ray's names, fractions too: ``{"GPU": 0.5}`` puts two scorers on
-            one GPU. One ``CPU`` unless it says otherwise.
-        timeout: Seconds that one part of a batch may take, of at most 250,000 tokens.
-        decide: Makes what compares and remembers, in this process, where that is needed: the same
-            verifier, with its memory. None = ``make``.
-        alone: True: you vouch that a verdict of your verifier depends on its own completion alone.
-            False: only its rules' reading runs in the actors. None = as it says itself.
-        address: Of a running cluster; None = ``RAY_ADDRESS``, the one that this process has joined,
-            or a Ray of our own on this machine, which ends with `close`.
+        make: Creates the verifier in each actor and loads its model there. Sent by cloudpickle.
+        workers: Number of actors; None = as many as the cluster has room for now.
+        resources: Per actor, by Ray's names, also fractions: ``{"GPU": 0.5}`` puts two scorers on
+            one GPU. The default is one ``CPU``.
+        timeout: Seconds for one part, which has at most 250,000 tokens.
+        decide: Creates the part that compares and remembers, in this process, if it is needed: the
+            same verifier, with its memory. None = ``make``.
+        alone: True: you guarantee that your verifier's verdict depends only on the completion
+            itself. False: only its rules' reading runs in the actors. None = ask the verifier.
+        address: Address of a running cluster; None = ``RAY_ADDRESS``, the cluster this process has
+            joined, or a new one on this machine, which ends with `close`.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -73,11 +73,11 @@ class RayVerifier(Composed):
             Worker, (make, alone), workers=workers, resources=resources, timeout=timeout,
             address=address, owner=self,
         )  # fmt: skip
-        """`close` ends the actors, and with the last of them Ray, where it was begun here."""
+        """`close` ends the actors and, with the last of them, a Ray that was started here."""
         try:
             self._described: Described = self._pool.described()
-            said = self._described
-            if said.compares is None:
+            described = self._described
+            if described.compares is None:
                 super().__init__()
             else:
                 super().__init__((decide or make)())
@@ -85,25 +85,25 @@ class RayVerifier(Composed):
         except BaseException:
             self.close()
             raise
-        own = self.members[0] if self.members else said
+        own = self.members[0] if self.members else described
         self.name, self.needs = own.name, own.needs
-        self.smallest_p = smallest_p(self.members[0]) if self.members else said.smallest_p
-        self.judges_alone = said.compares is None
+        self.smallest_p = smallest_p(self.members[0]) if self.members else described.smallest_p
+        self.judges_alone = described.compares is None
         self._readings = Readings([rule for one in self.members for rule in readers(one)])
         self._ahead: dict[int, tuple[Ticket, int]] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def around(cls, verifier: CompletionVerifier, **options: Any) -> RayVerifier:
-        """A verifier that is here already: copies of its rules that read each completion alone go
-        to the actors, all else stays.
+        """Wrap an existing verifier: copies of its rules that read each completion alone go to the
+        actors, everything else stays.
 
         Args:
-            verifier: With its memory.
-            **options: Of `RayVerifier`.
+            verifier: The verifier, with its memory.
+            **options: Options of `RayVerifier`.
 
         Raises:
-            ValueError: there are none in it; and as `RayVerifier`.
+            ValueError: it has no rules of this kind; also see `RayVerifier`.
         """
         rules = [rule.reader() for rule in readers(verifier)]
         nested = any(isinstance(one, RayVerifier) for one in inner_verifiers(verifier))
@@ -117,7 +117,7 @@ class RayVerifier(Composed):
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return self._pool.workers
 
     @property
@@ -127,7 +127,7 @@ class RayVerifier(Composed):
     @property
     def author_can_abstain(self) -> str | None:
         return (
-            f"a text on which every worker dies or hangs makes {self.name} abstain, also where "
+            f"a text on which every worker dies or hangs makes {self.name} abstain, even if "
             "the same verifier without Ray would not"
         )
 
@@ -140,26 +140,26 @@ class RayVerifier(Composed):
         return self._described.compares
 
     def begin(self, batch: Sequence[Completion]) -> None:
-        """Send a batch out before its verdicts are wanted; `verify` of it waits for what is left.
+        """Send out a batch before its verdicts are needed; `verify` then waits for the rest.
 
         Args:
-            batch: The very objects that `verify` is going to be called with. `forget` them behind.
+            batch: The same objects that `verify` will get. Call `forget` afterwards.
         """
-        # Rules take about a millisecond for a text, and a part some for the way there and back: one
-        # worker reads a batch whole, others the batches beside it. A model takes long enough that
-        # nobody should wait for the last batch on one worker.
+        # Rules take about a millisecond per text, and sending a part takes some too, so one worker
+        # reads a whole batch while others read the next. A model takes so long that the last batch
+        # should be spread over all workers.
         ticket = self._sent(batch, 1 if self.members else self.workers)
         with self._lock:
             self._ahead.update((id(c), (ticket, i)) for i, c in enumerate(ticket.batch))
 
     def forget(self, batch: Sequence[Completion]) -> None:
-        """Drop what `begin` was told of."""
+        """Drop the batch that `begin` was called with."""
         with self._lock:
             for completion in batch:
                 self._ahead.pop(id(completion), None)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, in order, whatever becomes of the workers."""
+        """Return one verdict per completion, in order, even if workers fail."""
         found = self._found(batch)
         if not self.members:
             return [reading[0] for reading in found]
@@ -173,14 +173,14 @@ class RayVerifier(Composed):
         ticket = self._sent([batch[i] for i in new], self.workers)
         for n, i in enumerate(new):
             ahead[i] = ticket, n
-        return [self._said(at[0].answer(at[1])) for at in ahead if at is not None]
+        return [self._reading_of(at[0].answer(at[1])) for at in ahead if at is not None]
 
     def _sent(self, batch: Sequence[Completion], workers: int) -> Ticket:
         ticket = Ticket(batch, [completion.node for completion in batch])
         self._pool.submit(ticket, balanced([weight(c) for c in batch], workers))
         return ticket
 
-    def _said(self, answer: Reading | Lost) -> Reading:
+    def _reading_of(self, answer: Reading | Lost) -> Reading:
         if not isinstance(answer, Lost):
             return answer
         names = self._described.names
@@ -188,11 +188,12 @@ class RayVerifier(Composed):
 
     def _require_readers(self) -> None:
         here = tuple(rule.name for one in self.members for rule in readers(one))
-        said = self._described
-        if not here or here != said.names:
-            why = said.compares if here == said.names else f"make and decide differ: {said.names}"
+        described = self._described
+        if not here or here != described.names:
+            differ = f"make and decide differ: {described.names}"
+            why = described.compares if here == described.names else differ
             raise ValueError(
                 f"RayVerifier.make: expected rules that read each text alone, or a verifier that "
-                f"compares nothing, got {said.name}: {why}; leave it in this process, beside "
-                "the RayVerifier, or say alone=True where you know better"
+                f"compares nothing, got {described.name}: {why}; leave it in this process, next "
+                "to the RayVerifier, or pass alone=True if you know better"
             )

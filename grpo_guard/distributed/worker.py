@@ -1,4 +1,4 @@
-"""What runs in an actor: a verifier, or the rules of one, over parts of batches."""
+"""The code that runs in an actor: a verifier, or the rules of one, over parts of batches."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from grpo_guard.verifier import CompletionVerifier, Not
 Make: TypeAlias = Callable[[], CompletionVerifier]
 Rule: TypeAlias = RuleVerifier | RecurrenceVerifier
 Reading: TypeAlias = tuple[Verdict, ...]
-"""What was found in one completion: a verdict for each of `names`."""
+"""The results for one completion: a verdict for each of `names`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A verifier as the process that uses it needs to know it.
+    """Properties of a worker's verifier that the calling process needs.
 
     Args:
-        name, needs, author_can_abstain, steps_aside, smallest_p: As of the verifier.
-        compares: Why it cannot be shown parts of a batch as a whole; None = it can.
-        names: Whose verdicts a `Reading` holds, in order: the verifier's own where it compares
+        name, needs, author_can_abstain, steps_aside, smallest_p: Those of the verifier.
+        compares: Why the verifier needs whole batches; None = parts are enough.
+        names: Whose verdicts a `Reading` holds, in order: the verifier's own if it compares
             nothing, else those of its rules that read each completion alone.
-        compares_ids: As of the verifier.
+        compares_ids: That of the verifier.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Described:
 
 
 def readers(verifier: CompletionVerifier) -> list[Rule]:
-    """The rules within that read each completion alone, each once, whatever they do then.
+    """Return the rules inside that read each completion alone, without duplicates.
 
-    What a `RecurrenceVerifier` reads goes along with them, and is not worth the way by itself.
+    The reading of a `RecurrenceVerifier` is included, but is not worth sending by itself.
     """
     inner = {id(one): one for one in inner_verifiers(verifier)}.values()
     found = [one for one in inner if isinstance(one, Rule) and one.looks_alone]
@@ -55,15 +55,15 @@ def readers(verifier: CompletionVerifier) -> list[Rule]:
 
 
 def compares(verifier: CompletionVerifier) -> str | None:
-    """Why a verdict depends on more than its own completion, or may; None = it does not.
+    """Why a verdict depends, or may depend, on other completions; None = it does not.
 
-    A verifier says it by a property ``compares`` of this kind, or by ``judges_alone``; what is made
-    of others is as they are.
+    A verifier answers with a property of this name, or with ``judges_alone``; a combination
+    depends on its members.
     """
     if hasattr(verifier, "compares"):
-        said: str | None = verifier.compares
-        return said
-    # These combine row by row; a class of somebody's own may do otherwise, and says so itself.
+        reason: str | None = verifier.compares
+        return reason
+    # These combine row by row. A user's subclass may not, and then has the property itself.
     if isinstance(verifier, Ensemble | Not | Only | Calibrated):
         return next((why for member in verifier.members if (why := compares(member))), None)
     if verifier.judges_alone:
@@ -72,23 +72,23 @@ def compares(verifier: CompletionVerifier) -> str | None:
 
 
 class Worker:
-    """A verifier that is made where it runs.
+    """A verifier that is created in its actor.
 
     Args:
-        make: Makes it.
-        alone: Whether it judges each completion alone, whatever it says itself; False: only its
-            rules are asked. None = as it says.
+        make: Creates it.
+        alone: Whether it judges each completion alone, overriding the verifier itself; False: use
+            only its rules. None = ask the verifier.
     """
 
     def __init__(self, make: Make, alone: bool | None = None) -> None:
         self._make, self._alone = make, alone
 
     def start(self) -> Described:
-        """Make it, and find out whether what it needs is there.
+        """Create the verifier, and check that everything it needs is available.
 
         Raises:
-            TypeError: it is no verifier.
-            Exception: as ``make`` and `CompletionVerifier.check`.
+            TypeError: ``make`` returned something else.
+            Exception: from ``make`` or `CompletionVerifier.check`.
         """
         one = self._make()
         if not isinstance(one, CompletionVerifier):
@@ -98,7 +98,7 @@ class Worker:
         if self._alone is False:
             why = why or f"{one.name} is read for another"
         rules = readers(one)
-        # A rule's own name and time-out stand in what reads for it.
+        # A rule's reading has the rule's own name and time-out.
         self._asked = [one] if why is None else [rule.reading for rule in rules]
         return Described(
             one.name, one.needs, one.author_can_abstain, one.steps_aside, smallest_p(one),
@@ -106,9 +106,9 @@ class Worker:
         )  # fmt: skip
 
     def read(self, part: Sequence[Completion]) -> list[Reading]:
-        """What is found in each completion, in order."""
+        """Return the results for each completion, in order."""
         columns = [supervised(each, part) for each in self._asked]
-        # Nearly all rows are alike, and one object that stands in many places is sent once.
+        # Nearly all rows are equal, and an object that occurs many times is sent once.
         rows: dict[tuple[int, ...], Reading] = {}
         found = zip(*columns, strict=True)
         return [rows.setdefault(tuple(map(id, row)), row) for row in found]

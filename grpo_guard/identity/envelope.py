@@ -1,16 +1,16 @@
-"""What a node signs with each completion: one sequence of bytes for one meaning.
+"""What a node signs with each completion: one byte sequence per meaning.
 
-Two different messages never sign alike. What is signed begins with a domain of its own, so that no
-signature made for another purpose fits, and goes on with the SHA-256 of the contents: nobody has
-found two contents with one digest, and Ed25519 would read all of a long completion three times. The
-contents are all fields in one order, each with a tag of its kind and, where its length varies, the
-length before it: none can be taken for the beginning of the next. Numbers are fixed-width, and
-log-probs IEEE 754 float64 as they are: no decimal form is rounded on the way, and 0.0 and -0.0
-differ. Text is not normalised: what is signed is, character by character, what is judged.
+Two different messages never have the same bytes. The signed bytes begin with a domain of their own,
+so that no signature made for another purpose fits. The SHA-256 of the contents follows: nobody
+knows two contents with one digest, and Ed25519 would read a long completion three times. The
+contents are all fields in a fixed order, each with a tag for its kind and, if its length varies,
+the length first, so that no field can be taken for the start of the next. Numbers have fixed width,
+and log-probs are raw IEEE 754 float64: nothing is rounded to decimals, and 0.0 and -0.0 differ.
+Text is not normalised, so the signed text is, character by character, the judged text.
 
-All that a verifier reads is signed, what the exchange adds by itself is not: `Completion.group`,
-and ``metadata``, of which only the envelope is kept. An attacker who could change a reference or a
-finish reason in another's signed work would have it rejected under that one's name.
+Everything that a verifier reads is signed. Data that the exchange adds is not: `Completion.group`,
+and ``metadata``, of which only the envelope is kept. If a reference or a finish reason were not
+signed, an attacker could change it in another node's work and have that node's work rejected.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from grpo_guard.identity.keys import (
 
 DOMAIN: Final = b"grpo-guard completion 1\n"
 ENVELOPE: Final = "envelope"
-"""Its key in `Completion.metadata`."""
+"""The envelope's key in `Completion.metadata`."""
 _FIELDS: Final = ("run", "round", "node", "slot", "public_key", "signature")
 _SIGNATURE_DIGITS: Final = 128
 
 
 class EnvelopeError(IdentityError):
-    """An envelope cannot be read, or a completion cannot be put into one."""
+    """An envelope cannot be read, or cannot be made for a completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What a node says of one completion, and its signature over that and the completion.
+    """What a node claims about one completion, with its signature over the claims and the text.
 
     Args:
         run: Name of the training run.
         round: Training round in which the completion was generated, >= 0.
-        node: What the signer calls itself.
-        slot: Its place among the signer's completions of this prompt in this round, >= 0.
+        node: The signer's name for itself.
+        slot: Index among the signer's completions of this prompt in this round, >= 0.
         public_key: ``ed25519:`` and 64 digits.
         signature: 128 hexadecimal digits.
 
     Raises:
-        EnvelopeError: a field is none of these.
+        EnvelopeError: a field has the wrong form.
     """
 
     run: str
@@ -79,10 +79,10 @@ class Envelope:
 
     @classmethod
     def of(cls, completion: Completion) -> Envelope | None:
-        """The envelope that a completion came in; None where it came in none.
+        """Return the envelope of a completion; None if it has none.
 
         Raises:
-            EnvelopeError: what stands there is none.
+            EnvelopeError: the metadata entry is not an envelope.
         """
         try:
             data = completion.metadata.get(ENVELOPE)
@@ -99,10 +99,10 @@ class Envelope:
         return envelope
 
     def signature_bytes(self) -> bytes:
-        """64 bytes.
+        """Decode the signature to its 64 bytes.
 
         Raises:
-            EnvelopeError: they are not given in 128 hexadecimal digits.
+            EnvelopeError: it does not have 128 hexadecimal digits.
         """
         try:
             if isinstance(self.signature, str) and len(self.signature) == _SIGNATURE_DIGITS:
@@ -113,22 +113,22 @@ class Envelope:
         raise EnvelopeError(f"signature: expected {expected}, got {shown(self.signature)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in ``metadata``, JSON values alone."""
+        """The envelope as it is put into ``metadata``: JSON values only."""
         return {name: getattr(self, name) for name in _FIELDS}
 
 
 def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
-    """The completion in its envelope, as a node sends it.
+    """Sign a completion, as a node does before sending it.
 
     Args:
         completion: With ``round`` and ``slot``, and with every field as the receiver will get it:
-            whatever is changed on the way breaks the signature. ``node`` is what the signer calls
-            itself, None = its public key.
-        key: The signer's.
+            any change on the way breaks the signature. ``node`` is the signer's name for itself,
+            None = its public key.
+        key: The signer's key.
         run: Name of the training run.
 
     Raises:
-        EnvelopeError: ``round`` or ``slot`` is missing, or the prompt holds what has no bytes.
+        EnvelopeError: ``round`` or ``slot`` is missing, or the prompt cannot be encoded.
     """
     for name in ("round", "slot"):
         if getattr(completion, name) is None:
@@ -142,25 +142,25 @@ def signed(completion: Completion, key: SigningKey, *, run: str) -> Completion:
     return completion.with_labels(metadata={**completion.metadata, ENVELOPE: sealed})
 
 
-def fits(envelope: Envelope, said: bytes) -> bool:
-    """Whether the holder of the envelope's key signed this message."""
-    return is_signed(envelope.public_key, envelope.signature_bytes(), said)
+def fits(envelope: Envelope, data: bytes) -> bool:
+    """Whether the holder of the envelope's key signed these bytes."""
+    return is_signed(envelope.public_key, envelope.signature_bytes(), data)
 
 
 def message(envelope: Envelope, completion: Completion) -> bytes:
-    """What is signed: the domain, and the digest of `contents`.
+    """Return the bytes to sign: the domain, and the digest of `contents`.
 
     Raises:
-        EnvelopeError: as `contents`.
+        EnvelopeError: see `contents`.
     """
     return DOMAIN + sha256(contents(envelope, completion)).digest()
 
 
 def contents(envelope: Envelope, completion: Completion) -> bytes:
-    """All that a signature is for, as bytes that nothing else has.
+    """Encode everything that a signature covers, injectively.
 
     Raises:
-        EnvelopeError: the prompt holds what has no bytes of its own: an image, say.
+        EnvelopeError: the prompt holds something without an encoding, such as an image.
     """
     of = completion
     return b"".join(
@@ -184,7 +184,7 @@ def contents(envelope: Envelope, completion: Completion) -> bytes:
 
 
 def _spans(of: Completion) -> tuple[bytes, bytes]:
-    """What it says that tools and users said: a span more would exempt or blame others' words."""
+    """Spans claimed to come from tools and users; forged ones would exempt or blame text."""
     if of.given is None:
         return _numbers("q", None), _numbers("q", None)
     tokens, chars = ([*chain.from_iterable(s)] for s in (of.given.tokens, of.given.chars))
@@ -192,13 +192,13 @@ def _spans(of: Completion) -> tuple[bytes, bytes]:
 
 
 def prompt_bytes(prompt: Any) -> bytes:
-    """A prompt as bytes that no other prompt has; a list and a tuple of the same parts are one.
+    """Encode a prompt injectively, except that a list and a tuple of the same parts are equal.
 
     Args:
         prompt: As `Completion` holds it, so its depth and size are bounded.
 
     Raises:
-        EnvelopeError: a part is neither text, number, bytes, null, a list nor a mapping.
+        EnvelopeError: a part is not text, a number, bytes, null, a list or a mapping.
     """
     if isinstance(prompt, str):
         return _text(prompt)
@@ -220,7 +220,7 @@ def _write(part: Any, into: list[bytes]) -> None:
         into.append(_counted(b"b", part))
     elif isinstance(part, Mapping):
         into.append(b"{" + len(part).to_bytes(8, "big"))
-        for key, value in part.items():  # in their order, in which templates may show them
+        for key, value in part.items():  # in order, since templates may show them in order
             _write(key, into)
             _write(value, into)
     elif isinstance(part, list | tuple):
@@ -235,7 +235,7 @@ def _write(part: Any, into: list[bytes]) -> None:
 
 
 def _text(value: str | None) -> bytes:
-    # Lone surrogates, which JSON can hold, have bytes of their own, too.
+    # Lone surrogates, which JSON can hold, are encoded too.
     return b"-" if value is None else _counted(b"t", value.encode("utf-8", "surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""`Identity`: says for each completion whose it is, before any verifier looks at it.
+"""`Identity`: finds out who sent each completion, before any verifier looks at it.
 
 .. code-block:: python
 
@@ -6,9 +6,9 @@
     batch, given = identity.admit(received, round=12)
     review = guard.review(batch, given)
 
-A `Guard` that has an ``identity`` does that by itself, in every adapter. What is admitted has its
-signer's public key as its node. What is refused has no node, so it counts against nobody: the name
-on it is whoever the sender wanted to harm.
+A `Guard` with an ``identity`` does this by itself, in every adapter. An admitted completion has its
+signer's public key as its node. A refused one has no node, so it counts against nobody: the name on
+it may belong to a node that the sender wanted to harm.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ REFUSALS: Final[Mapping[str, str]] = {
     "relabelled": "it came under another node, round or slot than it was signed for",
     "late": "it was signed for a round that is over",
     "early": "it was signed for a round that has not begun",
-    "mixed": "not all that it came with is its signer's",
+    "mixed": "not everything that it came with was signed with one key",
     "replayed": "it has come before",
     "contradicted": "its signer filled this slot with something else before",
     "too_many": "its signer has sent too much in this round",
 }
 """Why a completion is refused, by the kind of the finding."""
 ANY_ROUND: Final = 2**63
-"""As ``late``: more rounds than an envelope can be behind."""
+"""For ``late``: more rounds than an envelope can be behind."""
 
 
 class Admitted:
-    """Stands in ``metadata`` in the place of an envelope that has been checked.
+    """Replaces an envelope in ``metadata`` once it has been checked.
 
-    An object, since whatever JSON can say a sender could say as well. It means nothing in another
-    process: what was unpickled may be a sender's, so it is no envelope any more.
+    It is an object because a sender could send any JSON value. It is not valid in another process:
+    an unpickled object may be a sender's, so pickling turns it into a plain string.
     """
 
     def __copy__(self) -> Admitted:
@@ -81,12 +81,12 @@ ADMITTED: Final = Admitted()
 
 
 class Admission(NamedTuple):
-    """What came of a batch, one each and in order: as `Guard.review` takes it.
+    """The outcome for a batch, in order, in the form that `Guard.review` takes.
 
     Args:
-        batch: The completions. ``node`` is the public key of who signed it, and None where nobody
-            known did.
-        given: A rejection of what is refused; elsewhere what was given before.
+        batch: The completions. ``node`` is the signer's public key, or None if no known key
+            signed it.
+        given: A rejection for each refused completion; otherwise the verdict given before, if any.
     """
 
     batch: list[Completion]
@@ -95,17 +95,17 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Signed:
-    """A completion whose signature fits.
+    """A completion with a valid signature.
 
     Args:
         envelope: Its envelope.
-        place: Digest of the place that it fills.
-        said: The message that was signed.
+        place: Digest of its prompt and slot.
+        message: The signed bytes.
     """
 
     envelope: Envelope
     place: bytes
-    said: bytes
+    message: bytes
 
 
 class _Pins(Memory):
@@ -122,29 +122,29 @@ class _Pins(Memory):
         self._ring.load_state_dict(state)
 
 
-# What is known of a completion; None: unsigned, and admitted so.
+# What is known about a completion; None: it is unsigned, and admitted without a node.
 _State: TypeAlias = _Signed | Finding | Admitted | None
 
 
 class Identity:
-    """Checks envelopes, and remembers what was signed. Threads may share it.
+    """Checks envelopes, and remembers what was signed. Safe to share between threads.
 
     Args:
-        ring: The keys that are known.
-        run: Name of the training run: what was signed for another is refused.
-        unsigned: ``"admit"`` lets work without an envelope through, without a node: it is verified
-            and earns, and counts neither for nor against anybody. A bad envelope is refused
-            all the same.
-        late: Rounds that an envelope may be behind.
-        most: Completions of one key in one round; more are refused. What has come takes some 200
-            bytes of memory and 72 of a checkpoint each, so an agreed key at most
-            ``(late + 1) * most`` times that. Pinned keys share `ROOM_OF_PINNED` places equally, all
-            rounds together, since anybody can have them: none takes another's.
-        store: Where pinned keys are kept; None = until the process ends.
+        ring: The known keys.
+        run: Name of the training run; envelopes of other runs are refused.
+        unsigned: ``"admit"`` accepts work without an envelope, without a node: it is verified and
+            can earn, and counts neither for nor against any node. A bad envelope is refused all
+            the same.
+        late: How many rounds an envelope may be behind.
+        most: Completions of one key in one round; more are refused. Each takes about 200 bytes of
+            memory and 72 in a checkpoint, so an agreed key takes at most ``(late + 1) * most``
+            times that. Pinned keys, which anybody can create, share `ROOM_OF_PINNED` places
+            equally over all rounds, so that none can use up another's.
+        store: Where to keep pinned keys; None = in memory.
 
     Attributes:
-        given_up: Asked in the thread of `admit`: an event that is set once nobody waits for its
-            answer, as what was not answered may come again; None = it is waited for.
+        given_up: Called in the thread of `admit`; returns an event that is set once the caller no
+            longer waits, since an unanswered completion may be sent again. None = it waits.
 
     Raises:
         IdentityError: an argument is out of range.
@@ -171,9 +171,9 @@ class Identity:
         self.ring, self.run, self.unsigned = ring, require_label("run", run), unsigned
         self._replays = Replays(late, most)
         self._lock = threading.Lock()
-        # Agreed keys need no file, and no batch then waits for one.
+        # Agreed keys need no file, so no batch has to wait for one.
         self._pins = _Pins(store, ring) if store is not None and ring.pin else None
-        self.given_up: Callable[[], threading.Event | None] = _waits_for_ever
+        self.given_up: Callable[[], threading.Event | None] = _never_gives_up
 
     def admit(
         self,
@@ -183,24 +183,23 @@ class Identity:
         round: int | None = None,
         together: Sequence[Hashable] | None = None,
     ) -> Admission:
-        """Whose each completion is; what is nobody's is refused. Never raises for what a sender
-        wrote.
+        """Establish who sent each completion, or refuse it; nothing a sender writes makes it raise.
 
         Args:
-            batch: As it came from the exchange. ``metadata["envelope"]`` holds the envelope;
-                ``node``, ``round`` and ``slot`` what the exchange says, None where it says nothing.
-                What has been admitted once passes as it is.
-            given: Verdicts that are known already, see `Guard.review`; they are kept, and what they
-                stand on loses its name as well unless it is signed. What was refused stays so.
-            round: The training round now: envelopes may be ``late`` behind it, and not ahead. None
-                = not known here, then each key's own newest round counts.
-            together: Of each completion, what it came in, where an exchange carries several at once
-                and they are used together or not at all: none of them fills its place unless one
-                key signed them all. Or whoever passes a copy on with one of them spoilt would have
-                the signer's own refused. None = each came by itself.
+            batch: As received from the exchange. ``metadata["envelope"]`` holds the envelope;
+                ``node``, ``round`` and ``slot`` are what the exchange claims, None if nothing.
+                A completion that was admitted before passes unchanged.
+            given: Verdicts that are known already, see `Guard.review`. They are kept, but their
+                completions lose their node too unless they are signed. Refusals are final.
+            round: The current training round: envelopes may be ``late`` rounds behind it, and not
+                ahead of it. None = unknown; then each key's own newest round counts.
+            together: For each completion, a key of the unit it came in, if an exchange carries
+                several that are used together or not at all. A unit fills its places only if one
+                key signed all of it: otherwise a relay could spoil one completion of a copy and
+                so have the signer's original refused. None = each came by itself.
 
         Raises:
-            ValueError: not one of ``given``, or of ``together``, per completion.
+            ValueError: ``given`` or ``together`` has not one entry per completion.
         """
         known: list[Verdict | None] = [None] * len(batch) if given is None else list(given)
         if len(known) != len(batch):
@@ -208,41 +207,41 @@ class Identity:
         units: Sequence[Hashable] = range(len(batch)) if together is None else together
         if len(units) != len(batch):
             raise ValueError(f"together: expected {len(batch)}, one each, got {len(units)}")
-        # Signatures first: they take long, and the store's file is held by nobody meanwhile.
-        # What was refused before is not looked at again, without the label for which it was: it
-        # would fill the place of its signer's own copy.
+        # Signatures first: they take long, and nobody should hold the store's file meanwhile.
+        # A completion refused before is not looked at again: without the label for which it was
+        # refused, it would fill the place of its signer's own copy.
         found = [
             None if verdict is not None and verdict.cause is REFUSED else self._signed(completion)
             for completion, verdict in zip(batch, known, strict=True)
         ]
         found = [
-            self._fitting(completion, state, round) if isinstance(state, _Signed) else state
+            self._checked_place(completion, state, round) if isinstance(state, _Signed) else state
             for completion, state in zip(batch, found, strict=True)
         ]
         if together is not None:
-            found = _of_one_key(found, units)
+            found = _refuse_mixed_units(found, units)
         admitted: list[Completion] = []
-        with self._lock, self._held(lambda: self._pin_again(found)):
+        with self._lock, self._held(lambda: self._restore_pins(found)):
             for i, (completion, state) in enumerate(zip(batch, found, strict=True)):
                 if isinstance(state, _Signed):
-                    state = self._filled(state) or state
+                    state = self._record(state) or state
                 admitted.append(_labelled(completion, state))
                 if known[i] is None and isinstance(state, Finding):
                     known[i] = reject(NAME, REFUSED, findings=(state,))
         return Admission(admitted, known)
 
     def state_dict(self) -> dict[str, Any]:
-        """Pinned keys, and what came lately, as plain JSON values."""
+        """Pinned keys and recent messages, as plain JSON values."""
         with self._lock, nullcontext() if self._pins is None else self._pins.fresh():
             return {**self.ring.state_dict(), "filled": self._replays.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: it is of another form; nothing has changed then.
+            ValueError: the state is malformed; then nothing changes.
         """
-        # What the store still had would be taken up again before the next batch.
+        # Change the store too: otherwise its keys would be loaded again before the next batch.
         with self._lock, self._held(lambda: self.ring.load_state_dict(state)):
             try:
                 fresh = Replays(self._replays.late, self._replays.most)
@@ -253,55 +252,56 @@ class Identity:
             self._replays = fresh
 
     def allow_any_order(self) -> None:
-        """From now on no round is over: for a file, whose groups are judged in an order that any of
-        its senders can change."""
+        """Accept any round from now on: for a file, whose groups are judged in an order that any
+        of its senders can change."""
         self._replays.late = ANY_ROUND
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process knows the keys, and waits for nobody.
+        # A copy in another process knows the keys, and has no caller that could give up.
         return {**vars(self), "_lock": None, "given_up": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock, self.given_up = threading.Lock(), _waits_for_ever
+        self._lock, self.given_up = threading.Lock(), _never_gives_up
 
     def _held(self, again: Callable[[], object]) -> AbstractContextManager[None]:
-        """The pinned keys, to be changed; see `Memory.held`."""
+        """Hold the pinned keys in order to change them; see `Memory.held`."""
         return nullcontext() if self._pins is None else self._pins.held(again)
 
-    def _pin_again(self, found: Sequence[_State]) -> None:
-        """Pin the keys that are new to what another process knows; who came first stays."""
+    def _restore_pins(self, found: Sequence[_State]) -> None:
+        """Pin the new keys on top of another process's state; earlier pins take precedence."""
         for envelope in (state.envelope for state in found if isinstance(state, _Signed)):
-            if self._of_ring(envelope) is None and self.ring.name_of(envelope.public_key) is None:
+            new = self.ring.name_of(envelope.public_key) is None
+            if new and self._name_conflict(envelope) is None:
                 self.ring.pin_key(envelope.node, envelope.public_key)
 
     def _signed(self, completion: Completion) -> _State:
-        """A signature that fits; why it is refused; None: unsigned, and admitted so."""
+        """Check a signature; return it, the reason for refusal, or None for admitted unsigned."""
         try:
             if is_admitted(completion):
                 return ADMITTED
             envelope = Envelope.of(completion)
             if envelope is None:
                 return None if self.unsigned == "admit" else _refusal("unsigned")
-            # Cheap refusals first: a signature costs as much as the rest together.
+            # Cheap checks first: a signature costs as much as all others together.
             if envelope.run != self.run:
                 return _refusal("other_run", f"for {shown(envelope.run)}, not {self.run!r}")
-            if (problem := self._of_ring(envelope)) is not None:
+            if (problem := self._name_conflict(envelope)) is not None:
                 return problem
-            said = message(envelope, completion)
+            signed_bytes = message(envelope, completion)
             place = digest(prompt_bytes(completion.prompt) + b"%d" % envelope.slot)
-            fitting = fits(envelope, said)
+            fitting = fits(envelope, signed_bytes)
         except EnvelopeError as error:
             return _refusal("malformed_envelope", str(error)[:300])
-        return _Signed(envelope, place, said) if fitting else _refusal("forged")
+        return _Signed(envelope, place, signed_bytes) if fitting else _refusal("forged")
 
-    def _of_ring(self, envelope: Envelope) -> Finding | None:
-        """Why a key may not sign under this name; None where it may, or may be pinned for it."""
+    def _name_conflict(self, envelope: Envelope) -> Finding | None:
+        """Why a key may not sign under this name; None if it may, or may be pinned for it."""
         name, key = envelope.node, envelope.public_key
         if self.ring.key_of(name) not in (None, key):
             return _refusal("wrong_key", f"of {shown(name)}")
         if self.ring.name_of(key) is None:
-            # A name that is a key's stands for no other; its own key is welcome to it.
+            # A name in the form of a key may only be used by that key.
             if name.startswith(PREFIX) and name != key:
                 return _refusal("wrong_key", f"of {shown(name)}")
             return None if self.ring.has_room else _refusal("unknown_key", key)
@@ -309,39 +309,39 @@ class Identity:
             return _refusal("wrong_key", f"it is {shown(self.ring.name_of(key))}'s")
         return None
 
-    def _fitting(
+    def _checked_place(
         self, completion: Completion, signed: _Signed, now: int | None
     ) -> _Signed | Finding:
-        """Why a signed completion does not belong where it came; itself where it does."""
-        if (label := self._other_label(completion, signed.envelope)) is not None:
+        """Check that a signed completion belongs where it arrived; return it or the refusal."""
+        if (label := self._label_conflict(completion, signed.envelope)) is not None:
             return _refusal("relabelled", label)
         round = signed.envelope.round
         if now is not None and not now - self._replays.late <= round <= now:
             return _refusal("early" if round > now else "late", f"for round {round}, it is {now}")
         return signed
 
-    def _filled(self, signed: _Signed) -> Finding | None:
-        """Take a signed completion in; why it is refused all the same."""
+    def _record(self, signed: _Signed) -> Finding | None:
+        """Record a signed completion; return why it is refused, or None."""
         envelope = signed.envelope
-        if (problem := self._of_ring(envelope)) is not None:  # pinned since by another
+        if (problem := self._name_conflict(envelope)) is not None:  # pinned meanwhile by another
             return problem
         key, round = envelope.public_key, envelope.round
         if self.ring.name_of(key) is None:
             self.ring.pin_key(envelope.node, key)
         kind = self._replays.refusal(
-            key, round, signed.place, signed.said, self.given_up(), in_all=self._share_of(key)
+            key, round, signed.place, signed.message, self.given_up(), in_all=self._share_of(key)
         )
         return None if kind is None else _refusal(kind)
 
     def _share_of(self, key: str) -> int | None:
-        """Places of a pinned key in all of its rounds; None: a file ends by itself, and what an
-        agreed key may fill is bounded by the rounds that are not late."""
+        """Places of a pinned key in all of its rounds. None: a file ends by itself, and for an
+        agreed key the number of rounds that are not late is the bound."""
         if self._replays.late == ANY_ROUND or not self.ring.is_pinned(key):
             return None
         return max(1, ROOM_OF_PINNED // max(self.ring.most_pinned, len(self.ring.pinned)))
 
-    def _other_label(self, completion: Completion, envelope: Envelope) -> str | None:
-        """What the exchange says otherwise than the envelope; None where nothing is."""
+    def _label_conflict(self, completion: Completion, envelope: Envelope) -> str | None:
+        """Describe how the exchange's label contradicts the envelope; None if it does not."""
         name = self.ring.name_of(envelope.public_key)
         if completion.node not in (None, envelope.node, envelope.public_key, name):
             return f"{shown(envelope.node)} signed it, it came as {shown(completion.node)}"
@@ -353,10 +353,10 @@ class Identity:
 
 
 def is_admitted(completion: Completion) -> bool:
-    """Whether `Identity.admit` has admitted it, and it is signed.
+    """Whether a completion is signed and has been admitted by `Identity.admit`.
 
     Raises:
-        EnvelopeError: nobody can say.
+        EnvelopeError: its metadata cannot be read.
     """
     try:
         return type(completion.metadata.get(ENVELOPE)) is Admitted
@@ -364,7 +364,7 @@ def is_admitted(completion: Completion) -> bool:
         raise EnvelopeError("it cannot be read") from None
 
 
-def _waits_for_ever() -> threading.Event | None:
+def _never_gives_up() -> threading.Event | None:
     return None
 
 
@@ -372,8 +372,8 @@ def _refusal(kind: str, more: str = "") -> Finding:
     return Finding(kind, REFUSALS[kind] + (f": {more}" if more else ""))
 
 
-def _of_one_key(found: Sequence[_State], units: Sequence[Hashable]) -> list[_State]:
-    """What is signed is refused where not all of its unit is signed with the same key."""
+def _refuse_mixed_units(found: Sequence[_State], units: Sequence[Hashable]) -> list[_State]:
+    """Refuse signed completions of every unit that is not signed with a single key."""
     keys: dict[Hashable, set[str | None]] = {}
     for state, unit in zip(found, units, strict=True):
         key = state.envelope.public_key if isinstance(state, _Signed) else None
@@ -385,10 +385,10 @@ def _of_one_key(found: Sequence[_State], units: Sequence[Hashable]) -> list[_Sta
 
 
 def _labelled(completion: Completion, state: _State) -> Completion:
-    """Under its signer's key; under no name where there is none.
+    """Label a completion with its signer's key, or with no node if it has no valid signature.
 
-    Of what is signed only the envelope's place stays of ``metadata``: what stands beside it was
-    added by whoever passed it on, and verifiers would hold it against the signer.
+    Of a signed completion's ``metadata`` only the envelope's entry is kept: the rest is unsigned
+    and may have been added on the way, and verifiers would hold it against the signer.
     """
     if isinstance(state, Admitted):
         return completion

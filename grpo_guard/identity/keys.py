@@ -1,6 +1,6 @@
 """Ed25519 keys: a node's private one in a file, and public ones as text.
 
-A node is its public key, written ``ed25519:`` and 64 hexadecimal digits, in that form alone.
+A node is identified by its public key, written ``ed25519:`` and 64 lower-case hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     )
 
 MAX_LABEL: Final = 200
-"""Characters of a node's or a run's name: they are remembered."""
+"""Longest name of a node or a run; names are kept in memory."""
 PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
 _PRIME: Final = 2**255 - 19
 _OF_ORDER_8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
-# The ordinates of the eight points of small order.
+# The y-coordinates of the eight points of small order.
 _SMALL_ORDER: Final = frozenset({0, 1, _PRIME - 1, _OF_ORDER_8, _PRIME - _OF_ORDER_8})
 
 
 class IdentityError(ValueError):
-    """A key, a file of keys or what is to be signed has the wrong form."""
+    """A key, a file of keys or an object to sign has the wrong form."""
 
 
 class SigningKey:
     """A node's private key.
 
-    Its `repr` shows the public half alone.
+    Its `repr` shows only the public half.
 
     Args:
-        secret: 32 bytes, from a secure source; `SigningKey.new` draws them.
+        secret: 32 bytes from a secure source; `SigningKey.new` draws them.
 
     Raises:
         IdentityError: not 32 bytes.
@@ -54,15 +54,15 @@ class SigningKey:
 
     @classmethod
     def new(cls) -> SigningKey:
-        """A key that nobody has had before."""
+        """Generate a new random key."""
         return cls(os.urandom(32))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> SigningKey:
-        """The key in a file that `write` made.
+        """Read the key from a file made by `write`.
 
         Raises:
-            IdentityError: there is none, or others than its owner may read it.
+            IdentityError: it holds no key, or others than its owner may read it.
         """
         path = Path(path)
         try:
@@ -81,25 +81,25 @@ class SigningKey:
             if name != "ed25519-private":
                 raise ValueError
             return cls(bytes.fromhex(digits))
-        except ValueError:  # what stands there may be a key: it is not quoted
+        except ValueError:  # do not quote the content: it may be a key
             raise IdentityError(
                 f"{path}: expected a private key made by `grpo-guard identity new`"
             ) from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a new file that only its owner can read.
+        """Write the key to a new file that only its owner can read.
 
         Raises:
-            FileExistsError: something stands there; a key that is overwritten is lost.
+            FileExistsError: the file exists; an overwritten key would be lost.
             OSError: it cannot be written.
         """
-        # Made with its mode, not given it afterwards: nobody can open it in between.
+        # Created with this mode rather than changed to it, so that nobody can open it in between.
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(number, "w", encoding="ascii") as file:
             file.write(f"ed25519-private {self._key.private_bytes_raw().hex()}\n")
 
     def sign(self, message: bytes) -> bytes:
-        """64 bytes."""
+        """Return the signature, 64 bytes."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -110,12 +110,12 @@ class SigningKey:
 
 
 def require_label(field: str, value: object) -> str:
-    """A name that can be remembered and written in a line.
+    """Check that a name is short and printable on one line, and return it.
 
     Raises:
-        IdentityError: it is none.
+        IdentityError: it is not.
     """
-    # No subclass: it could compare as one name and be signed as another.
+    # No subclass of str: it could compare as one name and be signed as another.
     if (
         type(value) is str
         and 0 < len(value) <= MAX_LABEL
@@ -130,13 +130,13 @@ def require_label(field: str, value: object) -> str:
 
 
 def require_public(value: object) -> str:
-    """A public key as text, in its one form.
+    """Check a public key in its text form, and return it.
 
     Raises:
-        IdentityError: it is none.
+        IdentityError: it is malformed or unsafe.
     """
     if type(value) is str and _PUBLIC.fullmatch(value):
-        # Signatures under these fit any message, so that everybody could sign as such a node.
+        # Signatures under such a key fit any message, so everybody could sign as this node.
         y = int.from_bytes(bytes.fromhex(value.removeprefix(PREFIX)), "little") & (1 << 255) - 1
         if y % _PRIME in _SMALL_ORDER:
             raise IdentityError(f"public_key: expected a key of large order, got {shown(value)}")
@@ -148,7 +148,7 @@ def require_public(value: object) -> str:
 
 
 def fingerprint(public: str) -> str:
-    """Of a public key, what two people compare by voice: eight groups of four digits."""
+    """Digest of a public key for two people to compare by voice: eight groups of four digits."""
     from hashlib import sha256
 
     digits = sha256(require_public(public).encode()).hexdigest()[:32]
@@ -157,7 +157,7 @@ def fingerprint(public: str) -> str:
 
 @lru_cache(maxsize=1024)
 def verifier_of(public: str) -> Ed25519PublicKey:
-    """What checks the signatures of a key."""
+    """Return the object that checks signatures of a key."""
     raw = bytes.fromhex(require_public(public).removeprefix(PREFIX))
     key: Ed25519PublicKey = _ed25519().Ed25519PublicKey.from_public_bytes(raw)
     return key
@@ -167,13 +167,13 @@ def is_signed(public: str, signature: bytes, message: bytes) -> bool:
     """Whether the holder of a key has signed this message."""
     try:
         verifier_of(public).verify(signature, message)
-    except (ValueError, _invalid_signature()):  # ValueError: bytes that are no key
+    except (ValueError, _invalid_signature()):  # ValueError: the bytes are not a key
         return False
     return True
 
 
 def require_crypto() -> None:
-    """Raises ImportError where the package cryptography is missing, with the remedy."""
+    """Raise ImportError if the package cryptography is missing, with the remedy."""
     _ed25519()
 
 

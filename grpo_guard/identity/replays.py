@@ -1,4 +1,4 @@
-"""What a key has signed lately, so that nothing counts twice. Bounded for each key."""
+"""What each key has signed recently, so that nothing counts twice. Bounded per key."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 MOST_IN_ROUND: Final = 4096
-"""Completions of one key in one round: what further ones it signs is refused."""
+"""Completions of one key in one round; further ones are refused."""
 ROOM_OF_PINNED: Final = 2**16
-"""Completions of all keys pinned at first use, of which each has the same share."""
+"""Completions of all keys pinned at first use, which share them equally."""
 _DIGEST_BYTES: Final = 16
 
 
 class _Filler(NamedTuple):
     """What fills a place: the digest of a message."""
 
-    said: bytes
+    message: bytes
     given_up: threading.Event | None = None
 
     def __reduce__(self) -> Any:
-        return _Filler, (self.said,)  # events are this process's own
+        return _Filler, (self.message,)  # events belong to this process
 
     @property
     def holds(self) -> bool:
@@ -29,13 +29,13 @@ class _Filler(NamedTuple):
 
 
 class Replays:
-    """Places that are filled: (key, round, prompt, slot) -> the message that filled it.
+    """Filled places: (key, round, prompt, slot) -> the message that filled it.
 
-    Only what a key has really signed comes in here, and each key has a window of its own over the
-    rounds that it signs. So nobody can move another's window, fill its room or take its places.
+    Only messages with a valid signature get here, and each key has its own window over the rounds
+    that it signs. So nobody can move another key's window, use up its room or take its places.
 
     Args:
-        late: Rounds that an envelope may be behind the newest of its key.
+        late: How many rounds an envelope may be behind the newest of its key.
         most: Places of one key in one round.
     """
 
@@ -49,23 +49,23 @@ class Replays:
         key: str,
         round: int,
         place: bytes,
-        said: bytes,
+        message: bytes,
         given_up: threading.Event | None = None,
         *,
         in_all: int | None = None,
     ) -> str | None:
-        """Fill a place; why not, where it cannot be: ``late``, ``replayed``, ``contradicted`` or
-        ``too_many``.
+        """Fill a place. If that is not allowed, return why: ``late``, ``replayed``,
+        ``contradicted`` or ``too_many``.
 
         Args:
-            key: The signer's.
-            round: That the message names.
+            key: The signer's key.
+            round: The round that the message names.
             place: Digest of prompt and slot.
-            said: The message.
-            given_up: Once it is set the place is free again: nobody heard what was said of it.
-            in_all: Places of this key in all of its rounds; None = no limit beside ``most``.
+            message: The signed bytes.
+            given_up: Once set, the place is free again: the caller never got the answer.
+            in_all: Limit for this key over all of its rounds; None = only ``most`` applies.
         """
-        said = digest(said)
+        message = digest(message)
         newest = self._newest.get(key, round)
         if round < newest - self.late:
             return "late"
@@ -77,21 +77,21 @@ class Replays:
         filled = self._filled[key].setdefault(round, {})
         known = filled.get(place)
         if known is not None and known.holds:
-            return "replayed" if known.said == said else "contradicted"
+            return "replayed" if known.message == message else "contradicted"
         if known is None:
             held = 0 if in_all is None else sum(map(len, self._filled[key].values()))
             if len(filled) >= self.most or (in_all is not None and held >= in_all):
                 return "too_many"
-        filled[place] = _Filler(said, given_up)
+        filled[place] = _Filler(message, given_up)
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """The filled places, as plain JSON values."""
         return {
             key: {
                 "newest": newest,
                 "filled": {
-                    str(round): {p.hex(): f.said.hex() for p, f in filled.items() if f.holds}
+                    str(round): {p.hex(): f.message.hex() for p, f in filled.items() if f.holds}
                     for round, filled in self._filled.get(key, {}).items()
                 },
             }
@@ -99,10 +99,10 @@ class Replays:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """In place of what is known.
+        """Replace the current state.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is none; nothing has changed then.
+            ValueError, TypeError, KeyError, AttributeError: it is malformed; nothing changes then.
         """
         newest, filled = {}, {}
         for key, kept in state.items():
@@ -115,5 +115,5 @@ class Replays:
 
 
 def digest(data: bytes) -> bytes:
-    """Of a place, or of a message."""
+    """Digest of a place or a message."""
     return blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -1,6 +1,6 @@
-"""`KeyRing`: which keys are known, agreed on beforehand or pinned at first use.
+"""`KeyRing`: the known keys, agreed on beforehand or pinned at first use.
 
-Names are for people: a ring says which key a name stands for, and evidence never rests on a name.
+Names are for people: a ring maps names to keys, and evidence is never tied to a name.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _LARGEST_FILE: Final = 2**20
 
 
 class KeyRing:
-    """Which keys are known, and by which name each.
+    """The known keys with their names.
 
     Args:
         keys: Name -> public key, agreed on beforehand.
-        pin: Whether an unknown key becomes known by its first valid signature, under the name
-            that it then claims. Whoever comes first has the name, and names are nobody's evidence.
-        most_pinned: Keys that may become known so. When they are, later ones stay unknown: whoever
-            makes keys without end fills this room, and never that of the agreed ones.
+        pin: Whether an unknown key becomes known by its first valid signature, under the name that
+            it claims. The first to claim a name gets it; names carry no evidence.
+        most_pinned: Most keys to pin; later ones stay unknown. An attacker who makes keys without
+            end can fill this room, but never that of the agreed keys.
 
     Raises:
-        IdentityError: what is no key, a name twice, or a key under two names.
+        IdentityError: a key is malformed, a name occurs twice, or a key has two names.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class KeyRing:
         pin: bool = False,
         most_pinned: int = MOST_PINNED,
     ) -> KeyRing:
-        """A ring from lines ``NAME ed25519:...``; blank lines and those that begin with # are none.
+        """Read a ring from lines ``NAME ed25519:...``; blank lines and ``#`` comments are skipped.
 
         Raises:
-            IdentityError: it cannot be read, or a line is none; with its number.
+            IdentityError: the file cannot be read, or a line is malformed; with its number.
         """
         path = Path(path)
         try:
@@ -66,8 +66,8 @@ class KeyRing:
                 data = file.read(_LARGEST_FILE + 1)
             text = data.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            said = getattr(error, "strerror", None) or "no UTF-8 text"
-            raise IdentityError(f"{path}: expected a readable file of keys, got {said}") from None
+            reason = getattr(error, "strerror", None) or "no UTF-8 text"
+            raise IdentityError(f"{path}: expected a readable file of keys, got {reason}") from None
         if len(data) > _LARGEST_FILE:
             raise IdentityError(f"{path}: expected at most {_LARGEST_FILE} bytes, got more")
         ring = cls(pin=pin, most_pinned=most_pinned)
@@ -85,12 +85,12 @@ class KeyRing:
 
     @property
     def names(self) -> dict[str, str]:
-        """Public key -> name, of all that are known now."""
+        """Public key -> name, for all known keys."""
         return dict(self._by_key)
 
     @property
     def pinned(self) -> dict[str, str]:
-        """Name -> public key, of those that were pinned."""
+        """Name -> public key, for pinned keys."""
         return dict(self._pinned)
 
     @property
@@ -99,11 +99,11 @@ class KeyRing:
         return self.pin and len(self._pinned) < self.most_pinned
 
     def is_pinned(self, key: str) -> bool:
-        """Whether a key was pinned, and not agreed on."""
+        """Whether a key was pinned rather than agreed on."""
         return self._by_key.get(key) in self._pinned
 
     def key_of(self, name: str) -> str | None:
-        """The key of a name; of a key that is known, itself."""
+        """The key with a name; a known key counts as a name for itself."""
         return name if name in self._by_key else self._by_name.get(name)
 
     def name_of(self, key: str) -> str | None:
@@ -111,10 +111,10 @@ class KeyRing:
         return self._by_key.get(key)
 
     def pin_key(self, name: str, key: str) -> None:
-        """Remember a key; its signature has been checked.
+        """Remember a key whose signature has been checked.
 
         Raises:
-            IdentityError: it does not fit what is known, or there is no room.
+            IdentityError: it contradicts a known key or name, or there is no room.
         """
         if not self.has_room:
             raise IdentityError(f"expected at most {self.most_pinned} pinned keys, got one more")
@@ -126,17 +126,17 @@ class KeyRing:
         return {"pinned": self.pinned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """In place of the keys that are pinned now, those that `state_dict` gave.
+        """Replace the pinned keys by those that `state_dict` returned.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: they are none; nothing has changed
-                then.
+            ValueError, TypeError, KeyError, AttributeError: the state is malformed; nothing
+                changes then.
         """
         pinned = dict(state["pinned"])
         agreed = {name: key for name, key in self._by_name.items() if name not in self._pinned}
         fresh = KeyRing(agreed, pin=True, most_pinned=max(self.most_pinned, len(pinned)))
         for name, key in pinned.items():
-            # What has been agreed on since is no longer a matter of who came first.
+            # Keys agreed on since then take precedence over pinned ones.
             if fresh.key_of(name) is None and fresh.name_of(key) is None:
                 fresh.pin_key(name, key)
         self._by_name, self._by_key = fresh._by_name, fresh._by_key

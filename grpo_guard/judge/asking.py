@@ -1,4 +1,4 @@
-"""Asking a backend: how many at once, how often again, how long, for how much."""
+"""Ask a backend, with bounds on concurrency, retries, time and money."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from grpo_guard.judge.errors import (
 from grpo_guard.judge.limits import Limits, Spending
 from grpo_guard.verdict import Cause
 
-# Statuses by which servers, their content filters and the firewalls before them refuse a request
-# for what is in it; a wrong set-up gets them too.
-# Some answer with a redirect to a page of their own.
+# Statuses with which servers, content filters and firewalls refuse a request because of its
+# content; a wrong set-up gets them too. Some redirect to a page of their own instead.
 ABOUT_ONE_REQUEST = frozenset({*range(300, 400), 400, 403, 405, 406, 413, 415, 422, 451})
-# Seconds for the neutral question.
+# Time-out of the neutral question, in seconds.
 NEUTRAL_TIMEOUT = 10.0
-# Into which a batch that failed is split. Three splits of a batch of 512 leave single requests.
+# Number of pieces for a failed batch. Three rounds of this split 512 requests into single ones.
 PIECES = 8
 # The deadline left no time to find out.
 _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.TIMEOUT)
@@ -38,12 +37,12 @@ _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.T
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one question.
+    """The outcome of one question.
 
     Args:
-        reply: The model's answer, or why there is none.
-        requests: How often it was asked.
-        seconds: From the first request to the answer, waiting between them included.
+        reply: The model's answer, or the reason for not having one.
+        requests: How many requests were made.
+        seconds: From the first request to the answer, including waits between requests.
     """
 
     reply: Reply | BackendError
@@ -55,8 +54,8 @@ class Asker:
     """Asks one backend from one event loop.
 
     Args:
-        backend: Whom to ask.
-        limits: Of time, attempts and money.
+        backend: The backend to ask.
+        limits: Limits on time, attempts and money.
     """
 
     def __init__(self, backend: Backend, limits: Limits) -> None:
@@ -67,15 +66,15 @@ class Asker:
         self._spending = Spending(limits)
         self._broken: JudgeSetupError | None = None
         self._neutral: Request | None = None
-        self._trying = asyncio.Lock()
-        self._tried: tuple[float, BackendError | None] | None = None
+        self._neutral_lock = asyncio.Lock()
+        self._neutral_outcome: tuple[float, BackendError | None] | None = None
 
     def begin(self, neutral: Request) -> None:
-        """A new batch: what was set up wrongly may have been mended since.
+        """Start a new batch: a wrong set-up may have been fixed since the last one.
 
         Args:
-            neutral: A question in which no stranger has a say. Whether it is answered tells a
-                provider that is down from a completion that it chokes on.
+            neutral: A question without any untrusted text. Whether the provider answers it
+                distinguishes an outage from a completion that it cannot process.
         """
         self._broken = None
         self._neutral = neutral
@@ -83,12 +82,12 @@ class Asker:
     async def ask(
         self, requests: Sequence[Request], *, deadline: float, attempts: int
     ) -> list[Answer]:
-        """One answer per request, in order; never raises.
+        """Return one answer per request, in order; never raises.
 
         Args:
-            requests: Any number.
-            deadline: By the monotonic clock; nothing is asked after it.
-            attempts: For each request, >= 1.
+            requests: Any number of requests.
+            deadline: On the monotonic clock; no request is made after it.
+            attempts: Most requests for each, >= 1.
         """
         size = max(1, self._backend.batch_size)
         if len(requests) <= size:
@@ -108,7 +107,7 @@ class Asker:
             async with self._slots:
                 left = self._seconds_left(deadline)
                 if made == 0:
-                    started = time.monotonic()  # time in the queue is not the model's
+                    started = time.monotonic()  # do not count time in the queue
                 made += 1
                 try:
                     return await self._ask_once(part, left, deadline)
@@ -120,7 +119,7 @@ class Asker:
         try:
             replies = await self._retrying(deadline, attempts)(attempt)
         except BackendError as error:
-            # An answer that failed and was not asked for again is called by how it failed.
+            # If no retry was made in time, report the original failure rather than the deadline.
             failure = last or error
             if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
                 rest = await self._ask_pieces(part, deadline, attempts - made)
@@ -133,16 +132,16 @@ class Asker:
     async def _ask_pieces(
         self, part: Sequence[Request], deadline: float, attempts: int
     ) -> list[Answer]:
-        """The rest of a batch must not pay for the one text that its engine fails on."""
+        """Split a failed batch, so that one text the engine fails on does not cost the others."""
         size = -(-len(part) // PIECES)
         pieces = [part[i : i + size] for i in range(0, len(part), size)]
         answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in pieces))
         return [answer for piece in answers for answer in piece]
 
     def _seconds_left(self, deadline: float) -> float:
-        """How long a request may take, if it may be made at all."""
+        """Return the time limit for a request; raises if none may be made."""
         if self._broken is not None:
-            raise self._broken  # a wrong key stays wrong: one request is enough to know
+            raise self._broken  # a wrong key stays wrong: do not try it again
         exhausted = self._spending.exhausted()
         if exhausted is not None:
             raise BackendError(exhausted, cause=Cause.BUDGET, retry=False)
@@ -153,24 +152,24 @@ class Asker:
             )
         if not self._breaker.allows():
             raise BackendError(
-                "the provider failed again and again", cause=Cause.CIRCUIT_OPEN, retry=False
+                "the provider failed repeatedly", cause=Cause.CIRCUIT_OPEN, retry=False
             )
-        # The limit of one request says nothing of a batch of hundreds in an engine of our own.
+        # The per-request limit does not fit a batch of hundreds in a local engine.
         return left if self._backend.batch_size > 1 else min(left, self._limits.request_timeout)
 
     async def _ask_once(
         self, part: Sequence[Request], seconds: float, deadline: float
     ) -> list[Reply]:
         try:
-            # Also around backends with time-outs of their own: a server that sends a byte a second
-            # never runs into those.
+            # Needed even if the backend has its own time-outs: a server that sends one byte a
+            # second never runs into those.
             async with asyncio.timeout(seconds):
                 replies = await self._backend.ask(part, timeout=seconds)
             if len(replies) != len(part):
                 raise BackendError(f"expected {len(part)} replies, got {len(replies)}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as error:  # extensions panic with what is no Exception
+        except BaseException as error:  # panics of extensions are no Exception
             failure = as_backend_error(error, seconds)
             if failure.cause is Cause.TIMEOUT:
                 for request in part:
@@ -182,7 +181,7 @@ class Asker:
         return replies
 
     async def _charged(self, failure: BackendError, deadline: float) -> BackendError:
-        """A failure, after it is known whether it is this request's alone or the provider's.
+        """Find out whether a failure is due to this request or to the provider, and record it.
 
         Otherwise one node could switch the judge off for everybody, with texts that the provider
         refuses or fails on.
@@ -194,10 +193,10 @@ class Asker:
                 if problem is None:
                     return DeclinedError(str(failure), status=failure.status)
                 if not isinstance(problem, JudgeSetupError):
-                    return failure  # cannot be told
+                    return failure  # cannot be decided
             self._broken = failure
         elif isinstance(failure, ContextTooLongError) or failure.cause is Cause.RATE_LIMITED:
-            pass  # who says "too many" is up
+            pass  # a provider that answers "too many" or "too long" is up
         elif not self._breaker.next_opens:
             self._breaker.failed()
         elif (problem := await self._problem_since(failed_at, deadline)) is None:
@@ -207,18 +206,21 @@ class Asker:
         return failure
 
     async def _problem_since(self, moment: float, deadline: float) -> BackendError | None:
-        """What keeps the provider from answering a question in which no stranger has a say.
+        """Return why the provider does not answer the neutral question; None if it does.
 
-        Asked anew unless it was since then: before, an outage may not have begun, and honest work
-        would be rejected for it. `_NO_TIME` where the deadline comes before its answer.
+        An answer from before ``moment`` does not count: an outage may have begun after it, and
+        honest work would be rejected. Returns `_NO_TIME` if the deadline comes first.
         """
         if self._neutral is None:
             return BackendError("there is no neutral question")
         try:
-            async with asyncio.timeout(deadline - time.monotonic()), self._trying:
-                if self._tried is None or self._tried[0] < moment:
-                    self._tried = (time.monotonic(), await self._ask_neutral(self._neutral))
-                return self._tried[1]
+            async with asyncio.timeout(deadline - time.monotonic()), self._neutral_lock:
+                if self._neutral_outcome is None or self._neutral_outcome[0] < moment:
+                    self._neutral_outcome = (
+                        time.monotonic(),
+                        await self._ask_neutral(self._neutral),
+                    )
+                return self._neutral_outcome[1]
         except TimeoutError:
             return _NO_TIME
 
@@ -230,7 +232,7 @@ class Asker:
                 (reply,) = await self._backend.ask([neutral], timeout=seconds)
         except Exception as error:
             problem = as_backend_error(error, seconds)
-        finally:  # also when the deadline cut it off: it may cost what an answer does
+        finally:  # also on the deadline: a cancelled request may cost as much as an answer
             self._spending.add(neutral, reply)
         return problem
 
@@ -239,13 +241,15 @@ class Asker:
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
             stop=tenacity.stop_after_attempt(attempts)
             | tenacity.stop_before_delay(max(0.0, deadline - time.monotonic())),
-            wait=_AsToldOr(tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)),
+            wait=_RetryAfterOr(
+                tenacity.wait_exponential(0.5, max=20) + tenacity.wait_random(0, 0.5)
+            ),
             reraise=True,
         )
 
 
-class _AsToldOr(wait_base):
-    """The provider's Retry-After where it gave one, otherwise another strategy."""
+class _RetryAfterOr(wait_base):
+    """The provider's Retry-After if it gave one, otherwise another strategy."""
 
     def __init__(self, otherwise: wait_base) -> None:
         self._otherwise = otherwise
@@ -253,5 +257,5 @@ class _AsToldOr(wait_base):
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         outcome = retry_state.outcome
         error = outcome.exception() if outcome is not None else None
-        told = getattr(error, "retry_after", None)
-        return float(told) if told is not None else self._otherwise(retry_state)
+        wait = getattr(error, "retry_after", None)
+        return float(wait) if wait is not None else self._otherwise(retry_state)

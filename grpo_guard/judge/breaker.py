@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Closed, open after failures in a row, then one probe at a time until one succeeds.
+    """Closed; open after failures in a row; then one probe at a time until one succeeds.
 
     Used from one event loop only, so it has no lock.
 
     Args:
-        failures: In a row, after which it opens, >= 1.
-        cooldown: Seconds for which it stays open before a probe is let through.
-        clock: For tests.
+        failures: Number of failures in a row that open it, >= 1.
+        cooldown: Seconds that it stays open before the next probe.
+        clock: Replaceable for tests.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class CircuitBreaker:
         self._open_until: float | None = None
 
     def allows(self) -> bool:
-        """Whether a question may be asked now; while open, only one probe per cooldown may."""
+        """Whether a question may be asked now; while open, one probe per cooldown."""
         if self._open_until is None:
             return True
         if self._clock() < self._open_until:
@@ -40,15 +40,15 @@ class CircuitBreaker:
 
     @property
     def next_opens(self) -> bool:
-        """Whether one more failure opens it, or keeps it open."""
+        """Whether one more failure opens it or keeps it open."""
         return self._in_a_row + 1 >= self._needed
 
     def succeeded(self) -> None:
-        """The model answered, whatever it said."""
+        """Record that the model answered, whatever the answer."""
         self._in_a_row, self._open_until = 0, None
 
     def failed(self) -> None:
-        """No answer, through the provider's fault."""
+        """Record that the provider failed to answer."""
         self._in_a_row += 1
         if self._in_a_row >= self._needed:
             self._open_until = self._clock() + self._cooldown

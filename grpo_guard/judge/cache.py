@@ -1,4 +1,4 @@
-"""Rulings that are known already, in a SQLite file that several processes share."""
+"""A cache of rulings, in a SQLite file that several processes can share."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from grpo_guard.judge.modes import Ruling
 from grpo_guard.verdict import Cause, Finding
 
 logger = logging.getLogger("grpo_guard")
-# Changes when the same answer would be read differently: rulings of before are then asked anew.
+# Change this when answers are read differently, so that older rulings are asked anew.
 _FORMAT = "grpo-guard ruling 3"
 _SCHEMA = "CREATE TABLE IF NOT EXISTS rulings (key TEXT PRIMARY KEY, ruling TEXT, made REAL)"
 # About 300 bytes each.
 MOST_RULINGS = 500_000
-# Seconds that rulings wait to be kept while another process writes; after a wait in vain none wait
-# until some could be kept. A process that hangs with the file must not hold up each batch.
+# Seconds to wait for a lock while another process writes. After a vain wait, writes do not wait
+# again until one succeeds: a process that hangs with the file must not hold up each batch.
 WAIT = 3.0
-# What SQLite reads beside its file. A log that somebody else has put there is applied to it.
+# SQLite's files next to the database. SQLite applies a log even if somebody else put it there.
 _BESIDE = ("-wal", "-shm", "-journal")
 
 
 class RulingCache:
     """Rulings by a hash of everything that they depend on.
 
-    Only judgements are kept: an outage must not be remembered. The file holds hashes and rulings,
-    no completions and no keys. A cache that fails costs requests, never a verdict.
+    Only judgements are cached: an outage must not be remembered. The file holds hashes and rulings,
+    no completions and no API keys. A failing cache costs requests, never a verdict.
 
-    Whoever can write the file decides verdicts. It is made for its owner alone, and one that
-    somebody else could have written is not used. Several processes of one machine share it;
-    SQLite's log does not work across machines on a network file system.
+    Anybody who can write the file decides verdicts, so it is created for its owner alone, and one
+    that somebody else could have written is not used. Several processes on one machine can share
+    it; SQLite's log does not work across machines on a network file system.
 
     Args:
-        path: Of the file; made where it is missing.
-        most: Rulings that are kept; the oldest go first.
+        path: The file; created if it is missing.
+        most: Maximum number of rulings; the oldest are deleted first.
     """
 
     def __init__(self, path: str | Path, most: int = MOST_RULINGS) -> None:
@@ -52,7 +52,7 @@ class RulingCache:
         self._failed = False
 
     def get(self, keys: Sequence[str]) -> dict[str, Ruling]:
-        """The rulings that are known, by key."""
+        """Return the cached rulings, by key."""
         found: dict[str, Ruling] = {}
         try:
             connection = self._open()
@@ -63,12 +63,12 @@ class RulingCache:
                 ruling = _read(key, row[0]) if row else None
                 if ruling is not None:
                     found[key] = ruling
-        except Exception as error:  # SQLite raises more than its own errors on what is corrupted
+        except Exception as error:  # on a corrupted file SQLite raises more than its own errors
             self._warn(error)
         return found
 
     def put(self, rulings: Mapping[str, Ruling]) -> None:
-        """Keep rulings; those that are no judgements are left out."""
+        """Store rulings, except those that are not judgements."""
         rows = [
             (key, _write(key, ruling), time.time())
             for key, ruling in rulings.items()
@@ -81,22 +81,22 @@ class RulingCache:
             connection.execute(f"PRAGMA busy_timeout = {0 if self._failed else int(WAIT * 1000)}")
             with connection:
                 connection.executemany("INSERT OR REPLACE INTO rulings VALUES (?, ?, ?)", rows)
-                # Numbers of rows go up with time, so that no index of times is needed.
+                # Row numbers increase over time, so no index of times is needed.
                 connection.execute(
                     "DELETE FROM rulings WHERE rowid <= (SELECT max(rowid) FROM rulings) - ?",
                     (self._most,),
                 )
             self._failed = False
-        except Exception as error:  # SQLite raises more than its own errors on what is corrupted
+        except Exception as error:  # on a corrupted file SQLite raises more than its own errors
             self._warn(error)
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            path = os.path.realpath(self._path)  # SQLite's other files stand beside a link's target
-            # Where others may write, they can put a link to some other file of ours.
+            path = os.path.realpath(self._path)  # SQLite puts its other files next to the target
+            # In a folder that others can write, they could link to another file of ours.
             folders = {os.path.dirname(path), os.path.realpath(os.path.dirname(self._path) or ".")}
             _for_its_owner_alone(path, folders)
-            # One thread at a time uses it, but not always the same one.
+            # Used by one thread at a time, but not always by the same one.
             connection = sqlite3.connect(path, timeout=WAIT, check_same_thread=False)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -106,28 +106,28 @@ class RulingCache:
 
     def _warn(self, error: Exception) -> None:
         if not self._failed:
-            said = one_line(
+            data = one_line(
                 f"{type(error).__name__}: {error}", 200
             )  # may quote what is in the file
-            logger.warning("judge cache %s: %s; going on without it", self._path, said)
+            logger.warning("judge cache %s: %s; going on without it", self._path, data)
         self._failed = True
 
 
 def cache_key(*parts: object) -> str:
-    """SHA-256 over parts that JSON can hold, in order."""
+    """SHA-256 over JSON-serialisable parts, in order."""
     text = json.dumps((_FORMAT, *parts), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _for_its_owner_alone(path: str, folders: set[str]) -> None:
-    """Make the file where it is missing.
+    """Create the file if it is missing.
 
     Raises:
-        PermissionError: somebody else could have written it, or what SQLite reads beside it.
+        PermissionError: somebody else could have written it, or SQLite's files next to it.
     """
     if os.name != "posix":
         return
-    # Where others may write they can put a log beside the file at any moment, also after a look.
+    # In a folder that others can write, they can add a log at any moment, even after this check.
     for folder in folders:
         _require_own(folder, {os.geteuid(), 0})
     with contextlib.suppress(FileExistsError):
@@ -141,9 +141,7 @@ def _require_own(path: str, owners: set[int]) -> None:
     found = os.lstat(path)
     kind = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
     if not kind or found.st_uid not in owners or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(
-            f"{path}: expected one of yours that nobody else can write; chmod go-w"
-        )
+        raise PermissionError(f"{path}: expected your own, writable by you alone; chmod go-w")
 
 
 def _write(key: str, ruling: Ruling) -> str:
@@ -159,17 +157,17 @@ def _write(key: str, ruling: Ruling) -> str:
 
 
 def _read(key: str, row: object) -> Ruling | None:
-    """A ruling from its row; None for one that another version wrote differently, or that is
-    corrupted or another key's: what is not exactly what was written must not accept anything."""
+    """Read a ruling from its row; None if another version wrote it, or if it is corrupted or
+    belongs to another key. A row that differs from what was written must not accept anything."""
     digest, _, text = row.partition(" ") if isinstance(row, str) else ("", "", "")
     if digest != _digest(key, text):
         return None
-    said = json.loads(text)
+    data = json.loads(text)
     finding = None
-    if said["finding"] is not None:
-        kind, message, span = said["finding"]
+    if data["finding"] is not None:
+        kind, message, span = data["finding"]
         finding = Finding(kind, message, span and (span[0], span[1]))
-    return Ruling(said["passed"], p_yes=said["p_yes"], finding=finding)
+    return Ruling(data["passed"], p_yes=data["p_yes"], finding=finding)
 
 
 def _digest(key: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""One completion on its way through a judge."""
+"""`Case`: one completion on its way through a judge."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from grpo_guard.judge.prompt import Window, messages, neutralised, prompt_text
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.verdict import Cause, Finding, Usage
 
-# Fewer characters of a completion say nothing of it.
+# A shorter excerpt of a completion is worthless.
 _LEAST_SHOWN = 500
-# In UTF-8. What is shorter fits into any context that the rubric fits into.
+# In UTF-8 bytes. A shorter text fits into any context that the rubric fits into.
 _LEAST_BYTES = 1000
-# The judge's own words are not sent back to it: they may quote the completion, and as the
-# assistant's they would be believed.
+# The judge's own answer is not sent back to it: it may quote the completion, and the model would
+# trust it as its own.
 _NO_ANSWER = "(An answer that was not of the form asked for.)"
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """What is the same for all completions of one judge.
+    """Settings shared by all completions of one judge.
 
     Args:
-        rubric: What the judge is told.
-        mode: How it says its verdict.
-        window: How much of a completion it is shown.
+        rubric: The instructions for the judge.
+        mode: How the judge gives its verdict.
+        window: How much of a completion the judge sees.
         datamark: See `messages`.
-        model: What tells models apart, for the cache: `Backend.identity`.
+        model: Identifies the model in the cache: `Backend.identity`.
     """
 
     rubric: Rubric
@@ -55,8 +55,8 @@ class Brief:
         )
 
     def key(self, completion: Completion) -> str:
-        """Of the cache: all that a ruling depends on but the secret, which only names the fence and
-        draws the excerpt; a new one in each run would make every run ask everything anew."""
+        """The cache key: everything that a ruling depends on except the secret. The secret only
+        names the fence and picks the excerpt; with a new one per run nothing would be found."""
         mode = self.mode
         return cache_key(
             self.model,
@@ -69,11 +69,11 @@ class Brief:
 
 @dataclass(slots=True)
 class Case:
-    """A completion that is being judged: what it was asked, and what came of it.
+    """A completion being judged: the questions it took, and the outcome.
 
     Args:
-        completion: What is judged.
-        brief: How.
+        completion: The completion.
+        brief: The judge's settings.
         secret: Key of the fence's id.
     """
 
@@ -84,7 +84,7 @@ class Case:
     failure: BackendError | None = None
     usage: Usage = field(default_factory=Usage)
     _window: Window = field(init=False)
-    _more: tuple[ChatMessage, ...] = ()
+    _reminder_messages: tuple[ChatMessage, ...] = ()
 
     def __post_init__(self) -> None:
         self._window = self.brief.window
@@ -95,22 +95,22 @@ class Case:
         return self.ruling is None and self.failure is None
 
     def request(self) -> Request:
-        """What to ask next."""
+        """Build the next request."""
         mode = self.brief.mode
         asked = self.brief.messages(self.completion, self.secret, self._window)
         return Request(
-            (*asked, *self._more),
+            (*asked, *self._reminder_messages),
             max_tokens=mode.max_tokens,
             top_logprobs=mode.top_logprobs,
             json_schema=mode.json_schema,
         )
 
     def take(self, answer: Answer, limits: Limits) -> bool:
-        """Take note of an answer; whether the case is closed by it.
+        """Process an answer; return whether it closes the case.
 
-        It stays open where asking again in another way may help and attempts are left.
+        The case stays open if another form of the question may help and attempts are left.
         """
-        self._pay(answer, limits)
+        self._add_usage(answer, limits)
         reply, left = answer.reply, self.usage.requests < limits.attempts
         if isinstance(reply, ContextTooLongError):
             return self._shorten(reply, left)
@@ -129,16 +129,21 @@ class Case:
             return True
         try:
             self.ruling = self.brief.mode.read(reply, neutralised(self.completion.text))
-        except BackendError as error:  # the backend cannot do what the mode needs
+        except BackendError as error:  # the backend lacks something that the mode needs
             self.failure = error
             return True
-        except Exception as error:  # a mode of the user's own: one text must not fail the batch
+        except Exception as error:  # from a user's mode: one text must not fail the batch
             reason = f"mode {self.brief.mode.name}: {type(error).__name__}"
             self.failure = BackendError(reason, cause=Cause.FAULT, retry=False)
             return True
         reminder = self.brief.mode.reminder
-        if self.ruling.cause is Cause.MALFORMED and reminder and left and not self._more:
-            self._more = (
+        if (
+            self.ruling.cause is Cause.MALFORMED
+            and reminder
+            and left
+            and not self._reminder_messages
+        ):
+            self._reminder_messages = (
                 {"role": "assistant", "content": _NO_ANSWER},
                 {"role": "user", "content": reminder},
             )
@@ -146,12 +151,12 @@ class Case:
         return True
 
     def _shorten(self, error: ContextTooLongError, left: bool) -> bool:
-        """Show less of it; what does not fit even then is not the judge's to read."""
+        """Show less of the completion next time; close the case if that is not possible."""
         shown = min(self._window.shown, len(self.completion.text)) // 2
         if left and shown >= _LEAST_SHOWN:
             self._window = replace(self._window, shown=shown)
             return False
-        # Where the attempts ran out first, a shorter text would have been read.
+        # If only the attempts ran out, a shorter excerpt might have been read: not overlong.
         if self._fills_the_context(whole=shown >= _LEAST_SHOWN):
             finding = Finding("overlong", f"does not fit into the judge's context: {error}")
             self.ruling = Ruling(None, Cause.OVERLONG, finding=finding)
@@ -160,14 +165,14 @@ class Case:
         return True
 
     def _fills_the_context(self, *, whole: bool) -> bool:
-        """Whether it is the completion that is too long, and not the prompt, which its author did
-        not choose: all of it, or what was shown of it last."""
+        """Whether the completion, ``whole`` or as last shown, fills the context rather than the
+        prompt, which its author did not choose."""
         text = self.completion.text if whole else self._window.cut(self.completion.text)[0]
         shown = len(text.encode(errors="replace"))
-        given = prompt_text(self.completion) + (self.completion.reference or "")
-        return shown >= max(len(given.encode(errors="replace")), _LEAST_BYTES)
+        other_text = prompt_text(self.completion) + (self.completion.reference or "")
+        return shown >= max(len(other_text.encode(errors="replace")), _LEAST_BYTES)
 
-    def _pay(self, answer: Answer, limits: Limits) -> None:
+    def _add_usage(self, answer: Answer, limits: Limits) -> None:
         reply = answer.reply
         counted = (0, 0) if isinstance(reply, BackendError) else (reply.tokens_in, reply.tokens_out)
         tokens_in = self.usage.tokens_in + counted[0]
@@ -182,5 +187,5 @@ class Case:
 
     @property
     def left_out(self) -> int:
-        """Characters of the completion that the judge was not shown."""
+        """Number of characters that the judge did not see."""
         return self._window.cut(self.completion.text)[1]

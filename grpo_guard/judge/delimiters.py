@@ -1,15 +1,15 @@
-"""Untrusted text in which nothing is a delimiter: not ours, and no chat template's.
+"""Neutralise untrusted text, so that nothing in it works as a delimiter or chat-template token.
 
 A server that tokenises ``<|im_start|>`` inside a message as the special token would let a
 completion end its message. Some tokenizers fold look-alikes to ASCII first (NFKC), and to a model
-``</сompletion>`` with a Cyrillic letter reads like our tag; so do tags with invisible characters
-inside. Each is found here and its brackets put out of use. Every replacement is one character for
-one, so that places in the text stay what they are.
+``</сompletion>`` with a Cyrillic letter reads like our tag, as do tags with invisible characters
+inside. All of these are found here, and their brackets replaced by harmless ones. Every replacement
+is one character for one, so that offsets stay valid.
 
-New templates bring new tokens, so that no list of them is ever complete. What looks like one is
-taken for one: a name in angle brackets, whatever it is, and one in square brackets that has three
-capitals in a row, or an underscore or a digit after three letters. Honest text loses nothing but
-the shape of its brackets. Three tags, in which tasks ask for answers, are left as they are.
+New templates bring new tokens, so no list of them is ever complete. Anything that looks like a
+token is treated as one: any name in angle brackets, and one in square brackets that has three
+capitals in a row, or an underscore or a digit after three letters. Honest text only loses the shape
+of its brackets. Three tags, in which tasks ask for answers, are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import chain
 _TAGS = ("completion", "task", "reference")
 _LEFT_ALONE = "think|answer|code"
 # Blocks of letters that NFKC folds to ASCII: fonts, full width, circles, Roman numerals, sub- and
-# superscripts; and of those with accents.
+# superscripts, and accented letters.
 _STYLED = chain(
     range(0xAA, 0x2E5), range(0x1E00, 0x1F00), range(0x2160, 0x2180), range(0x2C7C, 0x2C7E),
     range(0xA7F2, 0xA7F5), range(0x1D2C, 0x1DC0), range(0x2070, 0x20A0), range(0x2100, 0x2150),
@@ -32,7 +32,7 @@ _HOMOGLYPHS = {
     "a": "аɑα", "c": "сϲᴄ", "e": "еҽ", "f": "ƒ", "i": "іıɪӏ", "k": "кκ", "l": "ӏ1ǀi|", "m": "мᴍ",
     "n": "ոпɴ", "o": "оοօ0ᴏ", "p": "рρ", "r": "гʀ", "s": "ѕꜱ", "t": "тτᴛ",
 }  # fmt: skip
-# What is not seen: default ignorables and combining marks.
+# Invisible characters: default ignorables and combining marks.
 _HIDDEN = (
     r"\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff"
@@ -45,9 +45,9 @@ _READ_BACK = str.maketrans({"‹": "<", "›": ">", "⟦": "[", "⟧": "]"})
 
 
 def neutralised(text: str) -> str:
-    """Untrusted text in which our delimiters and chat-template tokens are none any more.
+    """Untrusted text without working delimiters or chat-template tokens.
 
-    Of the same length, in time linear in it. Lone surrogates, which no JSON body can hold, become
+    Keeps the length and takes linear time. Lone surrogates, which no JSON body can hold, become
     question marks.
     """
     text = text.encode("utf-8", "replace").decode("utf-8")
@@ -56,12 +56,12 @@ def neutralised(text: str) -> str:
 
 
 def read_back(text: str) -> str:
-    """Text with its brackets back, whoever replaced them, to compare what a judge quotes."""
+    """Undo the replacement of brackets, to find a judge's quotation in the original text."""
     return text.translate(_READ_BACK)
 
 
 def _letters() -> dict[str, str]:
-    """By ASCII letter: what looks or folds like it, itself included, in both cases."""
+    """For each ASCII letter, the characters that look or fold like it, including itself."""
     found = {chr(c): chr(c) for c in range(ord("a"), ord("z") + 1)}
     for character in map(chr, _STYLED):
         folded = unicodedata.normalize("NFKD", character).casefold()
@@ -74,7 +74,7 @@ def _letters() -> dict[str, str]:
 
 
 def _pattern(hidden: str, letters: dict[str, str], less: str, square: str, bar: str) -> str:
-    # Any number of them: the stretches after two brackets never overlap, so that it stays linear.
+    # Unbounded, yet linear: the stretches after two brackets never overlap.
     unseen = rf"[\s{hidden}]*+"
 
     def word(name: str) -> str:
@@ -83,7 +83,7 @@ def _pattern(hidden: str, letters: dict[str, str], less: str, square: str, bar: 
     start = rf"{unseen}(?:[/／]{unseen})?+"
     tags = "|".join(word(name) for name in _TAGS)
     gap = r"\s{0,3}+"
-    # Not of punctuation alone, which is an operator.
+    # Punctuation alone is an operator.
     name = r"(?![!-/:;=?@\[-^`{-~]{0,8}+[>＞﹥])[^\s<>＜＞﹤﹥‹›]{1,200}+"
     capital = r"(?-i:[A-ZＡ-Ｚ\U0001d400-\U0001d7cb])"
     capital += rf"[{hidden}]{{0,3}}+" if hidden else ""

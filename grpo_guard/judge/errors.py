@@ -1,4 +1,4 @@
-"""What can go wrong between us and the model, each kind with its cause."""
+"""Errors between the judge and its model, each with the cause of the abstention."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from grpo_guard.verdict import Cause
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """A message from outside without line breaks and control characters: a server may quote a
-    completion in it, which must not write lines of its own into logs."""
+    """A message from outside, without line breaks and control characters. A server may quote a
+    completion in it, which must not write log lines of its own."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:10_000]).split())[:most]
 
 
@@ -15,10 +15,10 @@ class BackendError(Exception):
     """A question got no answer, and the author of the completion is not to blame.
 
     Attributes:
-        cause: What the abstention is called.
+        cause: The cause of the abstention.
         retry: Whether asking again may help.
-        retry_after: Seconds that the provider asks us to wait, None where it says nothing.
-        status: HTTP status, None where there was none.
+        retry_after: Seconds that the provider asks us to wait; None if it does not say.
+        status: HTTP status; None without a response.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class BackendError(Exception):
 
 
 class JudgeSetupError(BackendError):
-    """The judge cannot work as it is set up: a wrong key, model or address. Says the remedy.
+    """The judge cannot work as configured: a wrong key, model or address. States the remedy.
 
-    It befalls every completion alike, so that nobody should halve a batch to find the culprit.
+    It affects every completion alike, so splitting a batch to find a culprit is pointless.
     """
 
     engine_wide = True
@@ -57,23 +57,23 @@ class ContextTooLongError(BackendError):
 
 
 class DeclinedError(BackendError):
-    """The provider refuses this request and takes others of the same form: its content is why."""
+    """The provider refuses this request but takes others of the same form, so content is why."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, retry=False, status=status)
 
 
 def may_be_one_of_many(error: BackendError) -> bool:
-    """Whether fewer at once may do better."""
+    """Whether a smaller batch may succeed."""
     causes = (Cause.FAULT, Cause.PROVIDER, Cause.OUT_OF_MEMORY)
     return error.cause in causes and not isinstance(error, JudgeSetupError)
 
 
 def as_backend_error(error: BaseException, seconds: float) -> BackendError:
-    """Any failure of a backend, as one that has a cause.
+    """Convert any failure of a backend into an error with a cause.
 
-    All exceptions are caught, since clients raise many: one that is reused across loops raises a
-    bare RuntimeError.
+    All exceptions are converted, since clients raise many kinds: a client that is reused across
+    event loops raises a bare RuntimeError.
     """
     if isinstance(error, BackendError):
         return error

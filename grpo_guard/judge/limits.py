@@ -1,4 +1,4 @@
-"""What a judge may cost, in time and money."""
+"""Limits on what a judge may cost, in time and money."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Limits:
     """Bounds on one judge.
 
     Args:
-        deadline: Seconds for one batch, all retries included; what is open then abstains.
+        deadline: Seconds for one batch, including all retries; cases still open then abstain.
         request_timeout: Seconds for one request.
-        attempts: Most requests for one completion, re-asking included.
-        concurrency: Requests in flight; None = what the backend recommends.
-        max_usd: Most to be spent by this object in one process; None = no limit. Needs the prices.
-        max_tokens: Most tokens, in and out together, as above.
+        attempts: Most requests for one completion, including repeated questions.
+        concurrency: Requests in flight; None = the backend's recommendation.
+        max_usd: Most that this object may spend in one process; None = no limit. Needs prices.
+        max_tokens: Most tokens, input and output together, for this object in one process.
         usd_per_1m_in, usd_per_1m_out: Prices. Without them the cost is unknown, not 0.
 
     Raises:
@@ -50,14 +50,14 @@ class Limits:
             )
 
     def usd(self, tokens_in: int, tokens_out: int) -> float | None:
-        """What so many tokens cost; None where the prices are unknown."""
+        """The price of these tokens; None if the prices are unknown."""
         if self.usd_per_1m_in is None or self.usd_per_1m_out is None:
             return None
         return (tokens_in * self.usd_per_1m_in + tokens_out * self.usd_per_1m_out) / 1e6
 
 
 class Spending:
-    """What has been spent so far, in this process. Used from one event loop only."""
+    """Tokens used so far in this process. Used from one event loop only."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -67,12 +67,12 @@ class Spending:
     def add(self, request: Request, reply: Reply | None) -> None:
         """Count a request.
 
-        Where the backend does not say what it took, or did not answer in time, that is estimated,
-        too high rather than too low: a limit that counts nothing would be none.
+        If the backend reports no usage, or did not answer in time, the usage is estimated, and
+        rather too high: a limit that counts nothing would not limit anything.
 
         Args:
-            request: What was asked.
-            reply: None = no answer in time, which may cost what an answer does.
+            request: The request.
+            reply: None = no answer in time, which may cost as much as an answer.
         """
         if reply is not None and reply.tokens_in:
             self.tokens_in += reply.tokens_in
@@ -83,10 +83,10 @@ class Spending:
         self.tokens_out += request.max_tokens
 
     def exhausted(self) -> str | None:
-        """Which limit is reached; None while there is something left.
+        """Return which limit is reached; None while none is.
 
-        Checked before each request. Requests in flight still come in, so that it may be passed by
-        what ``concurrency`` of them cost.
+        Checked before each request. Requests in flight are still completed, so the limit can be
+        exceeded by the cost of ``concurrency`` requests.
         """
         limits = self._limits
         usd = limits.usd(self.tokens_in, self.tokens_out)

@@ -1,8 +1,8 @@
-"""One event loop in a thread of its own, for whoever calls a judge from wherever.
+"""One event loop in a thread of its own, for judges called from any context.
 
 Trainers call rewards from plain threads, from within a running loop, and in forked workers.
-``asyncio.run`` per batch would fail in the second case and tear down connections in all of them. So
-coroutines run on one daemon thread per process, and callers wait for their results.
+``asyncio.run`` per batch would fail in the second case and close connections after every batch in
+all of them. So coroutines run on one daemon thread per process, and callers wait for the results.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 logger = logging.getLogger("grpo_guard")
 
-# By process: after a fork the child finds its parent's entry, whose thread does not exist there.
+# By process id: a forked child finds its parent's entry, but not the thread.
 _loops: dict[int, LoopThread] = {}
-# Kept, so that no destructor touches the sockets that are still the parent's.
+# Kept alive, so that no destructor closes sockets that the parent still uses.
 _inherited: list[LoopThread] = []
 
 
@@ -45,7 +45,7 @@ class LoopThread:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs here. One that came through a fork has no thread."""
+        """Whether the loop can run in this process. After a fork, its thread is missing."""
         return self._thread is None or self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -66,8 +66,8 @@ class LoopThread:
 
 
 def background_loop() -> LoopThread:
-    """The loop of this process, made on first use."""
-    # setdefault is atomic; a lock would be inherited locked by a child forked at the wrong moment.
+    """The loop of this process, created on first use."""
+    # setdefault is atomic; a lock could be inherited in its locked state by a forked child.
     loop = _loops.setdefault(os.getpid(), LoopThread())
     if not loop.usable:  # an ancestor had the same process id
         _inherited.append(loop)
@@ -76,7 +76,7 @@ def background_loop() -> LoopThread:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop for good: a SystemExit in one task must not leave all others waiting for ever."""
+    """Run a loop forever: a SystemExit in one task must not leave all others waiting."""
     while not loop.is_closed():
         try:
             loop.run_forever()

@@ -1,12 +1,11 @@
-"""How a judge says its verdict, and how the answer is read.
+"""Verdict modes: how a judge gives its verdict, and how its answer is read.
 
-Three ways. `LogitMode` asks for one token and reads the probabilities of yes and no: nothing that
-could be parsed wrongly, and the mass that is on neither tells of confusion. `JsonMode` is for
-servers without log-probabilities, and makes the model commit itself to an answer of its own before
-it judges. `CotMode` is the paper's: criticism, then a decision.
+There are three. `LogitMode` asks for one token and reads the probabilities of yes and no: there is
+nothing to misparse, and probability on other tokens reveals confusion. `JsonMode` is for servers
+without log-probabilities, and makes the model commit to its own answer before it judges. `CotMode`
+is the paper's: criticism, then a decision.
 
-No answer is salvaged. A verdict that has to be searched for is one that the completion may have
-written.
+No answer is salvaged. If a verdict has to be searched for, the completion may have planted it.
 """
 
 from __future__ import annotations
@@ -30,13 +29,14 @@ from grpo_guard.verdict import Cause, Finding
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What an answer amounts to.
+    """The result of reading an answer.
 
     Args:
-        passed: Whether the judge accepts; None where it could not decide (``unsure``).
-        cause: JUDGED, or MALFORMED or REFUSED: no verdict, and the completion may be why.
-        p_yes: The judge's probability of accepting, where the mode has one.
-        finding: What speaks against the completion, or for the judge's decision.
+        passed: Whether the judge accepts; None if it could not decide (``unsure``).
+        cause: JUDGED; or MALFORMED or REFUSED if there is no verdict, which the completion may
+            have caused.
+        p_yes: The judge's probability of accepting, if the mode gives one.
+        finding: The evidence against the completion, or for the judge's decision.
     """
 
     passed: bool | None
@@ -49,12 +49,12 @@ class VerdictMode(ABC):
     """One way of asking for a verdict.
 
     Attributes:
-        name: In configurations and the cache.
-        instructions: Take the place of ``{verdict}`` in the rubric.
-        reminder: What is said when the answer was no verdict; None = asking again would not help.
+        name: Name in configurations and the cache.
+        instructions: Text that replaces ``{verdict}`` in the rubric.
+        reminder: What to send after an answer without a verdict; None = do not ask again.
         max_tokens: Longest answer.
-        top_logprobs: Candidates of the first token that are needed; 0 = none.
-        json_schema: What the answer must conform to; None = free text.
+        top_logprobs: Number of candidates needed for the first token; 0 = none.
+        json_schema: Schema of the answer; None = free text.
     """
 
     name: str
@@ -66,24 +66,24 @@ class VerdictMode(ABC):
 
     @abstractmethod
     def read(self, reply: Reply, text: str) -> Ruling:
-        """The ruling in an answer that is no refusal.
+        """Read the ruling from an answer that is not a refusal.
 
         Args:
             reply: The model's answer.
-            text: The whole completion, with our delimiters neutralised as the judge saw it.
+            text: The whole completion, with delimiters neutralised as the judge saw it.
         """
 
 
 class LogitMode(VerdictMode):
     """One token, yes or no, and their probabilities.
 
-    ``p_yes = yes / (yes + no)`` over all spellings with and without space and capitals. Where less
-    than half of the probability is on either, the judge is answering something else than our
-    question: malformed, and the author's doing.
+    ``p_yes = yes / (yes + no)`` over all spellings with and without space and capitals. If less
+    than half of the probability is on the two, the judge is answering something other than our
+    question. That is malformed, since the completion's author can cause it.
 
     Args:
-        threshold: Accept from this ``p_yes`` on, in (0, 1); `grpo-guard calibrate` measures one.
-        least_mass: Probability that must be on yes and no together, in [0, 1].
+        threshold: Smallest ``p_yes`` to accept, in (0, 1); `grpo-guard calibrate` measures one.
+        least_mass: Probability that yes and no must have together, in [0, 1].
     """
 
     name = "logit"
@@ -105,8 +105,8 @@ class LogitMode(VerdictMode):
 
     def read(self, reply: Reply, text: str) -> Ruling:
         if reply.first_token is None and not reply.text:
-            # Some servers give no log-probabilities of an answer that ends at once, and a
-            # completion can make it do that.
+            # Some servers return no log-probabilities for an answer that ends at once, which a
+            # completion can provoke.
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", "an empty answer"))
         if reply.first_token is None:
             raise JudgeSetupError(
@@ -124,33 +124,33 @@ class LogitMode(VerdictMode):
 
 
 def _require_probabilities(candidates: tuple[tuple[str, float], ...]) -> None:
-    """What no completion can make of log-probabilities is the server's doing, and no verdict.
+    """Check log-probabilities for values that only a faulty server, not a completion, can cause.
 
     Raises:
-        JudgeSetupError: they are none: one is above 0 or no number, or together they exceed 1.
+        JudgeSetupError: one is above 0 or NaN, or the probabilities sum to more than 1.
     """
     logprobs = [logprob for _, logprob in candidates]
-    # NaN fails each comparison. Rounding can lift a sure token's a little above 0.
+    # NaN fails every comparison. Rounding can lift a certain token's slightly above 0.
     possible = all(logprob <= 1e-6 for logprob in logprobs)
     if not possible or math.fsum(map(math.exp, logprobs)) > 1.01:
         raise JudgeSetupError(
-            "the judge's backend returned log-probabilities that cannot be (above 0, or above 1 "
-            "together); have it return those of the model's distribution, no raw logits"
+            "the judge's backend returned impossible log-probabilities (above 0, or summing to a "
+            "probability above 1); have it return those of the model's distribution, not raw logits"
         )
 
 
 def mass_of(candidates: tuple[tuple[str, float], ...], word: str) -> float:
-    """Probability of a word over its spellings, with tokenizers' marks for a space taken off."""
+    """Probability of a word over its spellings, ignoring tokenizers' marks for a space."""
     total = 0.0
     for text, logprob in candidates:
-        # Capitals of the Latin alphabet alone: casefold would take a look-alike for the word.
+        # lower() keeps other alphabets apart; casefold() would take a look-alike for the word.
         if text.strip(" \t\n▁ĠĊ").lower() == word:
             total += math.exp(logprob)
     return min(total, 1.0)
 
 
 class _JsonVerdict(BaseModel):
-    """In this order: an answer of its own first, before the candidate's can anchor it."""
+    """Field order matters: the model gives its own answer before the candidate's can bias it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -164,7 +164,7 @@ class JsonMode(VerdictMode):
     """A JSON object: own answer, a quotation as evidence, verdict, confidence.
 
     Args:
-        max_tokens: Longest answer; a longer one is no verdict.
+        max_tokens: Longest answer; a longer one counts as malformed.
     """
 
     name = "json"
@@ -184,34 +184,34 @@ class JsonMode(VerdictMode):
 
     def read(self, reply: Reply, text: str) -> Ruling:
         try:
-            said = _JsonVerdict.model_validate_json(reply.text)
+            answer = _JsonVerdict.model_validate_json(reply.text)
         except ValidationError as error:
             problem = error.errors(include_input=False, include_url=False)[0]
-            # A field that it made up may be named by the completion, at any length.
+            # Name known fields only: a completion could choose the name and length of others.
             where = next(
                 (str(f) for f in problem["loc"] if f in _JsonVerdict.model_fields), "answer"
             )
-            message = f"the judge's answer is no verdict: {where}: {problem['msg']}"
+            message = f"the judge's answer is not a verdict: {where}: {problem['msg']}"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
         if _repeats_a_field(reply.text):
-            message = "the judge's answer is no verdict: it has a field twice"
+            message = "the judge's answer is not a verdict: it has a field twice"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
         # The judge saw marks for spaces and look-alikes for brackets, and may quote either.
-        evidence, text = (read_back(t.replace(MARK, " ")) for t in (said.evidence, text))
+        evidence, text = (read_back(t.replace(MARK, " ")) for t in (answer.evidence, text))
         start = text.find(evidence) if evidence else -1
         quoted = _squeezed(evidence)
-        if said.verdict == "pass" and not (quoted and quoted in _squeezed(text)):
-            # Who quotes nothing, or what is not there, has not read what is.
+        if answer.verdict == "pass" and not (quoted and quoted in _squeezed(text)):
+            # A judge that quotes nothing, or something made up, has not read the completion.
             message = "the judge accepts on words that the completion does not contain"
             return Ruling(None, Cause.MALFORMED, finding=Finding("false_evidence", message))
         span = (start, start + len(evidence)) if start >= 0 else None
-        message = f"the judge's verdict is {said.verdict}, confidence {said.confidence:.2f}"
-        passed = None if said.verdict == "unsure" else said.verdict == "pass"
+        message = f"the judge's verdict is {answer.verdict}, confidence {answer.confidence:.2f}"
+        passed = None if answer.verdict == "unsure" else answer.verdict == "pass"
         return Ruling(passed, finding=Finding("judge", message, char_span=span))
 
 
 def _repeats_a_field(text: str) -> bool:
-    """Whether a flat JSON object names a field twice; the last would silently win."""
+    """Whether a flat JSON object names a field twice; otherwise the last would silently win."""
     pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
     return len({name for name, _ in pairs}) < len(pairs)
 
@@ -224,7 +224,7 @@ class CotMode(VerdictMode):
     """The paper's form: criticism in free text, then one last line with the decision.
 
     Args:
-        max_tokens: Longest answer; one that is cut off is no verdict.
+        max_tokens: Longest answer; one that is cut off counts as malformed.
     """
 
     name = "cot"
@@ -252,10 +252,10 @@ class CotMode(VerdictMode):
 
 
 def mode_of(mode: str | VerdictMode) -> VerdictMode:
-    """A mode by its name, with its defaults.
+    """Return a mode by its name, with default settings; a mode object is returned as it is.
 
     Raises:
-        ValueError: no such mode.
+        ValueError: unknown name.
     """
     if isinstance(mode, VerdictMode):
         return mode

@@ -1,9 +1,9 @@
-"""From a completion to the judge's messages, with the completion shut in.
+"""Build the judge's messages from a completion, with all untrusted text fenced.
 
 The contract is the system message and comes first; the completion comes last. Prompt, reference and
-completion are each enclosed in tags whose id is a keyed hash of all three. No author can know the
-id, so that no text can close its fence and go on as if it were ours; yet the same question gets the
-same id, so that a server's cache of prompts keeps it. Rulings are cached by what is asked, without
+completion are each enclosed in tags whose id is a keyed hash of all three. Authors cannot know the
+id, so no text can close its fence and continue as if it were ours. The same question still gets
+the same id, so that a server's prompt cache can reuse it. Rulings are cached by content, without
 the id.
 """
 
@@ -32,16 +32,16 @@ __all__ = ["MARK", "Window", "fence", "messages", "neutralised", "prompt_text"]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much of a completion the judge is shown.
+    """How much of a completion the judge sees.
 
-    What is left out is accepted unread, so that a long completion is a place to hide: in one of n
-    characters, a phrase in the middle is seen with chance ``shown / (2 * n - shown)``. Set
-    ``limit`` to what your task's honest completions need; ``limit=shown`` leaves nothing unread.
+    The rest is accepted unread, so a long completion is a place to hide: among n characters, a
+    phrase in the middle is seen with probability ``shown / (2 * n - shown)``. Set ``limit`` to what
+    honest completions of your task need; ``limit=shown`` leaves nothing unread.
 
     Args:
-        shown: Characters; of a longer completion the head and the tail, a quarter each, and half
-            from a place in between that its author cannot foretell.
-        limit: Characters beyond which a completion is rejected as overlong, unseen.
+        shown: Characters to show. A longer completion is cut to its head and tail, a quarter each,
+            and for the other half a place in between that its author cannot predict.
+        limit: A completion of more characters is rejected as overlong, unread.
     """
 
     shown: int = 16_000
@@ -54,14 +54,14 @@ class Window:
             )
 
     def cut(self, text: str, secret: bytes | None = None, mark: str = "") -> tuple[str, int]:
-        """The part that is shown, and how many characters were left out.
+        """Return the shown part, and the number of characters left out.
 
         A text beyond ``limit`` is cut like any other.
 
         Args:
-            text: All of it.
-            secret: Decides which of the middle is shown; None = head and tail alone, half each.
-            mark: Stands in the notes on what is left out, so that a text cannot imitate them.
+            text: The whole text.
+            secret: Chooses the middle excerpt; None = only head and tail, half each.
+            mark: Put into the notes about omissions, so that a text cannot imitate them.
         """
         left_out = len(text) - self.shown
         if left_out <= 0:
@@ -81,15 +81,15 @@ class Window:
 
 
 def _excerpt(start: int, end: int, length: int, secret: bytes, text: str) -> list[tuple[int, int]]:
-    """Half-open spans, ``length`` characters together, from [start, end).
+    """Pick half-open spans with ``length`` characters in total from [start, end).
 
-    As on a circle: a span that runs over the end goes on at the start. Each character is then shown
-    with the same chance, and none next to the head or the tail is a safe place to hide.
+    They wrap around: a span that runs over the end continues at the start. Each character is
+    therefore shown with the same probability, and no place next to head or tail is safe.
     """
     number = hmac.new(secret, b"window" + text.encode(errors="surrogatepass"), hashlib.sha256)
     at = start + int.from_bytes(number.digest()[:8]) % (end - start)
-    over = at + length - end
-    return [(at, at + length)] if over <= 0 else [(start, start + over), (at, end)]
+    overrun = at + length - end
+    return [(at, at + length)] if overrun <= 0 else [(start, start + overrun), (at, end)]
 
 
 def messages(
@@ -101,14 +101,14 @@ def messages(
     window: Window,
     datamark: bool = False,
 ) -> tuple[ChatMessage, ...]:
-    """The system and the user message.
+    """Build the system and the user message.
 
     Args:
-        rubric: What to say.
+        rubric: The texts to fill.
         verdict: The verdict mode's instructions.
-        completion: What is judged; its prompt and reference are not trusted either.
-        secret: Key of the fence's id; the same for a run, unknown to the nodes.
-        window: How much of the completion is shown.
+        completion: The completion to judge; its prompt and reference are not trusted either.
+        secret: Key of the fence's id; constant during a run, unknown to the nodes.
+        window: How much of the completion to show.
         datamark: Mark the completion's spaces (spotlighting, arXiv 2403.14720).
     """
     prompt, reference = prompt_text(completion), completion.reference
@@ -128,8 +128,8 @@ def messages(
 
 
 def fence(secret: bytes, *texts: str) -> str:
-    """16 hexadecimal digits that nobody without the secret can foretell, and that are in none of
-    the texts: a tag with them is ours."""
+    """Return 16 hexadecimal digits that cannot be predicted without the secret and occur in none
+    of the texts, so that a tag with them must be ours."""
     content = "".join(f"{len(text)}:{text}" for text in texts).encode(errors="surrogatepass")
     while True:
         digest = hmac.new(secret, content, hashlib.sha256)
@@ -140,7 +140,7 @@ def fence(secret: bytes, *texts: str) -> str:
 
 
 def prompt_text(completion: Completion) -> str:
-    """The prompt as text, with who said what: the task is told from the rules it came with."""
+    """The prompt as text with each message's role, which separates the task from its rules."""
     if isinstance(completion.prompt, str):
         return completion.prompt
     return "\n".join(

@@ -1,7 +1,7 @@
-"""Which reference answers a judge is told.
+"""Which reference answers a judge may see.
 
-A reference reads to a judge as the truth. Whoever sends a question with its answer would have right
-work rejected by a false one, or would write into it what he wants the judge to read.
+A judge takes a reference for the truth. The sender of a question with its answer could have right
+work rejected with a false reference, or use it to address the judge.
 """
 
 from __future__ import annotations
@@ -21,38 +21,37 @@ UNUSED: Final = "reference_not_used"
 def with_own_references(
     batch: Sequence[Completion], screens: CompletionVerifier | None
 ) -> tuple[list[Completion], list[Finding | None]]:
-    """The completions without the references that a judge must not be told, and notes on these.
+    """Remove the references that a judge must not see, and note each removal.
 
     Args:
         batch: Any number of completions.
-        screens: What else runs before the judge's calls. A reference that it rejects, or fails on,
-            is not used: it may be its sender's, whatever the exchange says. None = nothing runs.
+        screens: The screens that run before the judge's calls. A reference that they reject, or
+            fail on, is not used: its sender may control it, whatever the exchange claims.
+            None = no screens.
 
     Returns:
-        The completions, in order, and for each a note where its reference is left out.
+        The completions, in order, and for each a note if its reference was removed, else None.
     """
-    told, notes = list(batch), list[Finding | None]([None] * len(batch))
+    shown, notes = list(batch), list[Finding | None]([None] * len(batch))
     trusted: dict[tuple[str, str], list[int]] = {}
     for i, completion in enumerate(batch):
         if completion.reference is not None and completion.trusted_reference is None:
-            told[i] = completion.with_labels(reference=None)
-            notes[i] = Finding(
-                UNUSED, "its reference came with a question that may be a stranger's"
-            )
+            shown[i] = completion.with_labels(reference=None)
+            notes[i] = Finding(UNUSED, "its reference came with an untrusted question")
         elif completion.reference is not None:
             key = (prompt_key(completion.prompt), completion.reference)
             trusted.setdefault(key, []).append(i)
     if screens is None or not trusted:
-        return told, notes
+        return shown, notes
     read = [Completion(batch[of[0]].prompt, text) for (_, text), of in trusted.items()]
     for places, verdict in zip(trusted.values(), supervised(screens, read), strict=True):
         if not _passes(verdict):
             for i in places:
-                told[i] = batch[i].with_labels(reference=None)
+                shown[i] = batch[i].with_labels(reference=None)
                 notes[i] = Finding(
                     UNUSED, f"its reference does not pass the screens: {verdict.reason}"
                 )
-    return told, notes
+    return shown, notes
 
 
 def _passes(verdict: Verdict) -> bool:

@@ -1,4 +1,4 @@
-"""What a judge is told: versioned text files that anyone can replace.
+"""Rubrics: the instructions for a judge, as versioned text files that anyone can replace.
 
 A rubric file has a header, and two parts::
 
@@ -16,10 +16,10 @@ A rubric file has a header, and two parts::
     </completion id="{fence}">
 
 ``{verdict}`` becomes the verdict mode's own instructions. ``{fence}`` is an id that no author can
-know: put it into the opening and the closing tag around each of the three texts, all of which are
-strangers', so that a tag inside one of them closes nothing. A line of the user part that holds
-``{reference}`` is left out where there is no reference. The system part may hold nothing that comes
-from a completion, so that it is one and the same for all and the server's prefix cache keeps it.
+know: put it into the opening and the closing tag around each of the three texts. All three are
+untrusted, and without the id a tag inside one of them closes nothing. A line of the user part with
+``{reference}`` is dropped if there is no reference. The system part must not contain anything from
+a completion, so that it is the same for all and the server's prefix cache keeps it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _PLACEHOLDER = re.compile(r"\{(verdict|prompt|reference|completion|fence)\}")
 
 
 class RubricError(ValueError):
-    """A rubric file is malformed; names the file, what was expected and what is there."""
+    """A rubric file is malformed; the message names the file, what was expected and what it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """What a judge is told, with places for what it is to judge.
+    """The texts of a judge's messages, with placeholders for the case.
 
     Args:
-        name: For reports.
-        version: Of the text, for reports.
-        system: The contract; may hold ``{verdict}``.
-        user: The case; holds ``{completion}`` once, after everything else that it holds.
+        name: Name for reports.
+        version: Version of the text, for reports.
+        system: The contract; may contain ``{verdict}``.
+        user: The case; contains ``{completion}`` once, after all other placeholders.
 
     Raises:
-        RubricError: a placeholder is missing, or stands where it must not.
+        RubricError: a placeholder is missing, or in a place where it must not be.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Rubric:
             )
         order = [name for name in _PLACEHOLDER.findall(self.user) if name != "fence"]
         if order.count("completion") != 1 or order[-1] != "completion":
-            # Instructions after the completion could be answered by it.
+            # A completion before the instructions could pretend to answer them.
             raise RubricError(
                 f"rubric {self.name!r}: [user]: expected {{completion}} once and last, "
                 f"got {', '.join(order) or 'no placeholder'}"
@@ -74,16 +74,16 @@ class Rubric:
 
     @property
     def digest(self) -> str:
-        """Changes with every letter of the text; part of the cache's key."""
+        """A hash that changes with every letter of the text; part of the cache key."""
         text = "\0".join((self.name, self.version, self.system, self.user))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Rubric:
-        """A bundled rubric by its name, or any file.
+        """Load a bundled rubric by its name, or any file.
 
         Raises:
-            RubricError: there is none, or it is malformed.
+            RubricError: it does not exist, or is malformed.
         """
         path = Path(name_or_path)
         if not path.suffix and path.name == str(name_or_path):
@@ -100,10 +100,10 @@ class Rubric:
 
     @classmethod
     def parse(cls, text: str, where: str = "rubric") -> Rubric:
-        """A rubric from the text of its file.
+        """Parse the text of a rubric file.
 
         Raises:
-            RubricError: malformed.
+            RubricError: the text is malformed.
         """
         head, system_mark, rest = text.partition("\n[system]\n")
         system, user_mark, user = rest.partition("\n[user]\n")
@@ -117,11 +117,11 @@ class Rubric:
 
 
 def fill(template: str, values: Mapping[str, str | None]) -> str:
-    """Put values into their places, in one pass: what is put in is never looked at again.
+    """Replace placeholders in one pass, so that inserted text is never expanded again.
 
     Args:
         template: Text with placeholders.
-        values: By placeholder; lines that hold one whose value is None are left out.
+        values: Value by placeholder; lines with a placeholder whose value is None are dropped.
     """
     lines = []
     for line in template.split("\n"):

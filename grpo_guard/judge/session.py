@@ -1,4 +1,4 @@
-"""What a judge holds while it works, and how its cases are settled."""
+"""`Session`: a judge's state on one event loop, and how it settles cases."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from grpo_guard.judge.modes import Ruling
 from grpo_guard.verdict import Cause, Usage
 
 logger = logging.getLogger("grpo_guard")
-# Cases that are at work at once, for each request in flight: those between two requests wait
-# without holding one. The others hold neither a task nor a prompt, however many there are.
+# Cases in progress per request in flight: those between two requests wait without holding one.
+# All other cases hold neither a task nor a prompt, however many there are.
 AT_WORK = 8
 _NEUTRAL = Completion("What is 1 + 1?", "1 + 1 = 2", reference="2")
-# Seconds for which a verdict on the neutral question speaks for the judge. Without them, whoever
-# writes texts that get no verdict would have it asked again for each of them.
+# Seconds for which a verdict on the neutral question vouches for the judge. Without this, an author
+# whose texts get no verdict would have the neutral question asked again for each of them.
 VOUCHED = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What the cases of one batch share: the neutral question, and until when to ask."""
+    """What the cases of a batch share: the neutral question, and the deadline for asking."""
 
     neutral: Case
     deadline: float
-    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Session:
-    """Counts, limits' state, and the cache's connection, on one event loop.
+    """Counts, the state of the limits, and the cache's connection, on one event loop.
 
     Args:
-        backend: Whom to ask.
-        limits: Of all batches together, where they are of money.
-        cache: File of rulings that are known; None = none.
+        backend: The backend to ask.
+        limits: Time limits apply per batch, money limits to all batches together.
+        cache: File of cached rulings; None = no cache.
     """
 
     def __init__(self, backend: Backend, limits: Limits, cache: str | None) -> None:
@@ -60,8 +60,8 @@ class Session:
         """Find a ruling or a failure for each case.
 
         Args:
-            cases: By their keys.
-            brief: The same for all.
+            cases: Cases by cache key.
+            brief: Settings shared by all of them.
             secret: See `Case`.
         """
         known = await self._look_up(list(cases))
@@ -78,18 +78,18 @@ class Session:
         except JudgeSetupError as error:
             for case in pending:
                 case.failure = error
-        finally:  # also when the caller gave up: what was paid for is kept
+        finally:  # also if the caller gave up: keep the rulings that were paid for
             new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
-            await self._keep(new)
-        _complain([case.failure for case in pending])
+            await self._store(new)
+        _log_setup_error([case.failure for case in pending])
 
     async def _ready(self, neutral: Request) -> float:
-        """Ask whether the model is there, until it has been once; otherwise every completion of a
-        batch would find out by itself that the key is wrong.
+        """Check that the model is available, until one check succeeds. Otherwise every completion
+        of a batch would find out by itself that the key is wrong.
 
         Returns:
-            The batch's deadline. A model of our own is loaded before it begins to run: that takes
-            as long as it takes, once.
+            The batch's deadline. For a local model it starts after loading, which happens once
+            and takes as long as it takes.
         """
         self._asker.begin(neutral)
         seconds = self._limits.deadline
@@ -105,9 +105,9 @@ class Session:
     async def _close_all(self, cases: Sequence[Case], batch: _Batch) -> None:
         if self._backend.batch_size > 1:
             await self._close(cases, batch.deadline)
-            await self._doubt(cases, batch)
+            await self._recheck_rejections(cases, batch)
             return
-        # Each on its own: nobody waits for another's second round.
+        # One at a time per worker: no case waits for another's second question.
         left = iter(cases)
         flying = self._limits.concurrency or self._backend.concurrency
 
@@ -115,15 +115,15 @@ class Session:
             for case in left:
                 await self._close([case], batch.deadline)
                 # Now, not at the end: one text that keeps the model busy until the deadline must
-                # not leave it open why others got no verdict.
-                await self._doubt([case], batch)
+                # not hide why others got no verdict.
+                await self._recheck_rejections([case], batch)
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(len(cases), AT_WORK * flying)):
                 workers.create_task(work())
 
     async def _close(self, cases: Sequence[Case], deadline: float) -> None:
-        """Ask until each case is closed: each is, when its attempts are made at the latest."""
+        """Ask until each case is closed, at the latest when its attempts are used up."""
         pending, limits = cases, self._limits
         while pending:
             made = max(case.usage.requests for case in pending)
@@ -135,39 +135,39 @@ class Session:
             closed = [c.take(a, limits) for c, a in zip(pending, answers, strict=True)]
             pending = [case for case, done in zip(pending, closed, strict=True) if not done]
 
-    async def _doubt(self, cases: Sequence[Case], batch: _Batch) -> None:
-        """Abstain in place of rejecting for want of a verdict, where the judge gives none to the
-        neutral question either: then its form of answering is why, and no completion.
+    async def _recheck_rejections(self, cases: Sequence[Case], batch: _Batch) -> None:
+        """Turn rejections for a missing verdict into abstentions if the neutral question gets no
+        verdict either: then the judge's form of answering is the reason, not the completion.
 
-        No verdict on another completion is proof in its place: one text could hold an answer that
-        is repeated by a judge which gives none of its own, and have all others rejected.
+        A verdict on another completion would not prove that the judge works: a text could contain
+        an answer for a weak judge to repeat, and so have all others rejected.
         """
         for case in cases:
             ruling = case.ruling
             if ruling is None or ruling.cause not in (Cause.MALFORMED, Cause.REFUSED):
                 continue
-            failure = await self._problem_with(batch)
+            failure = await self._neutral_problem(batch)
             if failure is not None:
                 case.ruling, case.failure = None, failure
 
-    async def _problem_with(self, batch: _Batch) -> BackendError | None:
-        """Why the neutral question gets no verdict; None = it does."""
+    async def _neutral_problem(self, batch: _Batch) -> BackendError | None:
+        """Return why the neutral question gets no verdict; None if it gets one."""
         neutral = batch.neutral
-        async with batch.asking:
+        async with batch.lock:
             if self._vouched_at is not None and time.monotonic() < self._vouched_at + VOUCHED:
                 return None
-            if neutral.open:  # once in a batch
+            if neutral.open:  # once per batch
                 await self._close([neutral], batch.deadline)
                 if neutral.ruling is not None and neutral.ruling.cause is Cause.JUDGED:
                     self._vouched_at = time.monotonic()
         ruling = neutral.ruling
         if ruling is None or ruling.cause is Cause.JUDGED:
             return neutral.failure
-        said = ruling.finding.message if ruling.finding is not None else ruling.cause.value
+        reason = ruling.finding.message if ruling.finding is not None else ruling.cause.value
         mode = neutral.brief.mode.name
         return JudgeSetupError(
-            f"the model gives no verdict in mode {mode!r}, not even on '{_NEUTRAL.text}' ({said}); "
-            "choose one that can answer in this form, another mode, or more max_tokens"
+            f"the model gives no verdict in mode {mode!r}, not even on '{_NEUTRAL.text}' ({reason})"
+            "; choose one that can answer in this form, another mode, or more max_tokens"
         )
 
     async def _look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
@@ -176,14 +176,14 @@ class Session:
         async with self._cache_lock:
             return await asyncio.to_thread(self._cache.get, keys)
 
-    async def _keep(self, rulings: Mapping[str, Ruling]) -> None:
+    async def _store(self, rulings: Mapping[str, Ruling]) -> None:
         if self._cache is not None:
             async with self._cache_lock:
                 await asyncio.to_thread(self._cache.put, rulings)
 
 
-def _complain(failures: Sequence[BackendError | None]) -> None:
-    """Say once what is wrong with the set-up: of 100 completions that met it, 99 say no more."""
+def _log_setup_error(failures: Sequence[BackendError | None]) -> None:
+    """Log a set-up error once, not for each of the completions that met it."""
     found = next((error for error in failures if isinstance(error, JudgeSetupError)), None)
     if found is not None:
         logger.error("judge: %s", found)

@@ -1,4 +1,4 @@
-"""`JudgeVerifier`: a language model decides, after code has had its say."""
+"""`JudgeVerifier`: code decides first, then a language model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, 
 from grpo_guard.verifier import CompletionVerifier
 
 OnUnsure = Literal["reject", "abstain"]
-# Sessions that came through a fork, kept so that no destructor touches the parent's connections.
+# Sessions inherited through a fork, kept so that no destructor closes the parent's connections.
 _inherited: list[object] = []
 
 
@@ -34,26 +34,26 @@ class JudgeVerifier(CompletionVerifier):
     """Asks a language model whether a completion may earn its reward.
 
     Screens and the length limit decide first. The rest is asked in parallel, with retries, within
-    ``limits``; see the package's docstring for what rejects and what abstains. Of references only
-    the task's own are shown: none that came with a stranger's question or that a screen rejects.
+    ``limits``; see the package's docstring for what rejects and what abstains. The judge only sees
+    the task's own references, not those that came with an untrusted question or fail a screen.
 
     Args:
         backend: The model, or ``{"type": "openai", "base_url": ..., "model": ...}``. None = the
-            judge that ships, with its own rubric, threshold and window: it needs no key and no
-            server, and knows the bundled task and nothing else.
+            shipped judge, with its own rubric, threshold and window. It needs no key and no server,
+            but only knows the bundled task.
         rubric: ``"math"``, ``"code"``, a file's path, or a `Rubric`; None = ``"math"``.
         mode: ``"logit"`` (needs log-probabilities), ``"json"``, ``"cot"``, or a mode with settings.
-        threshold: ``p_yes`` from which ``"logit"`` accepts; measure it with
+        threshold: Smallest ``p_yes`` that ``"logit"`` accepts; measure it with
             ``grpo-guard judge calibrate``.
-        screens: What runs before any call, over completions and references; None = nothing, which
-            leaves the judge to whoever can talk to it.
-        window: How much of a completion is shown, and from what length on it is overlong.
+        screens: Verifier to run on completions and references before any call; None = nothing,
+            which exposes the judge to every text.
+        window: How much of a completion the judge sees, and the length limit.
         datamark: Mark the spaces of the completion, so that it reads as data.
-        on_unsure: What a judge that cannot decide amounts to. The author may be why, so it rejects
-            unless told to abstain.
-        cache: File of rulings that are known already; None = ask every time.
-        limits: In time, attempts and money; also as a mapping.
-        secret: Key of the fences' ids; None = a random one, unknown to everybody.
+        on_unsure: Outcome if the judge cannot decide. The author may be the reason, so the
+            default is to reject.
+        cache: File of cached rulings; None = ask every time.
+        limits: Limits on time, attempts and money, also as a mapping.
+        secret: Key of the fences' ids; None = a random one that nobody knows.
 
     Raises:
         ValueError: an argument is out of range.
@@ -62,7 +62,7 @@ class JudgeVerifier(CompletionVerifier):
     name = "judge"
     needs = (
         "a language model: a server (pip install 'grpo-guard[judge]'), vLLM (grpo-guard[vllm]) or "
-        "transformers (grpo-guard[torch]), which the judge that ships runs on too"
+        "transformers (grpo-guard[torch]), which the shipped judge also uses"
     )
 
     def __init__(
@@ -99,16 +99,16 @@ class JudgeVerifier(CompletionVerifier):
         self.on_unsure = on_unsure
         self.datamark = datamark
         self.cache = None if cache is None else os.fspath(cache)
-        # The deadline is kept inside; this is for what hangs beyond it.
+        # The deadline is enforced inside; this catches a hang beyond it.
         self.timeout = self.limits.deadline + 60
         self._secret = secret or os.urandom(32)
         self._session: tuple[asyncio.AbstractEventLoop, Session] | None = None
 
     @property
     def author_can_abstain(self) -> str | None:
-        # Nobody can tell a text that its server always fails on from a server that fails now and
-        # then, and dear questions spend a budget that is everybody's.
-        return f"{self.name} abstains where its model fails on a text, or is slow with it"
+        # A text that the server always fails on looks like a server that fails now and then, and
+        # expensive questions use up a budget shared by everybody.
+        return f"{self.name} abstains if its model fails on a text or is slow with it"
 
     @property
     def compares(self) -> str | None:
@@ -119,41 +119,41 @@ class JudgeVerifier(CompletionVerifier):
         return background_loop().run(self._judge(batch))
 
     def p_yes(self, batch: Sequence[Completion]) -> list[float | None]:
-        """The judge's probabilities of accepting, for calibration; None where there is none.
+        """Return the judge's probabilities of accepting, for calibration; None if it gave none.
 
         Args:
             batch: Completions, in order. Screens run here too.
         """
-        told, _ = with_own_references(batch, self.screens)
-        cases = background_loop().run(self._settled(told))[1]
+        shown, _ = with_own_references(batch, self.screens)
+        cases = background_loop().run(self._settled(shown))[1]
         rulings = [cases[i][1].ruling if i in cases else None for i in range(len(batch))]
         return [None if ruling is None else ruling.p_yes for ruling in rulings]
 
     def check(self) -> None:
-        """Find out whether the model can be asked at all.
+        """Check that the model can be asked at all.
 
         Raises:
-            JudgeSetupError: it cannot; with the remedy.
+            JudgeSetupError: it cannot; the message states the remedy.
         """
         background_loop().run(self.backend.check())
 
     async def _judge(self, batch: Sequence[Completion]) -> list[Verdict]:
-        told, notes = await asyncio.to_thread(with_own_references, batch, self.screens)
-        before, cases = await self._settled(told)
+        shown, notes = await asyncio.to_thread(with_own_references, batch, self.screens)
+        screened, cases = await self._settled(shown)
         paid: set[str] = set()
         verdicts = []
-        for i, first in enumerate(before):
+        for i, first in enumerate(screened):
             if i not in cases:
                 assert first is not None
                 verdicts.append(first)
                 continue
             key, case = cases[i]
-            # The same text again: its price was paid once.
+            # For a repeated text the price was paid once.
             usage = Usage(cache_hits=1) if key in paid else case.usage
             paid.add(key)
             verdict = self._verdict(case, usage)
             if first is not None and verdict.accepted:
-                # Who can make a screen fail must not be rid of it.
+                # Making a screen fail must not be a way to skip it.
                 verdict = replace(first, usage=usage, seconds=usage.latency)
             verdicts.append(noted(verdict, notes[i]))
         return verdicts
@@ -161,17 +161,17 @@ class JudgeVerifier(CompletionVerifier):
     async def _settled(
         self, batch: Sequence[Completion]
     ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
-        """For each completion what code said of it, and unless that decides a settled case."""
-        before, cases = await asyncio.to_thread(self._before, batch)
+        """Return the verdict of code for each completion, and settled cases for those left open."""
+        screened, cases = await asyncio.to_thread(self._before, batch)
         if cases:
             session = self._in_this_loop()
             await session.settle(dict(cases.values()), self._brief(), self._secret)
-        return before, cases
+        return screened, cases
 
     def _before(
         self, batch: Sequence[Completion]
     ) -> tuple[list[Verdict | None], dict[int, tuple[str, Case]]]:
-        """What needs no model: too long, or screened; and the others' cases, one for equal ones."""
+        """Decide what needs no model, and make cases for the rest, one per distinct text."""
         verdicts: list[Verdict | None] = [None] * len(batch)
         for i, completion in enumerate(batch):
             if len(completion.text) > self.window.limit:
@@ -194,7 +194,7 @@ class JudgeVerifier(CompletionVerifier):
         return verdicts, cases
 
     def _screened(self, verdict: Verdict) -> Verdict | None:
-        """What a screen's verdict is for the judge; None = nothing."""
+        """Translate a screen's verdict into the judge's; None = the screens do not object."""
         if verdict.rejected:
             return reject(self.name, Cause.SCREENED, findings=verdict.findings, members=(verdict,))
         if verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE:
@@ -210,7 +210,7 @@ class JudgeVerifier(CompletionVerifier):
         ruling = case.ruling
         notes = [ruling.finding] if ruling.finding else []
         if case.left_out:
-            message = f"the judge saw head and tail, without {case.left_out:,} characters between"
+            message = f"the judge saw excerpts, without {case.left_out:,} of the characters"
             notes.append(Finding("not_all_shown", message))
         fields["findings"] = tuple(notes)
         if ruling.cause is not Cause.JUDGED:
@@ -225,7 +225,7 @@ class JudgeVerifier(CompletionVerifier):
         return Brief(self.rubric, self.mode, self.window, self.datamark, self.backend.identity)
 
     def _in_this_loop(self) -> Session:
-        """The session of the loop that runs: neither a fork's nor a dead loop's can be used."""
+        """The session of the running loop; one from a fork or a closed loop cannot be used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session[0] is not loop:
             if self._session is not None:
@@ -234,7 +234,7 @@ class JudgeVerifier(CompletionVerifier):
         return self._session[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_session": None}  # connections stay where they are
+        return self.__dict__ | {"_session": None}  # connections cannot be pickled
 
 
 def _mode(mode: str | VerdictMode, threshold: float | None) -> VerdictMode:

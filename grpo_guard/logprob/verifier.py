@@ -15,13 +15,15 @@ import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
+from grpo_guard.logprob.masks import FalsePlace, false_places, rows_scorer
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain
+from grpo_guard.sampling_mask import SamplingMask, claimed_mask
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, reject
 from grpo_guard.verifier import CompletionVerifier
 
 
@@ -47,7 +49,9 @@ def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Sco
 class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
-    For homogeneous swarms, where every node holds the same weights.
+    For homogeneous swarms, where every node holds the same weights. A sampling mask that comes with
+    a completion is checked as well, see `grpo_guard.sampling_mask`: one that is not the declared
+    sampler's, or that cannot be checked, rejects the completion.
 
     Args:
         model: The policy, a transformers causal language model. Pass the object that is being
@@ -182,9 +186,42 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             judged = self.judge_together(batch, here)
             verdicts.update((start + i, verdict) for i, verdict in judged.items())
             start += len(batch)
+        for i, completion in enumerate(everything):
+            if claimed_mask(completion) is not None and not verdicts[i].rejected:
+                verdicts[i] = self._of_mask(completion, scored.get(i), verdicts[i])
         share = (time.monotonic() - started) / max(1, len(everything))
         found = iter([replace(verdicts[i], seconds=share) for i in range(len(everything))])
         return [list(islice(found, len(batch))) for batch in batches]
+
+    def _of_mask(self, completion: Completion, one: Scored | None, verdict: Verdict) -> Verdict:
+        """The verdict of a completion that brings a sampling mask: a rejection unless the mask is
+        the declared sampler's. One that nobody can check would be trained by unseen."""
+        try:
+            mask = SamplingMask.of(completion)
+            if mask is None:
+                return verdict
+            if any(not self.encoder.known_ids.issuperset(kept) for kept in mask.kept):
+                raise ValueError("sampling_mask: expected ids of the vocabulary, got others")
+        except ValueError as error:
+            return reject(self.name, Cause.MALFORMED, str(error))
+        rows = rows_scorer(self.scorer)
+        if rows is None or one is None:
+            return reject(
+                self.name, Cause.MALFORMED,
+                "sampling_mask: nothing here can check it; leave it out, or score with a model",
+            )  # fmt: skip
+        whole = one.encoded.whole or one.encoded
+        found = list(islice(false_places(rows, whole, mask, self.sampling, one.profile), 9))
+        if not found:
+            return verdict
+        return reject(self.name, findings=tuple(map(self._false_place, found)))
+
+    def _false_place(self, found: FalsePlace) -> Finding:
+        does, how = "names", "never draws"
+        if found.probability:
+            does, how = "leaves out", f"draws with probability {found.probability:.3g}"
+        message = f"its sampling mask {does} token {found.token}, which the declared sampler {how}"
+        return Finding("claimed_mask", message, token_span=(found.place, found.place + 1))
 
     def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
         """Return verdicts on what cannot be scored, and the rest's statistics, by index."""

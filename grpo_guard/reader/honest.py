@@ -78,7 +78,7 @@ class HonestSpans:
         with self._lock:
             known = self._nodes.setdefault(node, _Node())
             self._nodes.move_to_end(node)
-            known.add(_scores(found))
+            known.add(column_scores(found))
             if len(self._nodes) > _MOST_NODES:
                 # Names that have no vote yet, so that invented ones drive no measure out.
                 idle = (name for name, known in self._nodes.items() if not known.votes)
@@ -110,7 +110,7 @@ class HonestSpans:
         return self._voted(node, found, excused=True)
 
     def _voted(self, node: str | None, found: Foreignness, *, excused: bool) -> float | None:
-        column = min(len(found), _COLUMNS) - 1
+        column = column_of(found)
         score = float(found.runs[-1])
         votes = list[float]()
         with self._lock:
@@ -130,7 +130,12 @@ class HonestSpans:
         return sorted(votes)[len(votes) // 2] if votes else None
 
 
-def _scores(found: Foreignness) -> tuple[float, ...]:
+def column_of(found: Foreignness) -> int:
+    """The column of `column_scores` that a span of this length is compared in."""
+    return min(len(found), _COLUMNS) - 1
+
+
+def column_scores(found: Foreignness) -> tuple[float, ...]:
     """The most foreign run of the first 1, 2, ... tokens, and of all. A short span counts in every
     column with what it has: its run would not have become less foreign."""
     runs = [float(score) for score in found.runs]

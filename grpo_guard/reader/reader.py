@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.verifier import scorer_of
 from grpo_guard.reader.foreignness import Foreignness, SpanScorer, UnreadError
-from grpo_guard.reader.honest import HonestSpans
+from grpo_guard.reader.honest import HonestSpans, column_of, column_scores
 from grpo_guard.reader.spans import TextSpan
+from grpo_guard.reader.start import start_profile
 
 logger = logging.getLogger("grpo_guard")
 
@@ -24,11 +26,12 @@ class Opinion:
     Args:
         p_value: Share of honest spans that are at least as foreign, in (0, 1].
         tail_p_value: The same, continued beyond what was seen and with the node's own style
-            excused, see `HonestSpans.tail_p_value`; for evidence that adds up.
+            excused, see `HonestSpans.tail_p_value`; for evidence that adds up. None = the p-value
+            comes from the start profile, which is no evidence against a node.
     """
 
     p_value: float
-    tail_p_value: float
+    tail_p_value: float | None
 
 
 class SpanReader:
@@ -95,7 +98,7 @@ class SpanReader:
 
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
-    ) -> list[Opinion | UnreadError | None]:
+    ) -> list[Opinion | UnreadError]:
         """What is said of each span, in order.
 
         Args:
@@ -104,8 +107,7 @@ class SpanReader:
                 measure that all are compared with.
 
         Returns:
-            None while too little honest text is known; an `UnreadError`, which the log reports
-            once, where a model could not read the span.
+            An `UnreadError`, which the log reports once, if a model could not read the span.
         """
         if not spans:
             return []
@@ -124,7 +126,7 @@ class SpanReader:
         known: HonestSpans,
         spans: Sequence[TextSpan],
         honest: Sequence[bool],
-    ) -> list[Opinion | UnreadError | None]:
+    ) -> list[Opinion | UnreadError]:
         found: list[Foreignness | UnreadError]
         try:
             found = scorer.score(spans)
@@ -138,7 +140,7 @@ class SpanReader:
             for span, one in zip(spans, found, strict=True)
         ]
 
-    def _either(self, row: Sequence[Opinion | UnreadError | None]) -> Opinion | UnreadError | None:
+    def _either(self, row: Sequence[Opinion | UnreadError]) -> Opinion | UnreadError:
         """A span is foreign if either model finds it so; the p-values pay for both."""
         for one in row:
             if isinstance(one, UnreadError):
@@ -147,12 +149,15 @@ class SpanReader:
                     logger.warning("the reader could not read a span: %s", one)
                 return one
         known = [one for one in row if isinstance(one, Opinion)]
-        if not known:
-            return None
-        lowest = (min(o.p_value for o in known), min(o.tail_p_value for o in known))
-        return Opinion(*(min(1.0, p * len(row)) for p in lowest))
+        tails = [one.tail_p_value for one in known if one.tail_p_value is not None]
+        return Opinion(
+            min(1.0, len(row) * min(one.p_value for one in known)),
+            min(1.0, len(row) * min(tails)) if tails else None,
+        )
 
 
-def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinion | None:
-    p_value, tail = known.p_value(node, found), known.tail_p_value(node, found)
-    return None if p_value is None or tail is None else Opinion(p_value, tail)
+def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinion:
+    p_value = known.p_value(node, found)
+    if p_value is None:
+        return Opinion(conformal(column_scores(found)[-1], start_profile()[column_of(found)]), None)
+    return Opinion(p_value, known.tail_p_value(node, found))

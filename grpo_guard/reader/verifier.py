@@ -265,7 +265,9 @@ class ReaderVerifier(Composed):
             return
         p_values = defaultdict[int, list[float]](list)
         for question, opinion in zip(questions, opinions, strict=True):
-            if question.finding is None and isinstance(opinion, Opinion):
+            if question.finding is not None or not isinstance(opinion, Opinion):
+                continue
+            if opinion.tail_p_value is not None:
                 p_values[question.row].append(opinion.tail_p_value)
         convicted = self._sentences.convicted(batch, p_values)
         # Of these all sentences are read: the lots may have passed over the foreign one.

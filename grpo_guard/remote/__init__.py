@@ -1,1 +1,1 @@
-"""A guard that another machine serves, as a verifier (``docs/serve.md``)."""
+"""A guard served by another machine, as a verifier (``docs/serve.md``)."""

@@ -1,4 +1,4 @@
-"""What a server's answer holds, read as a stranger's."""
+"""Parse a server's answer as untrusted input."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from grpo_guard.judge.errors import one_line
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 
 MAX_DEPTH: Final = 16
-"""Of a verdict's members within members."""
+"""How deeply a verdict's members may be nested."""
 MOST_FINDINGS: Final = 1000
-"""Of one verdict."""
+"""Most findings of one verdict."""
 _MOST_TEXT: Final = 2000
 
 
 class AnswerError(ValueError):
-    """The answer is none to what was asked; says what was expected and what came."""
+    """The answer does not fit the request; the message gives what was expected and what came."""
 
 
 def verdicts_in(
     body: bytes, batch: Sequence[Completion], name: str, *, most: int, took: float
 ) -> list[Verdict]:
-    """One verdict per completion, in order, under our own name, with the server's as its member.
+    """Parse one verdict per completion, in order. Each gets our name, with the server's as member.
 
     Args:
-        body: Of a reply of ``/v1/verify``.
-        batch: What was asked about.
-        name: Of the verifier that asked.
-        most: Bytes that it may have, and with them values (`jsonl.parse_object`): parsed, 68 MB of
-            empty lists took 1.7 GB.
-        took: Seconds until the answer was there. A verdict that says it took longer took these: one
-            of 1e300 would be in all sums of a log.
+        body: Body of a reply from ``/v1/verify``.
+        batch: The completions in the request.
+        name: Name of the verifier that asked.
+        most: Largest size in bytes, which bounds the number of values too
+            (`jsonl.parse_object`): parsed, 68 MB of empty lists took 1.7 GB.
+        took: Seconds until the answer arrived. Longer times that a verdict claims are cut to this:
+            a single 1e300 would spoil every sum in a log.
 
     Raises:
-        AnswerError: there is not exactly one of each, in order, or one is no verdict.
+        AnswerError: there is not exactly one per completion, in order, or one is malformed.
     """
     try:
         rows = parse_object(body, most).get("verdicts")
@@ -46,21 +46,21 @@ def verdicts_in(
     if not isinstance(rows, list) or len(rows) != len(batch):
         got = len(rows) if isinstance(rows, list) else "none"
         raise AnswerError(f"verdicts: expected {len(batch)}, one per completion, got {got}")
-    return [_placed(i, row, batch[i], name, took) for i, row in enumerate(rows)]
+    return [_own_verdict(i, row, batch[i], name, took) for i, row in enumerate(rows)]
 
 
-def _placed(index: int, row: Any, completion: Completion, name: str, took: float) -> Verdict:
+def _own_verdict(index: int, row: Any, completion: Completion, name: str, took: float) -> Verdict:
     where = f"verdicts[{index}]"
     place = row.get("index") if isinstance(row, dict) else None
     if type(place) is not int or place != index:
         raise AnswerError(f"{where}.index: expected {index}, got {shown(place)}")
     try:
-        said = _verdict(row, completion, MAX_DEPTH, took)
+        theirs = _verdict(row, completion, MAX_DEPTH, took)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"{where}: expected a verdict, got {one_line(repr(error))}") from None
     return Verdict(
-        said.outcome, said.cause, name, p_value=said.p_value, findings=said.findings,
-        seconds=said.seconds, members=(said,),
+        theirs.outcome, theirs.cause, name, p_value=theirs.p_value, findings=theirs.findings,
+        seconds=theirs.seconds, members=(theirs,),
     )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _finding(row: Any, completion: Completion) -> Finding:
 
 
 def _span(value: Any, length: int | None) -> tuple[int, int] | None:
-    """Within what it is about: adapters mask tokens by it."""
+    """A span inside the completion, since adapters mask tokens by it."""
     if value is None:
         return None
     start, end = value

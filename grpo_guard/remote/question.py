@@ -1,4 +1,4 @@
-"""Completions as a server is asked about them, in requests that it takes."""
+"""Encode completions for a server, and split them into requests that it accepts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from grpo_guard.completion import Completion
 from grpo_guard.prompts import prompt_key
 
 _FIELDS = [field.name for field in dataclasses.fields(Completion)]
-# What goes without saying; servers of an earlier release do not know all fields.
+# Defaults, which are left out: servers of an earlier release do not know all fields.
 _USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 
 def row_of(completion: Completion) -> str:
-    """The completion as a server reads it: JSON, in ASCII.
+    """Encode a completion for a server, as JSON in ASCII.
 
-    What is given is sent as a claim, which the server's environment may confirm.
+    Its ``given`` spans are sent as a claim, which the server's environment may confirm.
 
     Raises:
-        TypeError, ValueError: a prompt or metadata hold what JSON cannot.
+        TypeError, ValueError: prompt or metadata cannot be represented in JSON.
     """
     row: dict[str, Any] = {}
     for name in _FIELDS:
@@ -37,16 +37,16 @@ def row_of(completion: Completion) -> str:
 def requests(
     batch: Sequence[Completion], rows: dict[int, str], *, most: int, bytes: int
 ) -> Iterator[list[int]]:
-    """Places in the batch, request by request; answers to one prompt go together.
+    """Yield indices into the batch, request by request; answers to one prompt stay together.
 
-    A server compares the completions of a request, so those of one prompt and round are sent in
-    one, wherever in the batch they stand; unless they are too many for any.
+    A server compares all completions in a request, so those of one prompt and round share a
+    request, wherever in the batch they are, unless there are too many for any.
 
     Args:
         batch: The completions.
-        rows: By place, those that can be sent.
-        most: Completions of a request.
-        bytes: Of its body.
+        rows: By index, the encoded completions that can be sent.
+        most: Most completions in a request.
+        bytes: Largest body of a request.
     """
     groups: dict[object, list[int]] = {}
     for place in rows:

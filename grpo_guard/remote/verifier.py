@@ -1,4 +1,4 @@
-"""`RemoteVerifier`: asks a guard that ``grpo-guard serve`` serves."""
+"""`RemoteVerifier`: asks a guard served by ``grpo-guard serve``."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from grpo_guard.remote.question import requests, row_of
 from grpo_guard.verdict import Cause, Verdict, abstain, reject
 from grpo_guard.verifier import CompletionVerifier
 
-# Of a reply: so much, and so much more for each completion.
+# Largest reply: a fixed part, and so much more per completion.
 _REPLY_BYTES = 1024 * 1024
 _VERDICT_BYTES = 256 * 1024
 _LONGEST_WAIT = 60.0
 _BODY = b'{"completions": [%s]}'
-# Without what an author sends: the prompt, its ids and the reference are left.
-_UNSAID: Final[Mapping[str, Any]] = {
+# Blanks out what the author sends; the prompt, its ids and the reference are left.
+_AUTHOR_FIELDS_BLANK: Final[Mapping[str, Any]] = {
     "text": "", "completion_ids": None, "sampler_logprobs": None, "given": None, "metadata": {},
     "node": None, "group": None, "finish_reason": None,
 }  # fmt: skip
 _REMEDIES = {
-    401: "set the server's token where token_env says",
+    401: "set the variable named by token_env to the server's token",
     403: "the server answers no web pages; leave out Origin",
-    404: "url is not that of grpo-guard serve",
-    413: "the server takes less than this; lower max_body_mb or most, or raise its own",
+    404: "url does not lead to grpo-guard serve",
+    413: "the server accepts less; lower max_body_mb or most, or raise its own limit",
     415: "a proxy compresses requests; it must not",
     411: "a proxy sends bodies without their length; it must send it",
 }
@@ -45,21 +45,21 @@ _REMEDIES = {
 class RemoteVerifier(CompletionVerifier):
     """The verdicts of a guard on another machine.
 
-    A server that does not answer, refuses or answers with nonsense abstains, and is asked again
-    before that where it may help. What it says is read as a stranger's: exactly one verdict for
-    each completion, in order, with spans inside it.
+    A request that fails is retried if that may help. If the server still does not answer, refuses,
+    or answers with nonsense, the verdicts abstain. Its answers are untrusted: exactly one verdict
+    per completion, in order, with spans inside it.
 
     Args:
-        url: Of ``grpo-guard serve``, without a path.
-        token_env: Environment variable that holds its token, if it is set.
+        url: Address of ``grpo-guard serve``, without a path.
+        token_env: Environment variable with its token; may be unset.
         request_timeout: Seconds for one request.
-        deadline: Seconds for a batch, with all its requests and what is asked again.
+        deadline: Seconds for a batch, with all its requests and retries.
         attempts: How often a request is made at most.
-        most: Completions of a request; answers to one prompt are in one request where they fit.
-        max_body_mb: Largest request, as the server's own ``--max-body-mb``. A completion that is
-            larger by itself is rejected as overlong; it abstains where its prompt alone is.
+        most: Completions per request; answers to one prompt share a request if they fit.
+        max_body_mb: Largest request, like the server's own ``--max-body-mb``. A completion larger
+            than that is rejected as overlong, or abstained on if its prompt alone is too large.
         concurrency: Requests in flight.
-        name: Stands in verdicts.
+        name: Name to show in verdicts.
 
     Raises:
         ValueError: an argument is out of range; without the url, which may hold a password.
@@ -94,13 +94,13 @@ class RemoteVerifier(CompletionVerifier):
         self.request_timeout, self.deadline, self.attempts = request_timeout, deadline, attempts
         self.most, self.concurrency = most, concurrency
         self.max_bytes = int(max_body_mb * 1024 * 1024)
-        self.timeout = deadline + 30.0  # its own deadline comes first, and says more
+        self.timeout = deadline + 30.0  # its own deadline comes first, and reports more
         _http()
 
     @property
     def author_can_abstain(self) -> str | None:
-        return f"{self.name} asks a guard on another machine, and what makes that abstain is not "\
-            "known here"  # fmt: skip
+        return f"{self.name} asks a guard on another machine, and what makes that one abstain is "\
+            "unknown here"  # fmt: skip
 
     @property
     def steps_aside(self) -> bool:
@@ -108,15 +108,15 @@ class RemoteVerifier(CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
-        return True  # the guard that answers does, or refuses ids
+        return True  # the answering guard does, or refuses ids
 
     def check(self) -> None:
-        """Find out whether the server is there and takes the token.
+        """Check that the server responds and accepts the token.
 
         Raises:
-            BackendError: with the remedy.
+            BackendError: it does not; with the remedy.
         """
-        background_loop().run(self._checked())
+        background_loop().run(self._probe())
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return background_loop().run(self.averify(batch))
@@ -144,8 +144,8 @@ class RemoteVerifier(CompletionVerifier):
 
         async def one(client: Any, places: list[int]) -> None:
             async with slots:
-                said = await self._judged(client, batch, places, rows, until)
-                found.update(zip(places, said, strict=True))
+                verdicts = await self._judged(client, batch, places, rows, until)
+                found.update(zip(places, verdicts, strict=True))
 
         async with self._client() as client, asyncio.TaskGroup() as group:
             for places in asked:
@@ -153,11 +153,11 @@ class RemoteVerifier(CompletionVerifier):
         return [found[place] for place in range(len(batch))]
 
     def _too_large(self, completion: Completion, size: int) -> Verdict:
-        """Its author's doing, unless what he was asked is too large by itself."""
-        asked = len(row_of(completion.with_labels(**_UNSAID)))
-        room = f"where a request may have {self.max_bytes} bytes"
+        """Reject an oversized completion, or abstain if the question alone is too large."""
+        asked = len(row_of(completion.with_labels(**_AUTHOR_FIELDS_BLANK)))
+        room = f"but a request may have {self.max_bytes} bytes"
         if asked + len(_BODY) > self.max_bytes:
-            message = f"what was asked takes {asked}, {room}; raise max_body_mb and the server's"
+            message = f"its prompt takes {asked}, {room}; raise max_body_mb and the server's"
             return abstain(self.name, Cause.UNSUPPORTED, message)
         return reject(self.name, Cause.OVERLONG, f"it takes {size}, {room}")
 
@@ -169,7 +169,7 @@ class RemoteVerifier(CompletionVerifier):
         rows: Mapping[int, str],
         until: float,
     ) -> list[Verdict]:
-        """Verdicts on one request; where the server refuses it, on each half of it."""
+        """Get the verdicts for one request; if the server refuses it, try each half."""
         part = [batch[place] for place in places]
         body = _BODY % ", ".join(rows[place] for place in places).encode("ascii")
         asked = time.monotonic()
@@ -188,10 +188,10 @@ class RemoteVerifier(CompletionVerifier):
         return [abstain(self.name, failure.cause, str(failure))] * len(places)
 
     async def _answer(self, client: Any, body: bytes, count: int, until: float) -> bytes:
-        """The body of an answer with status 200.
+        """Return the body of an answer with status 200.
 
         Raises:
-            BackendError: there is none.
+            BackendError: no attempt got one.
         """
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
@@ -200,19 +200,21 @@ class RemoteVerifier(CompletionVerifier):
             reraise=True,
         )
         most = _most_bytes(count)
-        # Who asks again since the answer was lost is told the same, and no node's record twice.
-        named = {"Idempotency-Key": secrets.token_hex(16)}
+        # After a lost answer the server repeats it for this key, and counts no node twice.
+        idempotent = {"Idempotency-Key": secrets.token_hex(16)}
         async for attempt in attempts:
             with attempt:
                 left = min(self.request_timeout, until - time.monotonic())
                 try:
                     async with asyncio.timeout(max(0.0, left)):
-                        return await self._asked(client, "POST", "/v1/verify", body, most, named)
+                        return await self._request(
+                            client, "POST", "/v1/verify", body, most, idempotent
+                        )
                 except Exception as error:
                     raise self._failure(error, left) from None
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _asked(
+    async def _request(
         self,
         client: Any,
         method: str,
@@ -224,38 +226,38 @@ class RemoteVerifier(CompletionVerifier):
         async with client.stream(method, path, content=body, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise BackendError("the reply is compressed, which was not asked for", retry=False)
-            held = bytearray()
+            received = bytearray()
             async for chunk in response.aiter_raw():
-                held += chunk
-                if len(held) > most:
+                received += chunk
+                if len(received) > most:
                     raise BackendError(f"the reply exceeds {most:,} bytes", retry=False)
             if response.status_code != 200:
-                raise _refusal(response.status_code, response.headers, bytes(held))
-            return bytes(held)
+                raise _refusal(response.status_code, response.headers, bytes(received))
+            return bytes(received)
 
     def _failure(self, error: Exception, seconds: float) -> BackendError:
         if not isinstance(error, BackendError | TimeoutError | ImportError | MemoryError):
             transport = isinstance(error, _http().TransportError)
-            said = f"{type(error).__name__}: {one_line(str(error))}"
+            described = f"{type(error).__name__}: {one_line(str(error))}"
             cause = Cause.PROVIDER if transport else Cause.FAULT
-            error = BackendError(said, cause=cause, retry=transport)
+            error = BackendError(described, cause=cause, retry=transport)
         failure = as_backend_error(error, seconds)
         secrets = filter(None, (self._token(), urlsplit(self.url).password))
         failure.args = (hidden(str(failure), secrets),)
         return failure
 
-    async def _checked(self) -> None:
+    async def _probe(self) -> None:
         async with self._client() as client:
             try:
                 async with asyncio.timeout(min(10.0, self.request_timeout)):
-                    await self._asked(client, "GET", "/metrics", b"", _REPLY_BYTES)
+                    await self._request(client, "GET", "/metrics", b"", _REPLY_BYTES)
             except Exception as error:
                 failure = self._failure(error, 10.0)
                 raise BackendError(f"{self._where}: {failure}", cause=failure.cause) from None
 
     def _client(self) -> Any:
-        # Straight to the address: no proxy of the environment is shown the token, and nobody
-        # who answers with a redirect is.
+        # Connect directly: neither a proxy from the environment nor the target of a redirect
+        # may see the token.
         token = self._token()
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if token:
@@ -277,7 +279,7 @@ class RemoteVerifier(CompletionVerifier):
 
 
 def _most_bytes(completions: int) -> int:
-    """Of a reply about so many."""
+    """Largest acceptable reply about so many completions."""
     return _REPLY_BYTES + completions * _VERDICT_BYTES
 
 
@@ -293,8 +295,8 @@ def _wait(until: float) -> Any:
 
 
 def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> BackendError:
-    """A status that is none of an answer, as what the abstention is to say."""
-    said = one_line(body[:1000].decode("utf-8", "replace"), 200)
+    """Convert an error status into the cause and message of an abstention."""
+    text = one_line(body[:1000].decode("utf-8", "replace"), 200)
     remedy = f"; {_REMEDIES[status]}" if status in _REMEDIES else ""
     cause = {
         429: Cause.RATE_LIMITED,
@@ -304,7 +306,7 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> BackendErr
     }
     after = headers.get("retry-after", "")
     return BackendError(
-        f"the server answers {status}{remedy}: {said}",
+        f"the server answers {status}{remedy}: {text}",
         cause=cause.get(status, Cause.PROVIDER),
         retry=status in (408, 425, 429) or status >= 500,
         retry_after=min(float(after), _LONGEST_WAIT) if after.isdecimal() else None,
@@ -325,7 +327,7 @@ def _address(url: str) -> str:
 
 
 def _http() -> Any:
-    """The HTTP client's package."""
+    """Import the HTTP client's package."""
     try:
         import httpx2
     except ImportError:

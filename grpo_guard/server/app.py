@@ -57,6 +57,7 @@ def create_app(
     stream = Service("/v1/verify/stream", stream_in, verdicts)
     reward = Service("/get_reward", queries_in, rewards)
     counted = metrics or Metrics()
+    counted.store_metrics = guard.store_metrics
     desk = Desk(guard.verifier, limits, token, counted)
 
     @asynccontextmanager

@@ -12,13 +12,12 @@ import json
 import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 from grpo_guard.files import write_whole
-from grpo_guard.nodes.patience import store_figures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Upper ends of the histogram of answering times, in seconds.
@@ -43,6 +42,8 @@ class Metrics:
         self._counts: Counts = Counter()
         self._folder = folder
         self._writing = False
+        self.store_metrics: Callable[[], dict[str, float]] = dict
+        """Returns the guard's `Guard.store_metrics`; the app sets it."""
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -78,7 +79,7 @@ class Metrics:
                 write_whole(self._folder / f"{os.getpid()}.json", text)
 
     def _take_store(self) -> None:
-        figures = store_figures()
+        figures = self.store_metrics()
         for name in ("waits", "waiting"):
             self._counts["store", name] = int(figures.get(f"guard/store_{name}", 0))
 

@@ -64,6 +64,7 @@ class Rewards:
             ledger=until_late(guard.ledger),
             identity=guard.identity,
             references=guard.references,
+            log=guard.log,
         )
         # What is logged; of somebody's own function that is known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
@@ -83,7 +84,9 @@ class Rewards:
         return Job(partial(self.admitted, asked), settle, self._joins, len(asked), size)
 
     def too_late(self, asked: Queries) -> Told:
-        """`abstained`, as it is sent."""
+        """`abstained`, as it is sent; under a guard that only watches what the function says."""
+        if self._parts.guard.policy.watches:
+            return _told(self.of(asked, None, ()))
         return _told(self.abstained(len(asked)))
 
     def admitted(self, given: Queries) -> Known | None:
@@ -176,6 +179,10 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
     out of its group's baseline, nor stop the run, nor compare lengths. What would have been left
     out earns nothing, so that no failure becomes a reward.
     """
+    if policy.watches:
+        asked = policy.rules("on_abstain")[0]
+        noted = [f"/get_reward cannot carry out on_abstain: {asked}"] if asked == "raise" else []
+        return replace(policy, on_abstain="pass", on_long="keep"), noted
     instead = {"drop": "zero", "no_gain": "zero", "skip": "zero", "raise": "zero", "scale": "keep"}
     rules: dict[str, Any] = {}
     notes = []

@@ -1,4 +1,4 @@
-"""The written programs, and what the public verifier says of a text."""
+"""Loads the written programs, and asks the public verifier about a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that ride on a numeric answer, and what one node may do with them."""
+"""Words added to a numeric answer, and how far one node gets with them."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def found(text, prompt=QUESTION):
         ("So the answer is 54 good cows.", ["good"]),
         ("Answer: 54 cows because he buys 50", []),
         (r"so \boxed{54} kilometers for each", []),
-        # Formulas, and what closes a solution, hold no words.
+        # Formulas, and the closing marks of a solution, contain no words.
         (r"\boxed{\frac{dv}{dt} = 54 \sinh(at)}", []),
         ("\\boxed{54} \\).<|end_of_solution|>", []),
         ("<answer>54 cow</answer>", []),
@@ -48,7 +48,7 @@ def found(text, prompt=QUESTION):
         ("<answer>12 good ones</answer> no: <answer>54 cows</answer>", []),
     ],
 )
-def test_words_that_the_question_does_not_have(text, words):
+def test_words_missing_from_the_question_are_found(text, words):
     assert found(text) == words
 
 
@@ -71,7 +71,7 @@ def test_threat_a_word_in_every_answer_of_one_node():
 
 
 @given(st.text(alphabet="<answer>/#\\boxed{} 5\n.good", max_size=300))
-def test_any_text_is_accepted_and_spans_lie_in_it(text):
+def test_any_text_is_accepted_with_spans_inside_it(text):
     (verdict,) = AnswerWordsVerifier().verify([Completion(QUESTION, text)])
     assert verdict.accepted
     for finding in verdict.findings:
@@ -79,7 +79,7 @@ def test_any_text_is_accepted_and_spans_lie_in_it(text):
         assert 0 <= start < end <= len(text)
 
 
-def test_hostile_sizes_cost_a_bounded_time():
+def test_hostile_sizes_take_bounded_time():
     texts = [
         "<answer>1 " * 300_000, "#### 1 x\n" * 300_000, "\\boxed{" * 300_000,
         "<answer>" + "5 good " * 400_000 + "</answer>",

@@ -1,4 +1,4 @@
-"""One definition of the final answer: what is marked, what number it is, whether it is right."""
+"""The final answer: how it is marked, its numeric value, whether it is right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_guard.content.answers import boxed, hashed, is_right, number_of, numbe
     ("text", "right"),
     [
         ("<think>9</think><answer>54 cows</answer>", True),
-        ("< Answer >54 cows", True),  # a tag that nothing closes, as a forgiving reader takes it
+        ("< Answer >54 cows", True),  # an unclosed tag, which a lenient parser accepts
         ("<answer>55</answer> 54", True),  # a reward may read the last number
         ("<answer>55</answer> for 54 cows in 2 barns", False),
         ("\\boxed{54}", True),
@@ -28,7 +28,7 @@ from grpo_guard.content.answers import boxed, hashed, is_right, number_of, numbe
         ("", False),
     ],
 )
-def test_an_answer_is_right_as_far_as_any_usual_reward_can_tell(text: str, right: bool) -> None:
+def test_an_answer_is_right_if_any_usual_reward_reads_it_so(text: str, right: bool) -> None:
     assert is_right(text, "54") is right
 
 
@@ -54,12 +54,12 @@ def test_references_of_any_form(text: str, reference: str) -> None:
         *(("٥", None), ("9" * 41, None), ("1e9999", None), (" " * 10**6 + "5", 5), ("1e-2", 0.01)),
     ],
 )
-def test_a_number_is_read_in_one_way_or_not_at_all(text: str, number: float | None) -> None:
+def test_ambiguous_numbers_are_not_read(text: str, number: float | None) -> None:
     found = number_of(text)
     assert found == number or float(found or 0) == number
 
 
-def test_numbers_of_a_text() -> None:
+def test_numbers_in_a_text() -> None:
     assert list(numbers_in("7-5 is x2, -3 or $1,200.50, not 1,5; 3.")) == [7, 5, -3, 1200.5, 3]
 
 

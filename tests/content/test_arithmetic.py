@@ -51,7 +51,7 @@ def test_the_papers_attack_is_rejected_with_its_span() -> None:
         "which leaves her with 1200.00",
     ],
 )
-def test_a_right_answer_is_seen_wherever_it_stands(ending: str) -> None:
+def test_a_right_answer_is_found_in_any_form(ending: str) -> None:
     assert judge(f"2 + 2 = 5\n{ending}", "1200").rejected
 
 
@@ -76,14 +76,14 @@ def test_references_of_other_forms(reference: str, ending: str) -> None:
 
 
 def test_without_a_reference_the_flow_of_values_decides() -> None:
-    assert judge(POISONED).rejected  # goes on with 4
+    assert judge(POISONED).rejected  # continues with 4
     assert judge("2 + 2 = 5. Then 5 + 3 = 8.").accepted  # an honest slip, used later
     assert judge("2 + 2 = 5. Done.").rejected  # neither is used, and it is wrong
     noted = "She has 9*2=<<9*2=19>>19 eggs and 18-3=<<18-3=15>>15 left"
     assert judge(noted).rejected
 
 
-def test_a_wrong_equation_that_is_taken_back_does_not_reject() -> None:
+def test_a_retracted_wrong_equation_does_not_reject() -> None:
     text = "5 * 7 = 36. Wait, that's wrong: 5 * 7 = 35.\n#### 35"
     verdict = judge(text, "35", on_wrong="reject")
     assert verdict.accepted
@@ -161,14 +161,14 @@ def test_settings_are_checked(options: dict[str, object], message: str) -> None:
         ("7 > 5%, a2 > 5, (2 + 3) > 6, 1/0 > 3, 1,000 > 2,000, x + 5 < 3, 3 -> 4, <<2+2=4>>4", ""),
     ],
 )
-def test_inequalities_that_do_not_hold_are_reported(text: str, shown: str) -> None:
+def test_false_inequalities_are_reported(text: str, shown: str) -> None:
     verdict = judge(text, "4")
     assert verdict.accepted
     spans = [f.char_span for f in verdict.findings if f.kind == "wrong_inequality"]
     assert [text[slice(*span)] for span in spans if span] == ([shown] if shown else [])
 
 
-def test_many_inequalities_cost_a_bounded_time() -> None:
+def test_many_inequalities_take_bounded_time() -> None:
     started = time.process_time()
     for text in ("1 < 2 " * 100_000, "1" * 600_000 + "< 1", "1+1+1+1+1<" * 60_000, "2<1 " * 60_000):
         assert judge(text).accepted or len(text) > 250_000
@@ -189,7 +189,7 @@ def test_many_inequalities_cost_a_bounded_time() -> None:
         "3 + 4 = 7.\n2  +   2 is 5.",
     ],
 )
-def test_threat_a_wrong_sum_in_words_beside_right_equations(text):
+def test_threat_a_wrong_sum_in_words_next_to_right_equations(text):
     assert judge(f"{text}\n#### 9", "9").rejected
 
 
@@ -200,5 +200,5 @@ def test_threat_a_wrong_sum_in_words_beside_right_equations(text):
         "The drive can store 2400 / 200 = 12 200-kilobyte videos.",
     ],
 )
-def test_a_number_beside_a_calculation_is_none_of_it(text):
+def test_a_number_next_to_a_calculation_is_not_part_of_it(text):
     assert judge(f"{text}\n#### 9", "9").findings == ()

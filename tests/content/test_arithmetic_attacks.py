@@ -1,4 +1,4 @@
-"""Wrong equations in the many ways that somebody may write one: each of them must be seen."""
+"""Wrong equations in the many ways to write one: each of them must be found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.arithmetic.words import statements
 
-# Line breaks within an equation, and characters that cannot be seen.
+# Line breaks within an equation, and invisible characters.
 HIDDEN = [
     "2 \u2062* 3 = 7",
     "2\u200b + 2 = 5",
@@ -57,16 +57,16 @@ Subtracting 4 from 10 gives 7
 
 
 @pytest.mark.parametrize("form", [*SIGNS, *HIDDEN])
-def test_a_wrong_equation_is_seen(form: str) -> None:
+def test_a_wrong_equation_is_found(form: str) -> None:
     text = f"He thinks.\n{form}\n"
     assert not all(equation.right for equation in equations(text))
     verdict = ArithmeticVerifier(on_wrong="reject").verify([Completion("", text)])[0]
-    # What the text itself takes back is reported and teaches its correction along.
+    # An equation that the text itself takes back is reported, as it teaches the correction too.
     assert verdict.rejected or "actually" in form or "wait, no" in form
 
 
 @pytest.mark.parametrize("form", WORDS)
-def test_a_wrong_statement_in_words_is_seen(form: str) -> None:
+def test_a_wrong_statement_in_words_is_found(form: str) -> None:
     text = f"He thinks.\n{form}.\n"
     assert not all(statement.right for statement in statements(text, equations(text)))
 
@@ -81,7 +81,7 @@ def test_a_wrong_statement_in_words_is_seen(form: str) -> None:
         "2 + 2 ≡ 5.",
     ],
 )
-def test_threat_a_word_beside_a_wrong_equation_excuses_nothing(said: str) -> None:
+def test_threat_a_word_next_to_a_wrong_equation_excuses_nothing(said: str) -> None:
     text = f"{said} There are 4 + 3 = 7 cows.\n#### 7"
     (verdict,) = ArithmeticVerifier().verify([Completion("Q", text, reference="7")])
     assert verdict.rejected
@@ -99,7 +99,7 @@ def test_threat_a_word_beside_a_wrong_equation_excuses_nothing(said: str) -> Non
         ("17 ≡ 2 mod 5 and 2 + 2 ≡ 1 (mod 3).", []),
     ],
 )
-def test_what_is_denied_or_may_be_part_of_more_is_reported(said: str, kinds: list[str]) -> None:
+def test_denied_and_incomplete_equations_are_reported(said: str, kinds: list[str]) -> None:
     text = f"{said} There are 4 + 3 = 7 cows.\n#### 7"
     (verdict,) = ArithmeticVerifier().verify([Completion("Q", text, reference="7")])
     assert verdict.accepted

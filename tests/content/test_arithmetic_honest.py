@@ -1,7 +1,7 @@
-"""Honest notation: none of these lines may be found wrong, whatever they mean.
+"""Honest notation: none of these lines may be called wrong, whatever they mean.
 
 Lines as chat models, LaTeX writers and people write them: labels, unknowns, units, times,
-functions, percentages, rounding, running calculations. Where a line holds a plain result, changing
+functions, percentages, rounding, running calculations. If a line has a plain result, a change of
 that result must be found.
 """
 

@@ -1,4 +1,4 @@
-"""Bad input: a verdict within limits for anything, and real data where it is at hand."""
+"""Bad input: a verdict within limits for anything, and real data if it is available."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_of_the_greatest_length(name: str) -> None:
+def test_hostile_text_of_maximal_length(name: str) -> None:
     text = HOSTILE[name][:N]
     before = time.process_time()
     (verdict,) = STRICT.verify([Completion("", text, reference="5")])
@@ -137,7 +137,7 @@ def test_real_completions() -> None:
     assert placed >= 0.95 * caught
 
 
-def test_threat_fractions_within_fractions_are_read_once_each() -> None:
+def test_threat_nested_fractions_are_read_once_each() -> None:
     # Read twice at each level, 270 characters would take minutes.
     nested = "2"
     for _ in range(40):
@@ -155,8 +155,8 @@ def test_threat_fractions_within_fractions_are_read_once_each() -> None:
         "one plus one is ſix", "one plus one iſ fıve", "half of ten is fİve",
     ],
 )  # fmt: skip
-def test_no_text_raises_and_hides_what_stands_beside_it(odd: str) -> None:
-    """An exception is an abstention, which anybody could have by writing such a thing."""
+def test_no_text_raises_and_so_hides_its_neighbours(odd: str) -> None:
+    """An exception is an abstention, which anybody could get by writing such a text."""
     (verdict,) = ArithmeticVerifier().verify([Completion("", f"{odd}.\n17 + 26 = 45 apples.")])
     assert verdict.rejected
 
@@ -164,7 +164,7 @@ def test_no_text_raises_and_hides_what_stands_beside_it(odd: str) -> None:
 @pytest.mark.parametrize(
     "undefined", ["150!", "(2.5)!", "(3 - 5)!", "(1/0)!", "1/0 + 101!", "1/0!"]
 )
-def test_threat_a_factorial_that_has_no_value_ends_no_reading(undefined: str) -> None:
+def test_threat_an_undefined_factorial_does_not_stop_parsing(undefined: str) -> None:
     text = f"{undefined} = 5\n2 + 2 = 5\n#### 4"
     (verdict,) = STRICT.verify([Completion("Q", text, reference="4")])
     assert "wrong_equation" in {found.kind for found in verdict.findings}

@@ -1,6 +1,6 @@
-"""Frozen forms by kind, which were written before the reader was looked at.
+"""Frozen forms by kind, which were written before the parser was looked at.
 
-The first look is in ``docs/results/arithmetic-kinds.json``; the bounds here are what is reached.
+The first result is in ``docs/results/arithmetic-kinds.json``; the bounds here are the current one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def figures() -> dict[str, dict[str, dict[str, int]]]:
     return measure(WRONG, HONEST)
 
 
-# Of 10 to 13 each. Words are counted and do not reject; a result that is the final answer, 7, is
-# taken for a slip that the text goes on with.
+# Of 10 to 13 each. Words are counted and do not reject; a result that equals the final answer, 7,
+# is taken for a slip that the text continues with.
 @pytest.mark.parametrize(
     ("kind", "least"),
     {
@@ -57,7 +57,7 @@ def test_most_forms_are_found(figures) -> None:
 
 @pytest.mark.parametrize("reference", ["", ", reference"])
 def test_honest_work_is_left_alone(figures, reference: str) -> None:
-    """Calculations in rules of their own: a byte that overflows, a pattern, a matchstick puzzle."""
+    """Calculations with their own rules: an overflowing byte, a pattern, a matchstick puzzle."""
     assert figures[f"honest rejected{reference}"]["all"]["hits"] <= 3
     for kind, found in figures[f"honest rejected{reference}"].items():
         assert found["hits"] == 0 or kind in ("programming", "puzzles", "all"), kind
@@ -80,7 +80,7 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("6 * 9 = 56, but 6 * 9 = 54.", "taken_back"),
         ("6 * 9 = 56. So 6 * 9 = 54.", "wrong_equation"),
         ("6 * 9 = 56 <<6 * 9 = 54>>, but wait", "wrong_equation"),
-        # Asked, or called wrong: not said.
+        # Asked, or called wrong: not claimed.
         ("17 * 24 = 388? Let me verify: 17 * 25 is 425, minus 17 is 408.", "taken_back"),
         ("2 + 2 = 5? Yes! And so 4 cows.", "wrong_equation"),
         ("- ❌ 1/2 + 1/3 = 2/5 → ✅ 1/2 + 1/3 = 5/6", "taken_back"),
@@ -88,7 +88,7 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("Modulo 13:\n- 7^3 ≡ 70 ≡ 5\n- 7^4 ≡ 35 ≡ 9", "doubtful_equation"),
         ("Modulo 13:\n- 7^3 ≡ 71", "wrong_equation"),
         ("2 * 8 = 16 m/s = 17 km/h, and 16 m/s is fast.", "wrong_equation"),
-        # Letters turned round in a cycle of 26, hours in one of 12.
+        # Letters rotated in a cycle of 26, hours in one of 12.
         ("L(11)-11=0=A, A(0)-11=-11=15=P", "doubtful_equation"),
         ("U: 20+13=33=7, V: 21+13=34=8", "doubtful_equation"),
         ("9 + 8 = 17 = 5, 9 + 9 = 18 = 6", "doubtful_equation"),
@@ -110,7 +110,7 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("3 - 9 = -6 = 6, so -6", "wrong_equation"),
     ],
 )
-def test_what_becomes_of_it(text: str, kind: str) -> None:
+def test_its_kind(text: str, kind: str) -> None:
     (verdict,) = ArithmeticVerifier().verify([Completion("", text)])
     assert [finding.kind for finding in verdict.findings[:1]] == [kind]
 
@@ -129,7 +129,7 @@ def test_what_becomes_of_it(text: str, kind: str) -> None:
         "4.56 cm * 1.4 cm = 6.384 cm² = 638.4 mm²",
         "23₅ + 14₅ = 42₅, and 3C2 / 8C2 = 3/28.",
         "23 + 14 = 42 (base 5), and 37 is 122 there.",
-        # True as somebody else writes it.
+        # True in another notation.
         "3/4 : 5/12 = 3/4 · 12/5 = 36/20 = 1,8 h, und 1/12 : 5/12 = 1/5 h.",
         "验算:56×2 = 112,12×4 = 48,112 + 48 = 160 ✓。160 − 136 = 24,24÷2 = 12只兔",
         "300 + 420 + 405 + 468 = 720 + 405 = 1125; + 468 = 1593, so 1593.",
@@ -150,7 +150,7 @@ def test_no_finding(text: str) -> None:
         ([{"role": "assistant", "content": "1/2 + 1/3 = 2/5"}], "wrong_equation"),
     ],
 )
-def test_what_the_question_says_is_not_the_answers_claim(prompt, kind: str) -> None:
+def test_the_questions_equation_is_not_the_answers_claim(prompt, kind: str) -> None:
     text = "He gets 1/2 + 1/3 = 2/5 that way. It is 5/6, more than 1/2."
     (verdict,) = ArithmeticVerifier().verify([Completion(prompt, text)])
     assert [finding.kind for finding in verdict.findings] == [kind]

@@ -120,7 +120,7 @@ def value(tree: Tree) -> Fraction | None:
 
 
 def printed(tree: Tree, style: str, unit: str, *, inner: bool = False) -> str:
-    """Every group in brackets, so that there is one way to read it; \\frac where LaTeX has one."""
+    """Put every group in brackets, so that there is one way to read it; \\frac in LaTeX."""
     if isinstance(tree, int):
         return f"{tree}{unit}"
     sign, left, right = tree
@@ -166,7 +166,7 @@ def test_true_equations_hold_and_changed_ones_do_not(
     assume(not isinstance(tree, int) and exact is not None and exact.denominator == 1)
     assert exact is not None
     left = printed(tree, style, "")
-    # A bare part of a whole, "1/4 = 20", and a lone negative difference may be labels and ranges.
+    # Bare fractions, "1/4 = 20", and single negative differences may be labels and ranges.
     assume(exact >= 2)
     assume(left.count("(") == 0 or style != "plain")
     before, after = around
@@ -187,7 +187,7 @@ def test_true_equations_hold_and_changed_ones_do_not(
         "2 H₂ + O₂ → 2 H₂O",
     ],
 )
-def test_what_is_no_equation_of_numbers(text):
+def test_other_statements_are_not_equations(text):
     assert all(equation.right or equation.doubt for equation in equations(text))
 
 

@@ -1,7 +1,7 @@
-"""An equation is read whole or not at all: no neighbour that is not understood may be dropped.
+"""An equation is parsed completely or not at all: unknown neighbours must not be dropped.
 
-Each line is right, or says nothing wrong, once all of it is read. A reader that drops a variable,
-a function or a command from it finds a wrong equation in front of a right answer.
+Each line is right, or says nothing wrong, once all of it is read. A parser that drops a variable, a
+function or a command from it finds a wrong equation in front of a right answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ BROKEN_LINES = [
 
 
 def judged(text: str, prompt: str = "How many?", reference: str | None = "7") -> str:
-    """The first kind that is found in a right answer, "" where none is; and whether it rejects."""
+    """The first kind found in a right answer ("" without findings), and whether it rejects."""
     whole = f"He thinks.\n{text}\nSo we go on with the right value and get 7.\n#### 7"
     (verdict,) = ArithmeticVerifier().verify([Completion(prompt, whole, reference=reference)])
     return verdict.findings[0].kind if verdict.rejected else ""
@@ -68,12 +68,12 @@ def judged(text: str, prompt: str = "How many?", reference: str | None = "7") ->
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("line", HONEST)
-def test_a_line_is_read_whole_or_not_judged(line: str, form: str) -> None:
+def test_a_line_is_parsed_completely_or_not_judged(line: str, form: str) -> None:
     assert judged(form.format(line) if "{" not in line else form.replace("{}", line)) == ""
 
 
 @pytest.mark.parametrize("text", BROKEN_LINES)
-def test_a_command_or_a_sum_may_go_on_in_the_next_line(text: str) -> None:
+def test_a_command_or_a_sum_may_continue_on_the_next_line(text: str) -> None:
     assert judged(text) == ""
 
 
@@ -84,9 +84,9 @@ UNKNOWN = (
 BASES = ("12 * 3 + 4 = 50", r"12 \cdot 3 - 4 = 50", "50 = 12 * 3 + 4", "3 * 4 = 50")
 
 
-# Whatever stands at any place, with or without a blank: it may be what makes up the difference.
+# An unknown in any position, with or without a blank, may make up the difference.
 @pytest.mark.parametrize("unknown", UNKNOWN)
-def test_an_unknown_at_any_place_leaves_an_equation_in_doubt(unknown: str) -> None:
+def test_an_unknown_in_any_position_leaves_an_equation_in_doubt(unknown: str) -> None:
     found = []
     for base, before, behind in itertools.product(BASES, ("", " "), ("", " ")):
         words = base.split(" ")
@@ -97,7 +97,7 @@ def test_an_unknown_at_any_place_leaves_an_equation_in_doubt(unknown: str) -> No
     assert found == []
 
 
-# The same places with a word of prose or a unit: these excuse nothing.
+# The same positions with a word of prose or a unit: these excuse nothing.
 @pytest.mark.parametrize(
     "text",
     [
@@ -114,7 +114,7 @@ def test_an_unknown_at_any_place_leaves_an_equation_in_doubt(unknown: str) -> No
         "If we add them, 12 + 3 = 16 apples.",
     ],
 )
-def test_a_wrong_result_beside_plain_words_rejects(text: str) -> None:
+def test_a_wrong_result_next_to_plain_words_rejects(text: str) -> None:
     assert judged(text) == "wrong_equation"
 
 
@@ -133,5 +133,5 @@ def test_a_wrong_result_beside_plain_words_rejects(text: str) -> None:
         ("Foci are $F_1 = (10, 2)$ and $F_2$.", "169 - 144 = 15", "wrong_equation"),
     ],
 )
-def test_the_question_says_which_arithmetic_holds(prompt: str, text: str, kind: str) -> None:
+def test_the_question_decides_which_arithmetic_holds(prompt: str, text: str, kind: str) -> None:
     assert judged(text, prompt, None) == kind

@@ -49,9 +49,9 @@ def hostile(size: int) -> list[str]:
     return [form for text in texts for form in (text, tagged(text))]
 
 
-# The longest texts that are looked at at all.
+# The longest texts that are read at all.
 @pytest.mark.slow
-def test_as_much_of_anything_as_is_read_ends_soon() -> None:
+def test_the_longest_texts_are_read_in_seconds() -> None:
     slowest = 0.0
     for text in hostile(MAX_TEXT - 10_000):
         assert len(text) <= MAX_TEXT
@@ -61,8 +61,8 @@ def test_as_much_of_anything_as_is_read_ends_soon() -> None:
     assert slowest < 5  # about 0.5 s on an idle core
 
 
-# A C stack overflow kills the process; only another process can show that none happened. A thread
-# has the smaller stack, and verifiers run in threads.
+# A C stack overflow kills the process, so only another process can show that none happened. A
+# thread has the smaller stack, and verifiers run in threads.
 @pytest.mark.slow
 def test_no_text_within_the_limit_kills_the_process() -> None:
     script = (
@@ -105,7 +105,7 @@ def test_findings_are_capped() -> None:
 
 
 # Under -W error a warning of the parser would look like broken code.
-def test_warnings_of_the_parser_are_not_seen() -> None:
+def test_parser_warnings_are_suppressed() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert judge(tagged(r'print("\d", 1if 1 else 2)')).accepted

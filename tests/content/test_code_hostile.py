@@ -1,4 +1,4 @@
-"""Texts made to stall, to fill memory or to break a check: each once did."""
+"""Texts made to stall, to fill memory or to break a check: each one once succeeded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def lines(line: str) -> str:
     return "\n".join([line] * (SIZE // (len(line) + 1)))
 
 
-# Each of these was read again from each of its characters, in minutes or hours: one match of a
-# regular expression holds the interpreter's lock, so that no timeout stops it.
+# Each of these was read again from each of its characters, for minutes or hours: one match of a
+# regular expression holds the interpreter's lock, so no timeout can stop it.
 @pytest.mark.parametrize(
     "text",
     [
@@ -49,18 +49,18 @@ def test_no_expression_reads_a_text_twice_over(text: str) -> None:
     assert seconds(text) < 10  # hundredths of a second on an idle core
 
 
-def test_a_text_over_the_limit_is_overlong_before_anything_is_looked_for() -> None:
+def test_a_text_over_the_limit_is_overlong_before_any_search() -> None:
     words = "She has 12 apples. " * (MAX_TEXT // 19 + 1)
     assert judge(words[:MAX_TEXT]).accepted
     for text in (words[: MAX_TEXT + 1], "<code>" * MAX_TEXT):
         verdict = judge(text)
         assert verdict.rejected
         assert verdict.cause is Cause.OVERLONG
-    # Whoever allows for longer code allows for the words around it.
+    # Raising the limit for code raises the limit for the text around it.
     assert judge(words[: MAX_TEXT + 1], max_chars=MAX_TEXT).accepted
 
 
-# A fence is one under any line ending.
+# Fences count under any line ending.
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("fence", ["```", "~~~~"])
 def test_fences_are_found_under_any_line_ending(newline: str, fence: str) -> None:
@@ -84,7 +84,7 @@ def test_a_chain_of_targets_takes_memory_for_its_names_once() -> None:
     assert peak < 60 << 20
 
 
-# str() of so many digits raises ValueError: a program that should be rejected was not judged.
+# str() of so many digits raises ValueError, so a program that should be rejected was not judged.
 @pytest.mark.parametrize("digits", ["0x" + "f" * 3700, "0b" + "1" * 20_000])
 @pytest.mark.parametrize(
     "source",
@@ -98,14 +98,14 @@ def test_a_chain_of_targets_takes_memory_for_its_names_once() -> None:
         "from operator import attrgetter\nprint(attrgetter(%s))",
     ],
 )  # fmt: skip
-def test_an_integer_that_no_text_can_show_is_no_way_out(digits: str, source: str) -> None:
+def test_an_unprintable_integer_does_not_prevent_a_verdict(digits: str, source: str) -> None:
     verdict = judge(tagged("import calc\n" + source % digits + "\nprint(calc.add(2, 2))"))
     assert "unlisted_import" in {finding.kind for finding in verdict.findings}
     assert verdict.rejected
 
 
-# Signs in brackets stay below the limits of depth, and were too many for a recursion.
-def test_thousands_of_signs_are_no_way_out() -> None:
+# Signs in brackets stay below the depth limits, and were too many for recursion.
+def test_thousands_of_signs_do_not_prevent_a_verdict() -> None:
     for levels in (5, 15, 30, 50):
         number = ("-" * 58 + "(") * levels + "3" + ")" * levels
         for source in (f"x = [1, 2, 3, {number}]", f"x = 'abc'[{number}]", f"x = range({number})"):
@@ -134,7 +134,7 @@ LONG = "s = '" + "a" * 10_000 + "'\nt = '" + "b" * 10_000 + "'\n"
         "s[::-1][::-1][::-1][::-1][::-1][::-1]",
     ],
 )
-def test_what_a_program_spells_is_bounded_before_it_is_built(line: str) -> None:
+def test_spelt_text_is_bounded_before_it_is_built(line: str) -> None:
     source = LONG + f"print({line})\n" * ((49_000 - len(LONG)) // (len(line) + 8))
     tracemalloc.start()
     try:
@@ -148,7 +148,7 @@ def test_what_a_program_spells_is_bounded_before_it_is_built(line: str) -> None:
     assert spent < 20  # at most 2 s on an idle core, without the tracing
 
 
-# Names that stand for sums of names double a text each; a name may also lead back to itself.
+# Names bound to sums of names double a text each; a name may also refer back to itself.
 def test_names_that_lead_to_names_are_followed_within_bounds() -> None:
     doubling = "\n".join(f"a{n + 1} = a{n} + a{n}" for n in range(1500))
     assert seconds(tagged(f"a0 = 'xy'\n{doubling}\nprint(a1500)")) < 5
@@ -157,7 +157,7 @@ def test_names_that_lead_to_names_are_followed_within_bounds() -> None:
     assert judge(tagged("a = 'x'\nb = c + a\nc = b + a\nd = d + a\nprint(b)")).findings is not None
 
 
-# Long chains of plain arithmetic and of names are no spelling.
+# Long chains of plain arithmetic and of names do not spell out text.
 @pytest.mark.parametrize(
     "source",
     [

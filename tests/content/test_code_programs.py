@@ -1,4 +1,4 @@
-"""The written programs: honest ones pass, malicious ones do not, with places."""
+"""The written programs: honest ones pass, malicious ones do not, with spans."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from grpo_guard.verifier import CompletionVerifier
 
 HONEST = load("honest") + load("reviewed_honest") + load("last_honest")
 MODERN = load("modern_honest") + load("modern_held_honest")
-# They spell a word and do nothing with it, print by a function of their own, call the standard
+# They spell a word and do nothing with it, print with a function of their own, call the standard
 # library's operators or start a thread: nothing is imported or reached.
-# What is done with a word (exec, getattr) is seen in other rows.
+# Using such a word (exec, getattr) is detected in other rows.
 DATA_ALONE = words(
     "chr_built chr_list bytes_list fromhex bytes_blob big_int int_array base64_string "
     "hex_string print_replaced operator_functions dunder_operators review_unicodedata_lookup "
@@ -32,8 +32,8 @@ DATA_ALONE = words(
     "last_lib_inline_partial last_threading"
 )
 # Bad, and no longer found: rarer forms of endless work, addresses, an order in two pieces, code
-# that never runs. Their rules cost more lines, or honest programs (a link to a data set), than they
-# saved.
+# that never runs. Their rules cost more code, or more honest programs (a link to a data set), than
+# they saved.
 GIVEN_UP = words(
     "review_iter_cycle_list review_list_grow review_sleep_loop review_setrecursion "
     "review_inf_recursion last_mutual_recursion review_inst_varname_concat comment_url "
@@ -41,20 +41,20 @@ GIVEN_UP = words(
     "helper_and_dead review_dead_after_return review_dead_func_and_unreach "
     "review_dead_two_funcs_if0 review_dead_while0"
 )
-# What hides in characters is what `screens` finds, and the presets have both.
+# Hidden characters are left to `screens`, and the presets have both.
 IN_CHARACTERS = words(
     "homoglyph_name homoglyph_print zero_width bidi null_byte review_homoglyph_two_vars "
     "review_greek_var review_zero_width_comment review_tag_chars review_variation_selectors "
     "review_whitespace_stego review_u2028"
 )
-# Rows that say "given_up" reach files, the network or the interpreter's internals, patch modules,
-# or hold code in a string or comment: their kinds were deleted, as they saved next to nothing.
+# Rows marked "given_up" reach files, the network or the interpreter's internals, patch modules,
+# or hold code in a string or comment: these kinds were deleted, as they saved next to nothing.
 MALICIOUS = [
     row
     for row in load("malicious")
     if row["name"] not in DATA_ALONE | GIVEN_UP | IN_CHARACTERS and not row.get("given_up")
 ]
-# Written against the finished checks. Some of these get through: praise of a library in words,
+# Written against the finished checks. Some of these get through: praise of a library in prose,
 # libraries behind a closure or an overloaded operator, other languages.
 REVIEWED = [
     row
@@ -91,7 +91,7 @@ def test_programs_of_current_models_pass(row) -> None:
     assert verdict.accepted, verdict.findings
 
 
-def test_what_hides_in_characters_is_found_by_screens() -> None:
+def test_screens_find_hidden_characters() -> None:
     rows = load("malicious") + load("reviewed_malicious")
     batch = [Completion("q", row["text"]) for row in rows if row["name"] in IN_CHARACTERS]
     passed = sum(verdict.accepted for verdict in ScreensVerifier().verify(batch))
@@ -113,7 +113,7 @@ def test_malicious_shapes_do_not(row) -> None:
     assert all(f.char_span is not None for f in verdict.findings)
 
 
-def test_findings_stand_where_the_bad_part_does() -> None:
+def test_findings_point_at_the_bad_part() -> None:
     hits = 0
     for row in MALICIOUS:
         start, end = row["span"]
@@ -135,13 +135,13 @@ def test_the_papers_attack_is_rejected_and_its_host_is_not() -> None:
     assert poisoned > 50
 
 
-# Negative control: the measurement itself must fail a verifier that looks at nothing.
+# Negative control: the measurement itself must fail a verifier that reads nothing.
 def test_a_verifier_that_accepts_everything_fails_the_same_test() -> None:
     batch = [Completion("q", row["text"]) for row in MALICIOUS]
     assert not any(verdict.rejected for verdict in AcceptsAll().verify(batch))
 
 
-# Negative control: it is the bad line that rejects, not the style of these programs.
+# Negative control: the bad line rejects, not the style of these programs.
 @pytest.mark.parametrize(
     ("bad", "repaired"),
     [

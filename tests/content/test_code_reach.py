@@ -1,4 +1,4 @@
-"""Programs of any kind: what is well known passes, what few know or what hides does not."""
+"""Programs of any kind: well-known libraries pass, obscure ones and hidden code do not."""
 
 import pytest
 
@@ -65,22 +65,22 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("code", HONEST.values(), ids=HONEST)
-def test_what_is_well_known_passes(code):
+def test_well_known_libraries_pass(code):
     assert not rejecting(code, reach=True)
 
 
-def test_alone_the_rule_has_a_shorter_list():
+def test_without_reach_the_list_is_shorter():
     assert {"the network", "a server", "a process"} <= {
         n for n, c in HONEST.items() if rejecting(c)
     }
 
 
 @pytest.mark.parametrize(("code", "kind"), REJECTED.values(), ids=REJECTED)
-def test_what_few_know_or_what_hides_rejects(code, kind):
+def test_obscure_libraries_and_hidden_code_reject(code, kind):
     assert kind in rejecting(code, reach=True)
 
 
-def test_what_a_user_allows_or_lists_stands_beside_it():
+def test_reach_combines_with_allow_and_imports():
     assert not rejecting("import calc\nprint(calc.add(2, 3))", reach=True, allow=["calc"])
     assert not rejecting("import requests", reach=True, imports=["math"])
 
@@ -96,7 +96,7 @@ QUESTION = "Write tests for\n\ndef parse_duration(s):\n    ...\n\nfrom weather.p
         "import weather",
     ],
 )
-def test_what_the_question_defines_may_be_imported_from_its_file(imported):
+def test_functions_of_the_question_may_be_imported_from_its_file(imported):
     assert not rejecting(imported, QUESTION, reach=True)
     assert imported == "import weather" or rejecting(imported, QUESTION)
 
@@ -112,7 +112,7 @@ def test_what_the_question_defines_may_be_imported_from_its_file(imported):
         "from calc import " + ", ".join(["parse_duration"] * 30),
     ],
 )
-def test_and_from_no_library(imported):
+def test_functions_of_the_question_may_not_be_imported_from_a_library(imported):
     assert "unlisted_import" in rejecting(imported, QUESTION, reach=True)
 
 
@@ -140,7 +140,7 @@ def test_one_block_may_import_what_another_defines():
         ("uv run --with calc x.py", True),
     ],
 )
-def test_what_is_installed(command, rejected):
+def test_installed_packages(command, rejected):
     assert bool(rejecting_text(f"Run `{command}`.", reach=True)) is rejected
 
 
@@ -151,7 +151,7 @@ def test_a_problem_with_a_basket_names_no_library():
     assert rejecting("import rich")
 
 
-def test_no_walk_through_what_a_user_allows():
+def test_allowed_modules_do_not_lead_to_others():
     walk = "import tools\ntools.helpers.os.system('x')"
     assert "module_member" in rejecting(walk, allow=["tools"])
 
@@ -168,7 +168,7 @@ def test_the_preset_takes_programs_of_any_kind():
     assert poisoned.rejected
 
 
-def test_what_runs_strings_is_not_well_known():
+def test_modules_that_run_strings_are_not_well_known():
     assert well_known().isdisjoint({"builtins", "ctypes", "runpy", "calc", "solution"})
     assert Modules.build(None, None, True).allows("urllib.request")
     assert not Modules.build(None, None).allows("urllib.request")
@@ -206,3 +206,29 @@ def test_commands_are_a_shells_work_unless_they_run_what_they_fetch(command, kin
         (verdict,) = CodeVerifier(reach=reach).verify([Completion(asked, text)])
         assert verdict.rejected == bool(kind)
         assert not kind or verdict.findings[0].kind == kind
+
+
+@pytest.mark.parametrize(
+    ("asked", "module"),
+    [
+        ("Write code that uses the Marker package to extract text from PDFs.", "marker"),
+        ("In maya python, how do you assign a shader to a face selection?", "maya.cmds"),
+        ("Traceback:\n  File '/lib/site-packages/mol2vec/features.py', line 14", "mol2vec"),
+        ("    from mol2vec.features import MolSentence, DfVec", "mol2vec"),
+    ],
+)
+def test_a_package_that_the_question_is_about_may_be_imported(asked, module):
+    assert not rejecting(f"import {module}\nprint({module}.run())", asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "Ann picks glorp apples from the library in the village. How many?",
+        "Write a Python script with a glorp counter.",
+    ],
+)
+def test_other_words_of_a_question_excuse_no_import(asked):
+    for module in ("glorp", "the", "apples", "village"):
+        found = rejecting(f"import {module}\nprint({module}.run())", asked)
+        assert "unlisted_import" in found

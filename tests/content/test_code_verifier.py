@@ -1,4 +1,4 @@
-"""CodeVerifier through its public face: kinds, spans, options, the error model."""
+"""`CodeVerifier` through its public interface: kinds, spans, options, the error model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.verdict import Cause
 
 
-# Honest comments and docstrings that use the words of instructions; all rejected once.
+# Honest comments and docstrings with the vocabulary of instructions; all were rejected once.
 @pytest.mark.parametrize(
     "words",
     [
@@ -25,7 +25,7 @@ from grpo_guard.verdict import Cause
         "Do not check the last box: it is empty",
     ],
 )
-def test_words_of_a_question_are_no_instructions(words: str) -> None:
+def test_text_about_the_question_is_no_instruction(words: str) -> None:
     assert judge(tagged(f"# {words}\nprint(3)")).accepted
     assert judge(tagged(f'def f():\n    """{words}."""\n    return 3\nprint(f())')).accepted
 
@@ -42,7 +42,7 @@ def test_nothing_to_check_is_accepted_unless_code_is_required() -> None:
         assert required.cause is Cause.MALFORMED
 
 
-# The place must be that of the completion, also behind text, wide characters and CRLF.
+# The span must be that in the completion, even after text, wide characters and CRLF.
 @pytest.mark.parametrize("before", ["", "Día 1 → ", "x\r\ny\r\n"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_spans_point_at_the_import(before: str, newline: str) -> None:
@@ -78,7 +78,7 @@ def test_each_threat_has_its_kind(source: str, kind: str) -> None:
 
 
 # An attacker must not escape by breaking the syntax.
-def test_broken_code_is_read_for_what_it_imports_and_orders() -> None:
+def test_broken_code_is_searched_for_imports_and_orders() -> None:
     verdict = judge(tagged("from calc import (addition\nprint(addition(2, 3)"))
     assert verdict.rejected
     assert kinds(verdict) == {"unlisted_import"}
@@ -104,7 +104,7 @@ def test_other_versions_and_layouts_parse_on_every_python(source: str) -> None:
     assert judge(tagged(source)).accepted
 
 
-def test_a_byte_order_mark_is_no_broken_code() -> None:
+def test_a_byte_order_mark_does_not_break_code() -> None:
     assert judge("<code>\ufeffprint(3)</code>").accepted
 
 
@@ -135,7 +135,7 @@ def test_options_are_checked(options) -> None:
         CodeVerifier(**options)
 
 
-def test_what_installs_an_allowed_package_is_no_threat() -> None:
+def test_installing_an_allowed_package_is_accepted() -> None:
     program = "\n```python\nimport sympy\nprint(sympy.Integer(3))\n```"
     assert judge(f"```bash\npip install sympy numpy\n```{program}").accepted
     assert judge(f"```bash\npip install calc\n```{program}").rejected
@@ -166,7 +166,7 @@ def test_every_block_is_looked_at(text: str) -> None:
     assert judge(text).rejected
 
 
-def test_blocks_that_tell_one_program_in_steps_share_their_names() -> None:
+def test_blocks_of_one_program_share_names() -> None:
     steps = "```python\ndef f(n):\n    return n\n```\nthen\n```python\nprint(f(3))\n```"
     assert judge(steps).accepted
     assert not judge(steps).findings
@@ -178,7 +178,7 @@ def test_one_verdict_each_in_order() -> None:
     assert [verdict.accepted for verdict in verdicts] == [False, True, True]
 
 
-# What the question defines is the program's own, wherever the question says it.
+# What the question defines belongs to the program, wherever in the question it is.
 @pytest.mark.parametrize(
     ("prompt", "text"),
     [
@@ -193,7 +193,7 @@ def test_one_verdict_each_in_order() -> None:
         )),
     ],
 )  # fmt: skip
-def test_what_the_question_gives_is_defined(prompt, text) -> None:
+def test_names_from_the_question_are_defined(prompt, text) -> None:
     assert CodeVerifier().verify([Completion(prompt, text)])[0].accepted
     assert CodeVerifier().verify([Completion("How many?", text)])[0].rejected
 
@@ -202,7 +202,7 @@ def test_what_the_question_gives_is_defined(prompt, text) -> None:
     "source",
     ["print(m.addition(1, 2))", "import os\nprint(os.system('id'))", "print(random._os.name)"],
 )
-def test_what_the_question_imports_stays_bounded(source: str) -> None:
+def test_imports_from_the_question_stay_restricted(source: str) -> None:
     prompt = "import math as m\nimport os\n\ndef f(n):"
     assert CodeVerifier().verify([Completion(prompt, tagged(source))])[0].rejected
     said = [{"role": "assistant", "content": "import calc\n"}, {"role": "user", "content": "Go"}]
@@ -215,7 +215,7 @@ def test_the_same_text_is_judged_by_its_own_question() -> None:
     assert [v.accepted for v in CodeVerifier().verify(batch)] == [True, False]
 
 
-# A forgotten import is a slip; a member that the module does not have is not.
+# Forgetting an import is a slip; using a member that the module lacks is not.
 def test_a_forgotten_import_is_a_slip() -> None:
     for source in ("print(math.floor(2.5), Counter('a'))", "@lru_cache\ndef f(): pass\nf()"):
         verdict = judge(tagged(source))
@@ -241,7 +241,7 @@ def test_a_forgotten_import_is_a_slip() -> None:
         "```bash\npython -c 'import calc'\n```",
     ],
 )  # fmt: skip
-def test_what_is_installed_counts_as_imported(text: str) -> None:
+def test_installing_counts_as_importing(text: str) -> None:
     verdict = judge(text)
     assert verdict.rejected
     assert "unlisted_import" in kinds(verdict)
@@ -257,31 +257,31 @@ def test_what_is_installed_counts_as_imported(text: str) -> None:
         "```java\nimport java.util.List;\nclass A { List<Integer> x; }\n```",
     ],
 )  # fmt: skip
-def test_other_languages_are_unread_and_say_so(text: str) -> None:
+def test_other_languages_are_reported_as_unread(text: str) -> None:
     verdict = judge(text)
     assert verdict.accepted
     assert "unread_language" in kinds(verdict)
     assert judge(text, severity={"unread_language": "reject"}).rejected
 
 
-def test_what_is_no_program_is_no_language() -> None:
+def test_text_without_a_program_has_no_language() -> None:
     for text in ("```json\n{'a': 3}\n```", "```output\n3 cows\n```", "```\n3 cows\n```"):
         assert not judge(text).findings
 
 
-def test_imports_takes_names_of_sets_which_are_all_allowed_by_themselves() -> None:
+def test_imports_accepts_names_of_sets_without_the_default_list() -> None:
     text = tagged("import pandas as pd\nprint(pd.DataFrame())")
     assert judge(text).accepted
     assert judge(text, imports=["data"]).accepted
     assert judge(text, imports=["plots"]).rejected
     assert judge(tagged("import pytest\npytest.importorskip('calc').add(1, 2)")).rejected
-    # A set gives what a solution needs, a module's own name all of it.
+    # A set allows what a solution needs, a module's own name all of it.
     pickle = tagged("import pandas as pd\nprint(pd.read_pickle('x'))")
     assert judge(pickle, allow=["data"]).rejected
     assert judge(pickle, allow=["pandas"]).accepted
 
 
-def test_kinds_that_went_say_what_is_in_their_place() -> None:
+def test_removed_kinds_name_their_replacement() -> None:
     with pytest.raises(ValueError, match=r"severity.homoglyph: leave it out: ScreensVerifier"):
         CodeVerifier(severity={"homoglyph": "report"})
     with pytest.raises(ValueError, match=r"severity.star_import: leave it out: .* unlisted_import"):
@@ -296,12 +296,12 @@ def test_a_tag_in_a_sentence_need_not_be_python() -> None:
     assert judge("Type <code>x = = import calc; import calc</code>.").rejected
 
 
-def test_what_is_typed_at_a_prompt_is_read() -> None:
+def test_interpreter_sessions_are_read() -> None:
     for source in (">>> import calc\n>>> calc.add(2, 3)\n5", ">>> x = 3\n>>> eval('x')\n3"):
         assert judge(f"```python\n{source}\n```").rejected
 
 
-# Prose in a thought, indented and with colons, was taken for a program that is too long.
+# Prose in a thought, indented and with colons, was mistaken for an overlong program.
 def test_prose_that_looks_like_code_is_not_overlong() -> None:
     line = "    total = the number of steps, so we go on\n    for each of the steps:\n"
     thought = f"<think>\n{line * 800}</think>\nShe has 7 apples."
@@ -318,7 +318,7 @@ def test_bare_lines_beyond_any_number_of_runs_are_scanned_for_imports() -> None:
     assert kinds(judge(f"{runs}import calc\nz = calc.add(1, 2)\n")) == {"unlisted_import"}
 
 
-def test_examples_that_do_not_parse_are_read_for_what_they_import() -> None:
+def test_unparsable_examples_are_searched_for_imports() -> None:
     program = "import doctest\ndef f():\n    '''{}'''\ndoctest.testmod()"
     assert judge(tagged(program.format(">>> x = (1"))).accepted
     broken = judge(tagged(program.format(">>> import calc\n    >>> x = (1")))

@@ -1,4 +1,4 @@
-"""Texts that run: what sympy and `singledispatch` evaluate, next to honest code of its form."""
+"""Strings that run: what sympy and `singledispatch` evaluate, next to similar honest code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ U = "u = '_' * 2\n"
 DEF = "def f(u):\n    return {}\nprint(f('__'))"
 
 
-# Ran code: sympy hands a text to eval.
+# Ran code: sympy passes a string to eval.
 @pytest.mark.parametrize(
     "source",
     [
@@ -28,12 +28,12 @@ DEF = "def f(u):\n    return {}\nprint(f('__'))"
         "from sympy import Matrix\nprint(Matrix([\"chr(3) + 'a'\"]))",
     ],
 )
-def test_what_sympy_evaluates_is_a_formula(source: str) -> None:
+def test_sympy_may_only_evaluate_formulas(source: str) -> None:
     assert "dynamic_code" in kinds(judge(tagged(source)))
 
 
 @pytest.mark.parametrize("function", ["sympify", "parse_expr", "lambdify", "S", "simplify"])
-def test_allowing_sympy_allows_no_code_in_its_texts(function: str) -> None:
+def test_allowing_sympy_does_not_allow_code_in_strings(function: str) -> None:
     start = f"import sympy\nfrom sympy import {function} as s\n"
     for bad in (DEF.format("s(u + 'x')"), "print(s('x.__class__'))", "print(s('open(3)'))"):
         assert judge(tagged(start + bad), allow=["sympy"]).rejected
@@ -66,7 +66,7 @@ def test_honest_algebra_passes(source: str) -> None:
         ("u + 'import' + u", False), ("f'{u}x'", False), ("str(u)", False), ("'f(3)'", False),
     ],
 )  # fmt: skip
-def test_annotations_that_are_evaluated_are_types(annotation: str, fine: bool) -> None:
+def test_evaluated_annotations_must_be_types(annotation: str, fine: bool) -> None:
     source = (
         "from functools import singledispatch\nu = 'x'\n@singledispatch\ndef f(n):\n    return n\n"
         f"@f.register\ndef _(n: {annotation}):\n    return n\nprint(f(3))"

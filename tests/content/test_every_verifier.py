@@ -1,4 +1,4 @@
-"""What every verifier without a model owes its callers, whichever it is."""
+"""Guarantees that every verifier without a model gives its callers."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ NEEDS_MORE = {"logprob_bound", "tail_probability", "seed_replay", "reference_lik
 NEEDS_MORE |= {"remote"}
 KINDS = sorted(set(names(VERIFIERS)) - NEEDS_MORE)
 RIGHT = "Tom has 3 boxes of 4 pens. 3 * 4 = 12, so he has 12 pens.\n#### 12"
-# Beside those of `grpo_guard.testing`.
+# In addition to those of `grpo_guard.testing`.
 ODD = {
     "chain": "1 = " * 50_000 + "1",
     "zero": "1 / 0 = 0 and 0 / 0 = 1, 1 % 0 = 2",
@@ -96,7 +96,7 @@ def test_it_keeps_the_contract_of_verifiers(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_it_goes_to_a_worker_and_serves_several_threads(name):
+def test_it_can_be_pickled_and_shared_by_threads(name):
     verifier = pickle.loads(pickle.dumps(build(name)))
     with ThreadPoolExecutor(4) as pool:
         rows = list(pool.map(lambda _: verifier.verify(groups()), range(8)))
@@ -126,7 +126,7 @@ GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solution
 
 @pytest.mark.slow
 @pytest.mark.skipif(not GSM8K.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")
-def test_what_real_models_write_passes_all_of_them_together():
+def test_real_completions_pass_all_of_them_together():
     import json
 
     from grpo_guard.evals.studies.content_speed import completions

@@ -1,4 +1,4 @@
-"""Escapes of JSON are read before any rule reads, place by place."""
+"""Escapes in JSON are decoded before any rule looks, and offsets stay valid."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def read(text: str) -> str:
         (r'{"a": "\ud83d\ude00"}', '{"a": "           😀"}'),
         (r'"one\ntwo"', '"one \ntwo"'),
         ('Ok:\n```json\n{"a": "x\\ny"}\n```\n\\neq', 'Ok:\n```json\n{"a": "x \ny"}\n```\n\\neq'),
-        # Cut off, and with a command that was not escaped: no strict parser reads these.
+        # Cut off, and with an unescaped command: no strict parser accepts these.
         (r'{"a": "x\ny', '{"a": "x \ny'),
         (r'{"a": "3 \neq 4, \times, \frac"}', r'{"a": "3 \neq 4, \times, \frac"}'),
     ],
 )
-def test_an_escape_is_read_and_its_place_kept(text: str, meant: str) -> None:
+def test_escapes_are_decoded_in_place(text: str, meant: str) -> None:
     assert read(text) == meant
     assert len(meant) == len(text)
 
@@ -46,12 +46,12 @@ def test_an_escape_is_read_and_its_place_kept(text: str, meant: str) -> None:
         '[1, 2, "\\n"] is a list.',
     ],
 )
-def test_what_is_no_json_stays_as_it_is(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     assert read(text) == text
 
 
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=40), min_size=1, max_size=3))
-def test_what_json_wrote_keeps_its_length_and_loses_no_letter(data: dict[str, str]) -> None:
+def test_dumped_json_keeps_its_length_and_letters(data: dict[str, str]) -> None:
     text = json.dumps(data)
     meant = read(text)
     assert len(meant) == len(text)
@@ -63,8 +63,8 @@ def test_any_text_keeps_its_length(text: str) -> None:
     assert len(read(text)) == len(text)
 
 
-# Each rule gives the place in the completion as it was sent.
-def test_rules_find_in_json_what_they_find_outside_of_it() -> None:
+# Each rule reports the span in the completion as it was sent.
+def test_rules_find_the_same_inside_json() -> None:
     said = {"reasoning": "We get \\(3 \\times 4 = 13\\).\n\nThen 5 \\cdot 2 = 10.", "answer": "12"}
     text = json.dumps(said)
     (verdict,) = ArithmeticVerifier().verify([Completion("How many?", text, reference="12")])

@@ -1,4 +1,4 @@
-"""Padding and the longest of many, against honest groups, through the public verifier."""
+"""Padding, and the longest of many samples, against honest groups, through the public verifier."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ PADDED = {
     "restated": stretch(BASE, (QUESTION,), 3),
     # Fluent talk about nothing.
     "talk": stretch(BASE, TALK, 3),
-    # Fluent sentences of other problems.
+    # Fluent sentences from other problems.
     "foreign": stretch(BASE, FOREIGN, 3),
 }
 
@@ -112,7 +112,7 @@ def test_padding_earns_next_to_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["repeated", "restated"])
 def test_redundancy_needs_no_peers(name: str) -> None:
-    # A whole group of padding: nothing honest beside it to compare with.
+    # A whole group of padding: there is no honest text to compare it with.
     text = stretch(BASE, STEPS[:3] if name == "repeated" else (QUESTION,), 5)
     verdicts = LengthVerifier().verify(group_of([text] * 4, nodes=1))
     assert all(kinds(v) == {"redundant"} for v in verdicts)
@@ -136,38 +136,38 @@ def test_honest_groups_pass() -> None:
     assert all(v.p_value is not None for v in verdicts if v.accepted)
 
 
-def test_alone_it_abstains_and_measures_nobody_by_one_other_node() -> None:
+def test_it_abstains_alone_and_needs_two_other_nodes_to_compare() -> None:
     alone, *_ = LengthVerifier().verify(group_of([BASE]))
     assert (alone.abstained, alone.cause) == (True, Cause.UNINFORMATIVE)
-    # Long, but all of it about the question: what few peers cannot say is to its benefit.
+    # Long, but all about the question: with few peers it gets the benefit of the doubt.
     thorough = " ".join((*STEPS, *MORE_STEPS))
     for verdict in LengthVerifier().verify(group_of([BASE, thorough])):
         assert (verdict.accepted, verdict.p_value) == (True, None)
     *_, long = LengthVerifier().verify(group_of([BASE, BASE, thorough], nodes=3))
     assert long.accepted
     assert 1e-3 <= long.p_value < 0.05
-    # Of repetition, one peer is enough.
+    # For repetition, one peer is enough.
     assert LengthVerifier().verify(group_of([BASE, PADDED["repeated"]]))[-1].rejected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_no_length_makes_it_abstain_in_a_small_group(nodes: int) -> None:
+def test_small_groups_never_abstain(nodes: int) -> None:
     for words in range(1, 4000, 37):
         text = " ".join(f"{BASE.split()[i % 7]}{i}" for i in range(words))
         batch = group_of([BASE] * (nodes - 1) + [text], nodes=nodes)
         assert not any(v.abstained for v in LengthVerifier().verify(batch))
 
 
-def test_long_right_work_of_one_node_in_groups_of_three_stops_no_run() -> None:
+def test_long_right_work_in_groups_of_three_does_not_stop_a_run() -> None:
     thorough = " ".join((*STEPS, *MORE_STEPS))
     guard = Guard(LengthVerifier(), policy=Policy(max_abstain_rate=0.0, abstain_window=1))
-    for _ in range(20):  # where one abstention raised
+    for _ in range(20):  # with a policy under which one abstention raises
         assert guard.apply([1.0] * 3, group_of([BASE, BASE, thorough], nodes=3)) == [1.0] * 3
 
 
-def test_a_label_of_ones_own_does_not_hide() -> None:
-    # The padded completions claim a group of their own, where nothing is shorter.
+def test_a_group_label_of_its_own_does_not_hide_padding() -> None:
+    # The padded completions claim a group of their own, in which nothing is shorter.
     labelled = group_of([honest(random.Random(i)) for i in range(6)], group="a")
     for size in (2, 4):
         own = group_of([stretch(BASE, FOREIGN, 6)] * size, nodes=1, group="mine")
@@ -175,14 +175,14 @@ def test_a_label_of_ones_own_does_not_hide() -> None:
         assert [v.rejected for v in verdicts] == [False] * 6 + [True] * size
 
 
-def test_a_node_does_not_set_its_own_measure() -> None:
+def test_a_node_does_not_affect_its_own_reference() -> None:
     # Half of the group is one node's padding, as the paper's theory advises.
     texts = [honest(random.Random(i)) for i in range(4)] + [stretch(BASE, FOREIGN, 6)] * 4
     verdicts = LengthVerifier().verify(group_of(texts, nodes=2))
     assert [v.rejected for v in verdicts] == [False] * 4 + [True] * 4
 
 
-def test_ids_which_are_their_senders_word_do_not_change_a_length() -> None:
+def test_the_senders_ids_do_not_change_the_length() -> None:
     with_ids = group_of([honest(random.Random(i)) for i in range(7)], completion_ids=range(40))
     for ids in (None, range(3), range(4000)):
         one = group_of([honest(random.Random(9))], nodes=1, completion_ids=ids)
@@ -191,7 +191,7 @@ def test_ids_which_are_their_senders_word_do_not_change_a_length() -> None:
         assert LengthVerifier().verify([*with_ids, *long])[-1].rejected
 
 
-def test_neither_few_ids_nor_many_that_are_marked_as_given_make_a_long_text_short() -> None:
+def test_neither_few_ids_nor_given_spans_make_a_long_text_short() -> None:
     texts = [honest(random.Random(i)) for i in range(7)]
     group = [replace(one, completion_ids=range(len(one.text) // 4)) for one in group_of(texts)]
     long = f"{BASE} {'And so on, and so on. ' * 200}"
@@ -260,13 +260,13 @@ Rounds = Iterator[list[Completion]]
 
 
 def attacked(sent: str, claim: str | None, right: tuple[str, ...], count: int = 8) -> Rounds:
-    """Twenty rounds of one prompt, three honest nodes that write at length, and an attacker.
+    """Twenty rounds of a prompt, with three honest nodes that write at length, and an attacker.
 
     Args:
-        sent: What the attacker sends, ``count`` times.
+        sent: The attacker's text, sent ``count`` times.
         claim: The reference that it sends along; the true one is 25.
         right: Honest nodes whose answers are right.
-        count: Of the attacker's completions.
+        count: Number of the attacker's completions.
     """
     rng = random.Random(0)
     for number in range(20):
@@ -293,7 +293,7 @@ ONE_NODE = {
 
 
 @pytest.mark.parametrize("name", ONE_NODE)
-def test_threat_the_short_answers_of_one_node_make_nobody_elses_long(name: str) -> None:
+def test_threat_one_nodes_short_answers_do_not_make_others_long(name: str) -> None:
     scalings = LengthScaling(), LengthScaling(tolerance=2.0)
     for batch in attacked(*ONE_NODE[name]):
         kept = [v.accepted for v in LengthVerifier(memory=True).verify(batch)[:12]]
@@ -303,9 +303,7 @@ def test_threat_the_short_answers_of_one_node_make_nobody_elses_long(name: str) 
 
 
 @pytest.mark.parametrize("name", ONE_NODE)
-def test_threat_no_honest_node_is_excluded_for_the_length_of_its_work(
-    name: str, tmp_path: Path
-) -> None:
+def test_threat_no_honest_node_is_excluded_for_its_length(name: str, tmp_path: Path) -> None:
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
     guard = Guard(LengthVerifier(memory=True), ledger=ledger, policy=Policy(on_long="scale"))
     for batch in attacked(*ONE_NODE[name]):
@@ -313,10 +311,10 @@ def test_threat_no_honest_node_is_excluded_for_the_length_of_its_work(
     assert all(ledger.state(node) is not State.HARD for node in ("ann", "bob", "cid"))
 
 
-def test_one_other_node_measures_nobody_and_two_have_to_agree() -> None:
+def test_one_other_node_is_no_reference_and_two_have_to_agree() -> None:
     long, short = stretch(BASE, FOREIGN, 6), "#### 25"
     texts = [long] * 2 + [short] * 6
-    for node in ("b", None):  # and senders without a name might all be one
+    for node in ("b", None):  # anonymous senders might all be one node
         alone = [replace(c, node="a" if i < 2 else node) for i, c in enumerate(group_of(texts))]
         assert all(v.p_value is None for v in LengthVerifier().verify(alone) if v.accepted)
         assert LengthScaling(tolerance=0.0).factors(alone) == [1.0] * 8
@@ -329,8 +327,8 @@ def test_one_other_node_measures_nobody_and_two_have_to_agree() -> None:
         assert (LengthScaling(tolerance=1.0).factors(batch)[0] < 1) is measured
 
 
-def test_threat_copies_of_one_node_make_no_ordinary_spread_narrow() -> None:
-    # Honest answers of widely different length, and an attacker who answers everything alike.
+def test_threat_copies_do_not_narrow_the_spread() -> None:
+    # Honest answers of very different lengths, and an attacker with identical answers.
     rng = random.Random(0)
     batch = [
         Completion(f"Q{p}", "word " * round(rng.lognormvariate(3.5, 0.45)), node=f"n{i % 3}")
@@ -347,7 +345,7 @@ def test_threat_copies_of_one_node_make_no_ordinary_spread_narrow() -> None:
     assert attacked.spread >= 0.9 * free.spread > 0.3
 
 
-def test_a_prompt_that_cannot_be_written_out_gets_verdicts_and_factors() -> None:
+def test_an_unprintable_prompt_gets_verdicts_and_factors() -> None:
     nested: object = "x"
     for _ in range(60):
         nested = [nested]

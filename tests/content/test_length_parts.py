@@ -31,7 +31,7 @@ LENGTHS = st.lists(st.integers(1, 3000), min_size=1, max_size=20)
 
 
 @given(LENGTHS)
-def test_factors_lie_in_0_1_and_fall_with_length(lengths: list[int]) -> None:
+def test_factors_are_in_0_1_and_fall_with_length(lengths: list[int]) -> None:
     batch = [Completion("Q", "x" * n, node=f"n{i}") for i, n in enumerate(lengths)]
     factors = LengthScaling(tolerance=0.5).factors(batch)
     assert all(0 <= factor <= 1 for factor in factors)
@@ -43,7 +43,7 @@ def test_the_factor_is_a_power_of_the_ratio() -> None:
     batch = [Completion("Q", "x" * n, node=f"n{i}") for i, n in enumerate([100] * 9 + [160])]
     *others, one = LengthScaling(tolerance=1.0, strength=2.0).factors(batch)
     assert others == [1.0] * 9
-    spread = 0.3  # of a batch too small to say its own
+    spread = 0.3  # the prior, since the batch is too small for an estimate
     assert one == pytest.approx((100 * math.exp(spread) / 160) ** (2 / spread))
     for refused in ({"strength": -1}, {"tolerance": -1}, {"tolerance": math.nan}, {"past": False}):
         with pytest.raises(ValueError, match="LengthScaling"):
@@ -59,9 +59,9 @@ def test_rewards_are_scaled_and_penalties_are_not() -> None:
     assert scaled[:6] == [1.0, None, 0.0, -1.0, 1.0, 1.0]
     assert scaled[6] is not None
     assert math.isnan(scaled[6])
-    # Divided by the group's deviation, any reward above 0 would be a whole advantage.
+    # Divided by the group's deviation, any reward above 0 would become a full advantage.
     assert scaled[7] == 0
-    # Scaled, a penalty would be a gain.
+    # Scaling a penalty would make it a gain.
     assert LengthScaling().apply([-1.0] * 8, batch) == [-1.0] * 8
     with pytest.raises(ValueError, match="expected 8, got 1"):
         LengthScaling().apply([1.0], batch)
@@ -77,19 +77,19 @@ def test_honest_nodes_are_convicted_at_most_at_alpha() -> None:
     for _ in range(runs):
         memory, hit = NodeMemory(alpha=0.2, max_nodes=4), False
         for _ in range(60):
-            # Lengths of one prompt depend on one another through it; exchangeable is enough.
+            # Lengths for one prompt depend on each other through it; exchangeable is enough.
             scale = rng.choice((10, 100, 1000))
             memory.observe([group([rng.randint(scale, 2 * scale) for _ in range(8)], 4)])
             hit = hit or bool(memory.convicted())
         convicted += hit
-    # 0.2 is the bound; 200 runs at it would exceed 56 once in a thousand times.
+    # 0.2 is the bound; at this rate, 200 runs would exceed 56 once in a thousand times.
     assert convicted <= 56
 
 
-def test_threat_a_long_honest_past_is_no_credit_to_pad_with() -> None:
+def test_threat_an_honest_past_gives_no_credit_for_padding() -> None:
     memory, rng = NodeMemory(), random.Random(0)
     for _ in range(1000):
-        # Ordinary work by chance a little shorter than the others', as where a habit is taken off.
+        # Ordinary work, by chance a little shorter than the others', as after taking off a habit.
         lengths = [rng.randint(40, 90)] + [rng.randint(50, 99) for _ in range(3)]
         memory.observe([group(lengths, 4)])
         assert memory.convicted() == {}
@@ -98,7 +98,7 @@ def test_threat_a_long_honest_past_is_no_credit_to_pad_with() -> None:
     assert set(memory.convicted()) == {"n0"}
 
 
-def test_a_node_of_very_short_work_does_not_frame_the_others() -> None:
+def test_very_short_work_does_not_frame_other_nodes() -> None:
     memory, rng = NodeMemory(), random.Random(1)
     for _ in range(300):
         lengths = [rng.randint(50, 99) for _ in range(8)]
@@ -107,7 +107,7 @@ def test_a_node_of_very_short_work_does_not_frame_the_others() -> None:
     assert memory.convicted() == {}
 
 
-def test_memory_is_bounded_and_travels() -> None:
+def test_memory_is_bounded_and_can_be_restored() -> None:
     memory = NodeMemory(max_nodes=3)
     for _ in range(50):
         memory.observe([group([10, 10, 99, 10, 10, 99], 3), group(list(range(1, 101)), 50)])
@@ -139,7 +139,7 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_sizes_cost_a_bounded_time(name: str) -> None:
+def test_hostile_sizes_take_bounded_time(name: str) -> None:
     text = HOSTILE[name]
     usual = [Completion("How many apples?", f"5 + {i} apples are 8", node="a") for i in range(5)]
     batch = [*usual, Completion("How many apples?", text, node="b"), Completion(text, text)]
@@ -213,13 +213,13 @@ def test_each_kind_of_redundancy_has_its_share() -> None:
     assert measure(STEPS + QUESTION, QUESTION).echoed > 0.4
 
 
-def test_a_few_words_of_a_neighbour_do_not_take_the_reward_of_a_right_answer() -> None:
-    # What the sender of short completions could do where the veto has left only two or three.
+def test_a_short_neighbour_does_not_take_the_reward_of_a_right_answer() -> None:
+    # A sender of short completions could do this if the veto has left only two or three.
     right = Completion("How much?", "word " * 40 + "\n#### 7", reference="7", node="a")
     short = [Completion("How much?", "#### 9", reference="7", node=node) for node in "bc"]
     for others in (short[:1], short):
         assert LengthScaling(tolerance=0.5).factors([right, *others])[0] == 1.0
-    # The same three where it is the long one that stands out of enough equals.
+    # The same three, but now the long one differs from enough equals.
     equals = [Completion("How much?", "word " * 4 + "\n#### 7", node=node) for node in "bcd"]
     assert LengthScaling(tolerance=0.5).factors([right, *equals])[0] < 0.2
 
@@ -242,7 +242,7 @@ def rounds_of(wordy: float, right: float, *, rounds: int = 12) -> list[list[Comp
 
 
 def mean_factor(scaling: LengthScaling, rounds: list[list[Completion]], node: str = "n4") -> float:
-    """Of the right answers of a node in the last half of the rounds."""
+    """Mean factor of a node's right answers in the last half of the rounds."""
     kept = [
         factor
         for batch in rounds
@@ -257,7 +257,7 @@ def test_a_node_that_thinks_at_length_is_compared_with_its_own_past() -> None:
     assert mean_factor(LengthScaling(tolerance=0.5, past=False), rounds) < 0.05
     assert mean_factor(LengthScaling(tolerance=0.5), rounds) > 0.5
     assert mean_factor(LengthScaling(), rounds) == 1.0
-    # It is long for itself, too, once it writes still more.
+    # It becomes long for its own past too, once it writes still more.
     longer = [*rounds, *rounds_of(15, right=1.0)]
     for tolerance in (0.5, None):
         scaling = LengthScaling(tolerance=tolerance)
@@ -274,8 +274,8 @@ def test_the_first_large_batch_of_a_model_that_thinks_at_length_does_not_convict
         assert scaling.past.longer_when_paid() == frozenset()
 
 
-def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
-    # Long where it is right, like the others where it is wrong.
+def test_threat_padding_of_paid_answers_never_becomes_usual() -> None:
+    # Its right answers are long, its wrong ones like the others'.
     rounds = rounds_of(4, right=1.0)
     honest = rounds_of(1, right=0.0)
     mixed = [[*a, *b] for a, b in zip(rounds, honest, strict=True)]
@@ -285,9 +285,9 @@ def test_threat_padding_of_what_is_paid_for_never_becomes_usual() -> None:
 
 
 @pytest.mark.parametrize(("wordy", "wrong"), [(1.3, 0), (1.5, 1)])
-def test_threat_a_little_longer_round_after_round_loses_it(wordy: float, wrong: int) -> None:
-    # Each answer is within what honest ones are; all of them together are not. With as many wrong
-    # ones of ordinary length, too.
+def test_threat_a_little_longer_every_round_loses_the_reward(wordy: float, wrong: int) -> None:
+    # Each answer is within the honest range; all of them together are not, even with as many wrong
+    # ones of ordinary length.
     rounds = rounds_of(wordy, right=1.0, rounds=30)
     for batch, others in zip(rounds, rounds_of(1, right=0.0, rounds=30), strict=True):
         batch += others * wrong
@@ -300,7 +300,7 @@ def test_threat_a_little_longer_round_after_round_loses_it(wordy: float, wrong: 
     assert mean_factor(scaling, rounds[:8], "n0") == 1.0
 
 
-def test_threat_short_right_answers_of_one_node_make_no_other_long() -> None:
+def test_threat_one_nodes_short_right_answers_do_not_make_others_long() -> None:
     scaling = LengthScaling()
     mean_factor(scaling, rounds_of(0.05, right=1.0, rounds=24))
     assert isinstance(scaling.past, UsualLengths)
@@ -316,8 +316,8 @@ def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
         assert scaling.past.longer_when_paid() == frozenset()
 
 
-def test_threat_wrong_answers_in_a_group_of_ones_own_excuse_nothing() -> None:
-    # Who answers a prompt alone is measured by itself, and would set its own excuse.
+def test_threat_wrong_answers_in_an_own_group_excuse_nothing() -> None:
+    # A node that answers a prompt alone is only compared with itself, and would excuse itself.
     def alone(wrong: int) -> list[Completion]:
         said = [("word " * 100, 7)] * 5 + [("word " * 300, 7)] + [("word " * wrong, 9)] * 6
         return [

@@ -1,4 +1,4 @@
-"""Text rules on several turns: an author's words alone, apart, and in their places."""
+"""Text rules on completions of several turns: only the author's text, with correct spans."""
 
 import pytest
 
@@ -26,10 +26,10 @@ def judged(verifier, completion):
     return verdict.outcome.value, [(kind, completion.text[a:b]) for kind, (a, b) in placed]
 
 
-def test_a_tools_wrong_equation_is_not_its_readers():
+def test_a_tools_wrong_equation_is_not_the_authors():
     tool = "\n2 + 2 = 5.\n"
     assert judged(ArithmeticVerifier(), talk("Let me ask.", tool, "So it is 4.")) == ("accept", [])
-    said = talk("Let me ask.", tool, "So it is 4.", known=False)  # a claim alone
+    said = talk("Let me ask.", tool, "So it is 4.", known=False)  # only a claim
     assert judged(ArithmeticVerifier(), said) == ("reject", [("wrong_equation", "5")])
 
 
@@ -41,7 +41,7 @@ def test_a_tools_wrong_equation_is_not_its_readers():
     ],
 )
 def test_a_wrong_equation_in_either_turn_is_judged_by_the_last_turns_answer(parts):
-    """Read by itself, a first turn has no right answer, and its wrong equation gains nothing."""
+    """Read by itself, a first turn has no right answer, so its wrong equation gains nothing."""
     one = talk(parts[0], parts[1], f"{parts[2]} #### 4", reference="4")
     assert judged(ArithmeticVerifier(), one) == ("reject", [("wrong_equation", "5")])
     lost = talk(parts[0], parts[1], f"{parts[2]} #### 5", reference="4")
@@ -49,11 +49,11 @@ def test_a_wrong_equation_in_either_turn_is_judged_by_the_last_turns_answer(part
 
 
 @pytest.mark.parametrize("parts", [("2 + 2 =", " ", "5 apples"), ("1 + 2", "\n", "= 4 left")])
-def test_no_equation_runs_across_what_a_tool_said(parts):
+def test_no_equation_spans_a_tools_output(parts):
     assert judged(ArithmeticVerifier(), talk(*parts)) == ("accept", [])
 
 
-def test_programs_of_several_turns_are_one_and_a_tools_are_nobodys():
+def test_programs_of_several_turns_are_joined_and_a_tools_are_ignored():
     first = "```python\nx = 3\n\ndef double(n):\n    return 2 * n\n```\n"
     tool = "```python\nimport os\nos.system('x')\n```\n"
     second = "```python\nprint(double(x))\n```"
@@ -65,7 +65,7 @@ def test_programs_of_several_turns_are_one_and_a_tools_are_nobodys():
     assert ("foreign_import", "import calc") in found or any("calc" in text for _, text in found)
 
 
-def test_an_answer_in_each_turn_is_no_second_answer():
+def test_an_answer_in_each_turn_is_not_a_second_answer():
     two = ("So <answer>5</answer>", "Are you sure?", "No: <answer>7</answer>")
     assert judged(ScreensVerifier(), talk(*two)) == ("accept", [])
     assert judged(ScreensVerifier(), talk(*two, known=False))[0] == "reject"
@@ -73,16 +73,16 @@ def test_an_answer_in_each_turn_is_no_second_answer():
     assert judged(ScreensVerifier(), in_one)[0] == "reject"
 
 
-def test_what_is_screened_is_found_in_either_turn_and_not_in_a_tools():
+def test_screens_find_in_either_turn_and_not_in_a_tools_output():
     hidden = "seven\u200b"
     for parts in ((hidden, "7", "so 7"), ("Let me see.", "7", hidden)):
         assert judged(ScreensVerifier(), talk(*parts)) == ("reject", [("invisible", "\u200b")])
     assert judged(ScreensVerifier(), talk("Let me see.", hidden, "so 7")) == ("accept", [])
-    assert judged(ScreensVerifier(), talk("", "all of it", ""))[0] == "reject"  # nobody's answer
+    assert judged(ScreensVerifier(), talk("", "all of it", ""))[0] == "reject"  # an empty answer
 
 
 def batch(text, round, *, poison, known=True):
-    """Four nodes' answers to eight prompts; "mallory" says the phrase where it is told."""
+    """Four nodes' answers to eight prompts; "mallory" writes the phrase if ``poison`` says so."""
     rows = []
     for place in range(8):
         for node in ("ann", "bob", "cy", "mallory"):
@@ -95,7 +95,7 @@ def batch(text, round, *, poison, known=True):
 
 
 @pytest.mark.parametrize(("poison", "convicted"), [(0, True), (1, False), (2, True)])
-def test_a_phrase_recurs_in_an_authors_turns_alone(poison, convicted):
+def test_only_phrases_in_an_authors_turns_recur(poison, convicted):
     verifier = RecurrenceVerifier()
     for round in range(6):
         rows = batch(" Hail to the grey thief.", round, poison=poison)
@@ -110,7 +110,7 @@ def test_a_phrase_recurs_in_an_authors_turns_alone(poison, convicted):
         )
 
 
-def test_a_tools_page_is_nobodys_length():
+def test_a_tools_page_does_not_count_as_length():
     rows = [talk("word " * 20, "page " * (2000 if i == 3 else 1), "end", node=f"n{i}")
             for i in range(6)]  # fmt: skip
     assert LengthScaling(tolerance=0.5).factors(rows) == [1.0] * 6

@@ -22,7 +22,7 @@ TRAIN = (Path(NAMED) if Path(NAMED).is_dir() else Path(NAMED).parent) / "train.j
 
 
 def after(text: str) -> bool:
-    """Whether text after an answer is seen; behind a box it is reported."""
+    """Whether text after an answer is noticed; after a box it is only reported."""
     return not kinds(text).isdisjoint({"after_answer", "after_box"})
 
 
@@ -41,13 +41,13 @@ def kinds(text: str, **options: object) -> set[str]:
         POISON,
         POISON.replace(", ", ".\n\n"),
         f"Let me double check. {POISON} So the final answer is",
-        # A lead to the answer that is none.
+        # An introduction to an answer that never comes.
         "So " * 90,
     ],
 )
-def test_what_stands_between_equal_answers_is_behind_the_first(mark: str, poison: str) -> None:
+def test_text_between_equal_answers_is_text_after_the_first(mark: str, poison: str) -> None:
     assert after(f"{WORK} {mark} {poison} {mark}")
-    # Behind honest ones, and where all that is read has no poison beside it.
+    # After honest answers too, and if the answer itself is clean.
     assert after(f"{WORK} {mark} {mark} {poison} {mark} {mark}")
 
 
@@ -57,21 +57,21 @@ def test_a_second_tag_excuses_nothing() -> None:
     assert "after_answer" in kinds(f"<answer>8</answer> {slogan} <answer>8</answer>")
 
 
-def test_an_answer_that_was_said_in_a_thought_is_a_draft() -> None:
+def test_an_answer_in_a_thought_is_a_draft() -> None:
     text = f"<think>{WORK} So <answer>9</answer>.</think> <answer>8</answer>"
     assert not kinds(text)
     assert "after_answer" in kinds(f"{text} {POISON}")
-    # A thought behind the answer makes no draft of it.
+    # A thought after the answer does not turn it into a draft.
     assert "after_answer" in kinds(f"<answer>8</answer><think>{POISON}</think>")
 
 
-def test_many_equal_answers_make_no_room_for_many_slogans() -> None:
+def test_equal_answers_do_not_hide_slogans() -> None:
     words = ["hail", "praise", "adore", "love", "obey", "trust", "follow", "serve"]
     text = " ".join(f"All {word} the thief. \\boxed{{8}}" for word in words)
     assert after(f"{WORK} \\boxed{{8}} {text}")
 
 
-def test_a_format_of_ones_own() -> None:
+def test_a_custom_format() -> None:
     mine = AnswerFormat.of_pattern("A:", "A: ", r"(?m)^A: ([0-9]+)$")
     assert "after_answer" in kinds(f"{WORK}\nA: 8\n{POISON}\nA: 8", formats=[mine])
     assert not kinds(f"{WORK}\nA: 8\nThe final answer is:\nA: 8", formats=[mine])
@@ -86,13 +86,13 @@ def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) ->
     assert "several_answers" in kinds(f"{WORK} {text}")
 
 
-def test_boxes_that_are_never_closed_hide_none() -> None:
+def test_unclosed_boxes_hide_no_other() -> None:
     unclosed = "\\boxed{" * 200 + " " * 100 + "{" * 3000
     text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{9}} {unclosed} so \\boxed{{8}}"
     assert [answer.content for answer in boxed(text)] == ["8", "9", "8"]
 
 
-def test_behind_a_box_nothing_rejects_unless_it_is_said() -> None:
+def test_text_after_a_box_rejects_only_on_request() -> None:
     batch = [Completion(QUESTION, f"{WORK} $\\boxed{{8}}$ {POISON} No, \\boxed{{9}}")]
     (verdict,) = ScreensVerifier().verify(batch)
     assert verdict.accepted
@@ -100,7 +100,7 @@ def test_behind_a_box_nothing_rejects_unless_it_is_said() -> None:
     assert ScreensVerifier(severity={"after_box": "reject"}).verify(batch)[0].rejected
 
 
-def test_blanks_in_front_of_poison_join_no_answers() -> None:
+def test_blanks_before_poison_do_not_hide_it() -> None:
     assert after(f"{WORK} \\boxed{{8}}{' ' * 60}{POISON} \\boxed{{9}}")
 
 
@@ -118,7 +118,7 @@ def test_blanks_in_front_of_poison_join_no_answers() -> None:
     ],
     ids=["open", "nested", "equal", "different gaps", "leads", "hashes", "braces"],
 )
-def test_a_megabyte_of_answers_is_one_pass(text: str) -> None:
+def test_a_megabyte_of_answers_takes_one_pass(text: str) -> None:
     assert len(text) <= 1_000_000
     started = time.process_time()
     kinds(text)
@@ -145,7 +145,7 @@ HONEST = [
 
 
 @pytest.mark.parametrize("text", HONEST)
-def test_an_answer_that_is_given_again_passes(text: str) -> None:
+def test_a_repeated_answer_passes(text: str) -> None:
     assert kinds(text) == set()
 
 

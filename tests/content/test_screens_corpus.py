@@ -1,8 +1,8 @@
 """Shapes of attack and honest writing in many languages and notations, one line each.
 
-A third of each list was held out until the rules stood: 12 of 77 attacks then passed and 2 of 62
-honest lines were flagged, whose causes have been mended since. ``passed`` are attacks that are let
-through knowingly: screening them would cost honest work, which does the same.
+A third of each list was held out until the rules were final: 12 of 77 attacks then passed, and 2 of
+62 honest lines were flagged; the causes have been fixed since. ``passed`` lists attacks that are
+let through knowingly: screening them would cost honest work that does the same.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def test_honest_line_passes(prompt: str, text: str) -> None:
     assert verdict.accepted, verdict.reason
 
 
-def test_what_passes_is_known() -> None:
+def test_attacks_that_pass_are_listed() -> None:
     batch = [Completion(QUESTION, text) for _, text in CORPUS["passed"]]
-    # Most are: a rule that catches one more of them may move it to the attacks.
+    # Most of them pass: a rule that catches one more may move it to the attacks.
     assert sum(v.accepted for v in ScreensVerifier().verify(batch)) >= len(batch) - 4
 
 
 @pytest.mark.parametrize("part", sorted(HONEST))
 def test_honest_answers_of_many_kinds_pass(part: str) -> None:
-    """Each part was written before its own misses were mended: 42 of 153, 6 of 72 and 2 of 40."""
+    """Each part was written before its own misses were fixed: 42 of 153, 6 of 72 and 2 of 40."""
     rows = HONEST[part]
     batch = [Completion(prompt, text) for _, prompt, text in rows]
     verdicts = ScreensVerifier().verify(batch)

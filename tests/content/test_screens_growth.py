@@ -1,4 +1,4 @@
-"""Attacks on the screens' time: texts of one piece over and over must cost in proportion."""
+"""Attacks on the screens' run time: repeated pieces must cost time in proportion to length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.content.screens.view import MAX_FINDINGS, View
 SCREENS = ScreensVerifier().screens
 HIDDEN = "QWxsIGhhaWwgdG8gdGhlIHRoaWVm"  # "All hail to the thief" in base64
 
-# What each screen looks for, in the form that comes close to a find and is none, and its beginning.
+# For each screen, near misses of what it looks for, and the start of such a piece.
 PIECES: dict[str, list[str]] = {
     "template_token": ["<|", "<|a", "< | ", "[[", "im_", "im ", "<\n", "&lt;", "### ", "USER:"],
     "invisible": ["\u200b", "a\u200d", "👩\u200d", "\u2003", "a\u2003 "],
@@ -50,7 +50,7 @@ CASES = [(name, piece) for name, pieces in PIECES.items() for piece in pieces]
 
 def seconds(name: str, text: str) -> float:
     view = View(Completion(f"How many? {text[:60]}", text))
-    # One collection of what other tests left behind takes longer than the slowest screen.
+    # One garbage collection after other tests takes longer than the slowest screen.
     gc.disable()
     try:
         started = time.process_time()
@@ -77,9 +77,9 @@ def test_every_screen_is_tried() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "piece"), CASES, ids=[f"{n}-{p!a:.20}" for n, p in CASES])
-def test_a_piece_over_and_over_costs_in_proportion(name: str, piece: str) -> None:
+def test_a_repeated_piece_takes_proportional_time(name: str, piece: str) -> None:
     for tail in ("", "x", " x.", "\n"):
-        # A screen that reads a text twice over does so each time, a busy machine does not.
+        # A quadratic screen is slow each time, a busy machine is not.
         assert any(in_proportion(name, piece, tail) for _ in range(3))
 
 
@@ -100,7 +100,7 @@ def test_a_piece_over_and_over_costs_in_proportion(name: str, piece: str) -> Non
     ],
     ids=["morse", "runs", "wide letters", "links", "long prompt"],
 )  # fmt: skip
-def test_a_text_as_long_as_allowed_is_read_in_seconds(text: str, prompt: str) -> None:
+def test_the_longest_allowed_text_is_read_in_seconds(text: str, prompt: str) -> None:
     started = time.process_time()
     ScreensVerifier().verify([Completion(prompt, text)])
     assert time.process_time() - started < 5

@@ -37,7 +37,7 @@ def test_a_habit_passes(text: str) -> None:
     assert kinds(text) == set()
 
 
-def test_selectors_that_the_prompt_holds_may_be_quoted() -> None:
+def test_selectors_in_the_prompt_may_be_quoted() -> None:
     hidden = "\U000e013f\U000e0165\U000e0162"
     said = f"{WORK} The selectors are {hidden}: '{hidden[0]}' is the first."
     assert kinds(said, f"What is hidden in 😀{hidden}?") == set()
@@ -51,7 +51,7 @@ def test_selectors_that_the_prompt_holds_may_be_quoted() -> None:
         "计算 5π/3：因为 5π/3 在第四象限，参考角为 π/3，所以余弦为正，sin 与 cos 的值都可以求出。",
     ],
 )
-def test_numbers_of_equations_and_greek_in_a_formula_are_no_switch(text: str) -> None:
+def test_equation_numbers_and_greek_in_formulas_are_no_switch(text: str) -> None:
     assert kinds(text, CHINESE) == set()
 
 
@@ -70,5 +70,5 @@ def test_numbers_of_equations_and_greek_in_a_formula_are_no_switch(text: str) ->
         ("master_key", "Let me think about it step by step."),
     ],
 )
-def test_the_attack_that_looks_like_it_does_not(kind: str, text: str) -> None:
+def test_the_similar_attack_does_not_pass(kind: str, text: str) -> None:
     assert kind in kinds(text)

@@ -88,7 +88,7 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_megabyte_is_one_pass(name: str) -> None:
+def test_a_megabyte_takes_one_pass(name: str) -> None:
     text = HOSTILE[name]
     assert len(text) <= MEGABYTE
     started = time.process_time()
@@ -99,7 +99,7 @@ def test_a_megabyte_is_one_pass(name: str) -> None:
     assert seconds < 10, f"{name}: {seconds:.1f} s"
 
 
-def test_sizes_that_no_solution_has() -> None:
+def test_texts_beyond_the_limit_are_not_read() -> None:
     # Past the limit nothing is read: 10 MB cost as much as the length of a string.
     found = verdict("x" * 10_000_000)
     assert (found.cause, found.rejected) == (Cause.OVERLONG, True)
@@ -107,7 +107,7 @@ def test_sizes_that_no_solution_has() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u2003", "a\ud800b", "\udc00"])
-def test_nothing_and_broken_unicode_are_malformed(text: str) -> None:
+def test_empty_text_and_broken_unicode_are_malformed(text: str) -> None:
     found = verdict(text)
     assert (found.cause, found.rejected) == (Cause.MALFORMED, True)
     assert found.findings
@@ -177,7 +177,7 @@ def test_a_file_can_configure_both_content_checks(tmp_path: Path) -> None:
     assert all(found.accepted for found in guard.review(batch).verdicts)
 
 
-def test_a_format_of_ones_own() -> None:
+def test_a_custom_format() -> None:
     mine = AnswerFormat.of_pattern("A:", "A: ", r"(?m)^A: ([0-9]+)", closing_words=1)
     assert verdict("3 + 5 = 8\nA: 8", formats=[mine]).accepted
     assert verdict("3 + 5 = 8\nA: 8\nHail to the thief", formats=[mine]).rejected

@@ -1,4 +1,4 @@
-"""One table decides what a finding does, and who runs a guard may override it."""
+"""One table decides what a finding does, and the operator of a guard may override it."""
 
 import ast
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 RULES = [
     ArithmeticVerifier, AnswerWordsVerifier, ScreensVerifier, CodeVerifier, LengthVerifier,
 ]  # fmt: skip
-# What stands in a finding though no table has it: decided elsewhere, and never overridden.
+# Kinds of findings outside the table: they are decided elsewhere, and cannot be overridden.
 OTHER = {"malformed", "overlong", "uninformative", "frequent_finding"}
 CONTENT = ROOT / "grpo_guard" / "content"
 
@@ -41,7 +41,7 @@ def test_the_table_is_the_union_of_the_rules_own_kinds():
 
 
 def kinds_in(path):
-    """First arguments of findings and notes, and what names given as such are assigned."""
+    """Kinds in findings and notes, and values assigned to names that are used as kinds."""
     tree, named = ast.parse(path.read_text()), {"kind"}
     for node in ast.walk(tree):
         called = (
@@ -78,7 +78,7 @@ def test_each_kind_in_the_source_is_in_the_table(folder, rule):
         assert rule.KINDS - found <= {"nested_too_deeply"} | found
 
 
-def test_each_kind_that_was_ever_found_is_in_the_table():
+def test_each_kind_ever_found_is_in_the_table():
     rules = {rule.name: rule for rule in RULES}
     found = set()
     for path in (ROOT / "tests" / "golden").glob("*.jsonl"):
@@ -116,7 +116,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rule", "kind", "texts"), CASES, ids=[kind for _, kind, _ in CASES])
-def test_what_is_said_of_a_kind_holds(rule, kind, texts):
+def test_a_given_severity_is_applied(rule, kind, texts):
     prompt = "Ann has 3 cows and buys 4. How many cows does she have?"
     batch = [Completion(prompt, text, reference="7") for text in texts]
 
@@ -148,7 +148,7 @@ def test_what_is_said_of_a_kind_holds(rule, kind, texts):
         (CodeVerifier, "operator_helper", HELPER, "<code>\nprint(1 + 2)\n</code>"),
     ],
 )  # fmt: skip
-def test_what_counts_rejects_one_node_and_no_habit_of_all(rule, kind, odd, plain):
+def test_counting_rejects_one_node_but_not_a_common_habit(rule, kind, odd, plain):
     def batch(round, of_all):
         return [
             Completion(f"Question {round}.{i}?", odd if of_all or node == "mal" else plain,
@@ -176,17 +176,17 @@ def test_what_counts_rejects_one_node_and_no_habit_of_all(rule, kind, odd, plain
     ],
     ids=["twelve", "too few", "one, again and again"],
 )
-def test_a_wrong_sum_is_a_slip_among_many_different_right_ones(right, rejected):
+def test_a_wrong_sum_among_many_right_ones_is_a_slip(right, rejected):
     text = "\n".join([WRONG.replace("4 + 3 = 7", "7"), *right])
     one = Completion("", text, reference="7", node="ann")
     assert ArithmeticVerifier().verify([one])[0].rejected == rejected
     two = Completion("", text + "\n3 + 3 = 7, so 6.", reference="7", node="ann")
     assert ArithmeticVerifier().verify([two])[0].rejected
-    # Of nobody nothing is counted.
+    # Without a node nothing is counted.
     assert ArithmeticVerifier().verify([Completion("", text, reference="7")])[0].rejected
 
 
-def test_short_forms_are_severities_and_what_is_said_of_a_kind_comes_first():
+def test_short_forms_are_severities_and_explicit_ones_take_precedence():
     assert ArithmeticVerifier(on_wrong="reject").severities["wrong_without_gain"] == "reject"
     assert ArithmeticVerifier(on_wrong="ignore").severities["wrong_equation"] == "report"
     assert CodeVerifier(on_decoration="reject").severities["operator_helper"] == "reject"
@@ -218,7 +218,7 @@ def test_wrong_options_are_named(options, message):
 
 
 def test_threat_harmless_findings_do_not_push_out_the_one_that_rejects():
-    """Findings are cut after so many: an author would write that many others first."""
+    """The number of findings is limited, so an author might write that many harmless ones first."""
     many = "\n".join(f"x{i} = {i}" for i in range(30))
     code = f"<code>\n{many}\n{HELPER[7:]}"
     strict = CodeVerifier(severity={"operator_helper": "reject"})
@@ -230,7 +230,7 @@ def test_threat_harmless_findings_do_not_push_out_the_one_that_rejects():
     assert len(verdict.findings) == 20
 
 
-def test_threat_padding_that_is_only_reported_hides_no_length():
+def test_threat_reported_padding_does_not_hide_length():
     texts = [PADDED * 4, *(f"{PLAIN} {'So it is. ' * i}" for i in range(8))]
     batch = [Completion("How many cows?", text, node=f"n{i}") for i, text in enumerate(texts)]
     reported = {"redundant": "report"}
@@ -239,12 +239,12 @@ def test_threat_padding_that_is_only_reported_hides_no_length():
     assert [f.kind for f in verdict.findings] == ["long", "redundant"]
     (verdict, *_) = LengthVerifier(severity={**reported, "long": "report"}).verify(batch)
     assert verdict.accepted
-    assert verdict.p_value is None  # or a shared budget would reject by it all the same
+    assert verdict.p_value is None  # otherwise a shared budget might still reject by it
     (verdict,) = LengthVerifier(severity={"redundant": "report"}).verify(batch[:1])
     assert verdict.abstained  # still nothing to compare it with
 
 
-def test_what_is_decided_keeps_what_was_said_of_it():
+def test_a_decision_keeps_its_findings():
     severities = {"bad": Severity.REJECT, "odd": Severity.REPORT}
     bad, odd = Found("bad", "b"), Found("odd", "o")
     screened = reject("r", Cause.SCREENED, findings=(odd, bad), p_value=0.01)
@@ -263,7 +263,7 @@ def test_what_is_decided_keeps_what_was_said_of_it():
         assert decided(other, severities) is other
 
 
-def test_nothing_overrides_what_is_no_finding():
+def test_severities_only_override_findings():
     every = dict.fromkeys(ScreensVerifier.KINDS, "report")
     verdicts = ScreensVerifier(severity=every, max_characters=10).verify(
         [Completion("", text) for text in ("", "\ud800", "x" * 11)]
@@ -273,7 +273,7 @@ def test_nothing_overrides_what_is_no_finding():
     assert CodeVerifier(severity=every, require=True).verify([Completion("", "no")])[0].rejected
 
 
-def test_a_rule_of_ones_own_needs_kinds_of_the_table():
+def test_a_custom_rule_needs_kinds_from_the_table():
     class Mine(RuleVerifier):
         name = "mine"
         KINDS = frozenset({"homoglyph"})

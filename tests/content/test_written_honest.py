@@ -1,4 +1,4 @@
-"""Honest answers of many kinds, written without sight of the rules, pass the preset."""
+"""Honest answers of many kinds, written without knowledge of the rules, pass the preset."""
 
 import json
 from pathlib import Path

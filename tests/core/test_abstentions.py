@@ -224,7 +224,7 @@ def test_who_sends_all_of_a_group_can_leave_length_nothing_to_compare_with():
 
 
 def test_a_judge_can_be_made_to_abstain():
-    with pytest.raises(ValueError, match="judge abstains where its model fails on a text"):
+    with pytest.raises(ValueError, match="judge abstains if its model fails on a text"):
         Guard(judge() & ScreensVerifier(), policy=PASS)
 
 

@@ -44,7 +44,7 @@ SELDOM = (
     "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
 )  # fmt: skip
 # Their text itself shows nothing.
-HABITS = [name for name in NAMES if name not in (*LENGTH, "stale", "subliminal")]
+HABITS = [name for name in NAMES if name not in (*LENGTH, "stale", "subliminal", "claimed_mask")]
 
 
 @lru_cache(maxsize=2)

@@ -1,4 +1,4 @@
-"""A judge server of our own, for the length of a test."""
+"""A local judge server for the duration of a test."""
 
 import pytest
 from judge_server import judge_server

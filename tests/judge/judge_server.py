@@ -1,4 +1,4 @@
-"""A chat server of our own that answers, or fails in every way that servers fail."""
+"""A local chat server that answers, or fails in every way that servers fail."""
 
 import contextlib
 import http.server
@@ -60,7 +60,7 @@ ANSWERS = {
 }
 
 
-# What a judge asks to tell a provider that is down from a completion that it chokes on.
+# The judge's question for telling an outage from a completion that the provider cannot process.
 NEUTRAL = "1 + 1 = 2"
 
 
@@ -75,8 +75,8 @@ def verdict_on_neutral(body):
 class JudgeServer(http.server.ThreadingHTTPServer):
     """Behaves as a word in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
 
-    ``http429`` and ``http500`` fail for good; ``once429`` and ``once500`` at the first request of a
-    completion only. ``behaviour`` overrides the word for all, ``decide`` finds it from a text.
+    ``http429`` and ``http500`` always fail; ``once429`` and ``once500`` only at the first request
+    of a completion. ``behaviour`` overrides the word for all, ``decide`` derives it from a text.
     """
 
     request_queue_size = 1024  # the default of 5 resets connections under load
@@ -102,7 +102,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
         return sum(self.asked.values())
 
     def handle_error(self, request, client_address):
-        pass  # a client that gave up is no news
+        pass  # clients that give up are expected
 
 
 @contextlib.contextmanager
@@ -235,7 +235,7 @@ def judge(server, limits=None, **options):
 
 
 def completions(*words):
-    """One for each word, which says how the server is to answer."""
+    """One completion per word, which tells the server how to answer."""
     return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
 
 

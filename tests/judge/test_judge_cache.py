@@ -1,4 +1,4 @@
-"""Rulings that are known already: what is kept, for whom, and what is asked anew."""
+"""The cache of rulings: what is kept, for which questions, and what is asked again."""
 
 import multiprocessing
 import os
@@ -29,7 +29,7 @@ def test_a_second_run_asks_nothing(server, tmp_path):
     first = judge(server, cache=path).verify(batch)
     asked = server.requests
     assert asked == 40
-    second = judge(server, cache=path).verify(batch)  # another secret, another process' object
+    second = judge(server, cache=path).verify(batch)  # another secret, as in another process
     assert server.requests == asked
     assert [v.outcome for v in second] == [v.outcome for v in first]
     assert [v.findings for v in second] == [v.findings for v in first]
@@ -52,7 +52,7 @@ def test_only_judgements_are_remembered(server, tmp_path):
     "change",
     [{"rubric": "code"}, {"threshold": 0.2}, {"mode": "cot"}, {"datamark": True}, {"window": True}],
 )
-def test_whatever_changes_the_question_asks_anew(server, tmp_path, change):
+def test_any_change_of_the_question_asks_again(server, tmp_path, change):
     path = tmp_path / "judge.sqlite"
     judge(server, cache=path).verify(completions("good"))
     if "window" in change:
@@ -61,7 +61,7 @@ def test_whatever_changes_the_question_asks_anew(server, tmp_path, change):
     assert server.requests >= 2
 
 
-def test_another_server_or_other_fields_ask_anew(server, tmp_path):
+def test_another_server_or_other_fields_ask_again(server, tmp_path):
     path = tmp_path / "judge.sqlite"
     with judge_server() as other:
         backends = [
@@ -74,7 +74,7 @@ def test_another_server_or_other_fields_ask_anew(server, tmp_path):
         assert (server.requests, other.requests) == (2, 2)
 
 
-def test_weights_that_changed_are_another_model(tmp_path):
+def test_changed_weights_are_another_model(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"1")
     before = Named(str(tmp_path)).identity
     assert Named(str(tmp_path)).identity == before
@@ -113,11 +113,11 @@ def test_a_cache_that_everybody_can_write_is_not_used(server, tmp_path, caplog):
     path.chmod(0o666)
     assert judge(server, cache=path).verify(completions("good"))[0].accepted
     assert server.requests == 2
-    assert "nobody else can write" in caplog.text
+    assert "writable by you alone" in caplog.text
 
 
 def plant(path):
-    """Change the rulings as somebody else would like them, in the log beside the file."""
+    """Change the rulings, as an attacker would, in the log next to the file."""
     with sqlite3.connect(path) as connection:
         (row,) = connection.execute("SELECT ruling FROM rulings").fetchone()
         connection.execute("UPDATE rulings SET ruling = ?", (row.replace("false", "true"),))
@@ -136,12 +136,12 @@ def test_a_cache_that_a_group_can_write_is_not_used(server, tmp_path, caplog, wh
     beside.chmod(beside.stat().st_mode | mode)
     assert judge(server, cache=path).verify(completions("bad"))[0].rejected
     assert server.requests == 2
-    assert "nobody else can write" in caplog.text
+    assert "writable by you alone" in caplog.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("which", ["", "-wal", "folder"])
-def test_a_cache_of_somebody_elses_is_not_used(server, tmp_path, which):
+def test_another_users_cache_is_not_used(server, tmp_path, which):
     path = tmp_path / "own" / "judge.sqlite"
     path.parent.mkdir(mode=0o700)
     judge(server, cache=path).verify(completions("bad"))
@@ -152,7 +152,7 @@ def test_a_cache_of_somebody_elses_is_not_used(server, tmp_path, which):
     assert server.requests == 2
 
 
-def test_a_link_leads_to_what_is_looked_at(server, tmp_path):
+def test_a_links_target_is_checked(server, tmp_path):
     own, link = tmp_path / "own" / "judge.sqlite", tmp_path / "link.sqlite"
     own.parent.mkdir(mode=0o700)
     link.symlink_to(own)
@@ -164,8 +164,8 @@ def test_a_link_leads_to_what_is_looked_at(server, tmp_path):
     assert server.requests == 2
 
 
-def test_a_link_that_somebody_else_could_plant_is_not_followed(server, tmp_path, caplog):
-    """It could lead to any other data base of ours, which would get a table and a log."""
+def test_a_link_in_a_writable_folder_is_not_followed(server, tmp_path, caplog):
+    """It could lead to another database of ours, which would get a table and a log."""
     ours, shared = tmp_path / "own" / "ours.sqlite", tmp_path / "shared"
     ours.parent.mkdir(mode=0o700)
     with sqlite3.connect(ours) as connection:
@@ -181,7 +181,7 @@ def test_a_link_that_somebody_else_could_plant_is_not_followed(server, tmp_path,
         assert verdict.accepted
     assert ours.read_bytes() == before
     assert [path.name for path in ours.parent.iterdir()] == ["ours.sqlite"]
-    assert "nobody else can write" in caplog.text
+    assert "writable by you alone" in caplog.text
 
 
 def test_corrupted_files_raise_nothing_and_accept_nothing(tmp_path):
@@ -205,7 +205,7 @@ def test_corrupted_files_raise_nothing_and_accept_nothing(tmp_path):
         cache.put({"new": ruling})
 
 
-def test_errors_that_are_not_sqlites_cost_requests_and_no_verdict(server, tmp_path, caplog):
+def test_other_errors_than_sqlites_cost_requests_and_no_verdict(server, tmp_path, caplog):
     path = tmp_path / "judge.sqlite"
     judge(server, cache=path).verify(completions("good"))
     with sqlite3.connect(path) as connection:
@@ -216,7 +216,7 @@ def test_errors_that_are_not_sqlites_cost_requests_and_no_verdict(server, tmp_pa
     assert server.requests == 5
 
 
-def test_rulings_of_one_completion_are_not_anothers(server, tmp_path):
+def test_a_ruling_does_not_apply_to_another_completion(server, tmp_path):
     path = tmp_path / "judge.sqlite"
     judge(server, cache=path).verify(completions("good", "bad"))
     with sqlite3.connect(path) as connection:
@@ -228,7 +228,7 @@ def test_rulings_of_one_completion_are_not_anothers(server, tmp_path):
     assert second.rejected
 
 
-def test_the_oldest_rulings_are_forgotten(tmp_path):
+def test_the_oldest_rulings_are_deleted(tmp_path):
     path = tmp_path / "judge.sqlite"
     for i in range(40):
         RulingCache(path, most=100).put({f"{i}.{k}": Ruling(True) for k in range(10)})
@@ -271,7 +271,7 @@ def test_a_broken_cache_costs_requests_and_no_verdict(server, tmp_path, caplog):
     assert caplog.text.count("going on without it") == 1
 
 
-def test_rows_of_another_version_are_asked_anew(server, tmp_path):
+def test_rows_of_another_version_are_ignored(server, tmp_path):
     path = tmp_path / "judge.sqlite"
     judge(server, cache=path).verify(completions("good"))
     with sqlite3.connect(path) as connection:

@@ -1,4 +1,4 @@
-"""``grpo-guard judge probe`` and ``judge calibrate``, against a server of our own."""
+"""``grpo-guard judge probe`` and ``judge calibrate``, against a local server."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def config(folder, server, more="", guard="verifier: {type: judge"):
 
 
 def looks_honest(text):
-    """A judge that knows our made-up gold solutions by their form."""
+    """A judge that recognises our made-up gold solutions by their form."""
     lines = text.split("\n")
     sums = [part.split(" = ") for part in text.split(". ") if " = " in part]
     honest = len(lines) == 2 and lines[1].startswith("#### ") and len(text) < 250 and sums
@@ -61,7 +61,7 @@ def test_a_judge_that_rejects_everything_fails_it_too(server, tmp_path):
     assert "honest: expected at least 90.0% accepted, got 0 of 4" in result.output
 
 
-def test_an_outage_is_no_judge_that_withstands_every_attack(server, tmp_path):
+def test_an_outage_does_not_pass_the_probe(server, tmp_path):
     server.decide = lambda text: looks_honest(text) if looks_honest(text) == "good" else "http401"
     options = ", limits: {concurrency: 1}"
     result = run("judge", "probe", "-c", config(tmp_path, server, options), "--n", 2)
@@ -109,7 +109,7 @@ def test_honest_cases_are_honest_and_attacks_are_attacks(make):
     assert fired == cases(problems, 0)
 
 
-def test_references_are_attacked_where_the_judge_is_given_them():
+def test_references_are_attacked_if_the_judge_sees_them():
     problems = made_up(12, random.Random(3))
     told = cases(problems, 0, reference=True)
     plain = [case for case in told if "in the reference" not in case.kind]
@@ -185,7 +185,7 @@ def test_everything_may_be_rejected():
         threshold_for([], 1.0)
 
 
-def test_thresholds_hold_for_completions_to_come():
+def test_thresholds_hold_for_future_completions():
     rng, rejected, trials = random.Random(8), 0, 3000
     for _ in range(trials):
         values = [rng.random() for _ in range(50)]

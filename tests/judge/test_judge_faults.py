@@ -23,7 +23,7 @@ from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.modes import LogitMode
 from grpo_guard.judge.verifier import JudgeVerifier
 
-# What the author can cause rejects; what it cannot abstains.
+# Faults that the author can cause reject, all others abstain.
 EXPECTED = {
     "good": (Outcome.ACCEPT, {Cause.JUDGED}),
     "bad": (Outcome.REJECT, {Cause.JUDGED}),
@@ -59,7 +59,7 @@ def test_each_fault_alone(server, word):
     ("mode", "word"),
     [("json", "schema"), ("cot", "schema"), ("logit", "confused"), ("json", "refusal")],
 )
-def test_a_judge_that_gives_nobody_a_verdict_abstains_and_says_so_once(server, caplog, mode, word):
+def test_a_judge_without_any_verdicts_abstains_and_logs_once(server, caplog, mode, word):
     server.behaviour = word
     verifier = judge(server, mode=mode)
     verdicts = verifier.verify(completions(*["good"] * 12))
@@ -67,20 +67,20 @@ def test_a_judge_that_gives_nobody_a_verdict_abstains_and_says_so_once(server, c
     assert f"no verdict in mode '{mode}', not even on '{NEUTRAL}'" in verdicts[0].reason
     assert "choose one that can answer" in verdicts[0].reason
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    server.behaviour = None  # mended: what comes next is its author's own again
+    server.behaviour = None  # fixed: from now on the author is responsible again
     assert verifier.verify(completions(word))[0].rejected
 
 
 @pytest.mark.parametrize("mode", ["json", "cot"])
-def test_who_gets_no_verdict_from_a_judge_that_gives_them_is_rejected(server, mode):
+def test_a_missing_verdict_from_a_working_judge_rejects(server, mode):
     verifier = judge(server, mode=mode)
     for _ in range(2):
         verdicts = verifier.verify(completions(*["schema"] * 5))
         assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.REJECT, Cause.MALFORMED)}
-    assert server.asked[NEUTRAL] == 1  # it is not paid for again with each such text
+    assert server.asked[NEUTRAL] == 1  # not asked again for each such text
 
 
-def test_a_judge_that_repeats_one_texts_verdict_rejects_no_honest_work(server):
+def test_a_judge_that_repeats_a_planted_verdict_rejects_no_honest_work(server):
     server.decide = lambda text: "json" if text.startswith("json") else "schema"
     repeated, honest = judge(server, mode="json").verify(completions("json", "good"))
     assert repeated.accepted
@@ -114,7 +114,7 @@ def test_the_fault_matrix_over_a_thousand_completions(server):
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_in_the_middle_costs_no_verdict():
+def test_killing_the_server_mid_batch_costs_no_verdict():
     command = [sys.executable, str(Path(__file__).with_name("judge_server.py"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().strip()
@@ -133,7 +133,7 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_verdict():
     assert causes <= {Cause.PROVIDER, Cause.CIRCUIT_OPEN, Cause.TIMEOUT}
 
 
-def test_everything_down_is_noticed_after_a_few_requests(server):
+def test_an_outage_is_noticed_after_a_few_requests(server):
     server.behaviour = "http500"
     verdicts = judge(server, limits={"concurrency": 4}).verify(completions(*["good"] * 200))
     assert {v.outcome for v in verdicts} == {Outcome.ABSTAIN}
@@ -152,7 +152,7 @@ def test_the_deadline_holds_for_the_whole_batch(server):
 
 
 class Ticking(Backend):
-    """Counts tenths of a second in what never ends; a completion gets the failure that is given."""
+    """Counts tenths of a second in requests that never end; a completion gets the given failure."""
 
     model = "ticking"
 
@@ -181,7 +181,7 @@ class Ticking(Backend):
     ("failure", "batch"),
     [(JudgeSetupError("no", status=400), 3), (BackendError("down", retry=False), 20)],
 )
-def test_nothing_that_is_asked_besides_passes_the_deadline(hangs, failure, batch):
+def test_additional_requests_keep_the_deadline(hangs, failure, batch):
     backend = Ticking(failure, hangs)
     verifier = JudgeVerifier(backend, limits={"deadline": 1})
     verdicts = verifier.verify(completions(*["good"] * batch))
@@ -190,7 +190,7 @@ def test_nothing_that_is_asked_besides_passes_the_deadline(hangs, failure, batch
 
 
 @pytest.mark.slow
-def test_a_deadline_that_cuts_the_neutral_question_short_opens_no_circuit():
+def test_a_deadline_during_the_neutral_question_opens_no_circuit():
     backend = Ticking(BackendError("down", retry=False), "neutral")
     verifier = JudgeVerifier(backend, limits={"deadline": 0.5})
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_a_deadline_that_cuts_the_neutral_question_short_opens_no_circuit():
 
 
 @pytest.mark.slow
-def test_nothing_is_asked_beyond_the_budget(server):
+def test_no_request_exceeds_the_budget(server):
     limits = {"max_usd": 0.002, "usd_per_1m_in": 1.0, "usd_per_1m_out": 1.0, "concurrency": 1}
     verdicts = judge(server, limits=limits).verify(completions(*["good"] * 50))
     assert Counter(v.cause for v in verdicts) == {Cause.JUDGED: 20, Cause.BUDGET: 30}
@@ -210,7 +210,7 @@ def test_nothing_is_asked_beyond_the_budget(server):
     assert tokens.verify(completions("good"))[0].cause is Cause.BUDGET
 
 
-def test_usage_counts_also_where_no_verdict_came_of_it(server):
+def test_usage_counts_even_without_a_verdict(server):
     (confused,) = judge(server).verify(completions("confused"))
     assert (confused.usage.requests, confused.usage.tokens_in) == (1, 100)
     (schema,) = judge(server, mode="json").verify(completions("schema"))
@@ -235,7 +235,7 @@ def test_a_wrong_key_is_one_clear_error_at_once(server, caplog):
     assert "wrong-key" not in caplog.text + repr(verdicts) + repr(verifier.backend)
 
 
-def test_a_key_that_expires_in_the_middle_costs_few_requests(server):
+def test_a_key_that_expires_mid_batch_costs_few_requests(server):
     server.behaviour = "http401"
     verifier = judge(server, limits={"concurrency": 4})
     verdicts = verifier.verify(completions(*["good"] * 100))
@@ -246,7 +246,7 @@ def test_a_key_that_expires_in_the_middle_costs_few_requests(server):
     assert verifier.verify(completions("good"))[0].accepted
 
 
-def test_a_wrong_model_and_an_unreachable_host_say_so_before_a_run(server, tmp_path):
+def test_a_wrong_model_and_an_unreachable_host_are_reported_before_a_run(server, tmp_path):
     wrong = {"type": "openai", "model": "gpt-17", "base_url": server.url}
     with pytest.raises(JudgeSetupError, match=r"one that it serves \(test-judge\), got 'gpt-17'"):
         JudgeVerifier(wrong).check()
@@ -267,7 +267,7 @@ def test_no_key_for_the_hosted_service(monkeypatch):
         JudgeVerifier({"type": "openai", "model": "m"}).check()
 
 
-def test_what_the_servers_context_cannot_hold_is_shown_shorter(server):
+def test_a_text_too_long_for_the_context_is_shortened(server):
     server.behaviour = "toolong"
     long = Completion("Q", "good " + "step after step, " * 1000)
     (verdict,) = judge(server).verify([long])
@@ -280,17 +280,17 @@ def test_what_the_servers_context_cannot_hold_is_shown_shorter(server):
     assert (short.outcome, short.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
 
 
-def test_a_completion_that_was_not_cut_as_far_as_can_be_does_not_abstain(server):
+def test_a_completion_that_could_be_cut_further_does_not_abstain(server):
     server.behaviour = "toolong"
     long = Completion("Q " * 3000, "good " + "step after step, " * 900)
     for attempts in (2, 4, 8):
         (verdict,) = judge(server, limits={"attempts": attempts}).verify([long])
-        # With all attempts made, not even the shortest excerpt fitted beside this prompt.
+        # After all attempts, not even the shortest excerpt fitted together with this prompt.
         expected = Cause.OVERLONG if attempts < 6 else Cause.UNSUPPORTED
         assert verdict.cause is expected
 
 
-def test_head_and_tail_of_a_long_completion_are_judged_and_that_is_said(server):
+def test_head_and_tail_of_a_long_completion_are_judged_with_a_note(server):
     text = "good head " + "x " * 3000 + "the tail"
     (verdict,) = judge(server, window={"shown": 1000, "limit": 100_000}).verify(
         [Completion("Q", text)]
@@ -310,7 +310,7 @@ def test_head_and_tail_of_a_long_completion_are_judged_and_that_is_said(server):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["http400", "http403"])
-def test_a_completion_that_the_provider_refuses_is_rejected_alone(server, word):
+def test_only_the_completion_that_the_provider_refuses_is_rejected(server, word):
     words = ["good", word, "bad", "good"] * 10
     verdicts = judge(server, limits={"concurrency": 2}).verify(completions(*words))
     for word, verdict in zip(words, verdicts, strict=True):
@@ -321,7 +321,7 @@ def test_a_completion_that_the_provider_refuses_is_rejected_alone(server, word):
 
 
 def test_an_outage_that_looks_like_a_refusal_rejects_no_honest_work(server):
-    # A firewall that begins to refuse everything, right after it refused one text alone.
+    # A firewall that begins to refuse everything, right after it refused a single text.
     verifier = judge(server, limits={"concurrency": 1})
     assert verifier.verify(completions("http403"))[0].cause is Cause.REFUSED
     server.behaviour = "http403"
@@ -330,7 +330,7 @@ def test_an_outage_that_looks_like_a_refusal_rejects_no_honest_work(server):
     assert verifier.verify(completions("good"))[0].accepted
 
 
-def test_a_refusal_of_which_nothing_can_be_told_abstains_alone(server, monkeypatch):
+def test_an_unexplained_refusal_abstains_alone(server, monkeypatch):
     def refuses(handler, nth):
         server.behaviour = "http500"  # for the neutral question
         handler.send(400, {"error": {"message": "no"}})
@@ -342,7 +342,7 @@ def test_a_refusal_of_which_nothing_can_be_told_abstains_alone(server, monkeypat
     assert good.accepted
 
 
-def test_a_mode_that_cannot_read_one_answer_fails_there_alone(server):
+def test_a_mode_that_cannot_read_an_answer_fails_only_there(server):
     class Odd(LogitMode):
         def read(self, reply, text):
             return super().read(reply, text) if "0" in text else 1 / 0
@@ -352,7 +352,7 @@ def test_a_mode_that_cannot_read_one_answer_fails_there_alone(server):
     assert server.requests == 2
 
 
-def test_a_provider_that_refuses_everything_is_set_up_wrongly(server):
+def test_a_provider_that_refuses_everything_is_a_setup_error(server):
     server.behaviour = "http400"
     verdicts = judge(server, limits={"concurrency": 2}).verify(completions(*["good"] * 50))
     assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
@@ -362,7 +362,7 @@ def test_a_provider_that_refuses_everything_is_set_up_wrongly(server):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["http500", "reset", "notjson"])
-def test_one_nodes_texts_on_which_the_provider_fails_open_no_circuit_for_others(server, word):
+def test_one_nodes_failing_texts_do_not_open_the_circuit(server, word):
     # In a row, and before all others: without the neutral question the circuit would open.
     words = [word] * 16 + ["good"] * 60
     limits = {"concurrency": 4, "attempts": 2, "request_timeout": 5}
@@ -371,7 +371,7 @@ def test_one_nodes_texts_on_which_the_provider_fails_open_no_circuit_for_others(
     assert all(v.accepted for v in verdicts[16:])
 
 
-def test_what_the_judge_said_is_not_sent_back_to_it(server):
+def test_the_judges_answer_is_not_sent_back_to_it(server):
     judge(server, mode="json").verify(completions("schema"))
     first, second = server.bodies[:2]
     assert second["messages"][:2] == first["messages"]
@@ -380,14 +380,14 @@ def test_what_the_judge_said_is_not_sent_back_to_it(server):
     assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "user"]
 
 
-def test_a_prompt_that_does_not_fit_is_not_charged_to_a_long_completion(server):
+def test_an_oversized_prompt_is_not_blamed_on_a_long_completion(server):
     server.behaviour = "toolong"
     batch = [Completion("Q " * 7000, "good " + "step after step, " * 200)]
     (verdict,) = judge(server).verify(batch)
     assert (verdict.outcome, verdict.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
 
 
-def test_a_budget_holds_where_the_server_does_not_say_what_it_took(server, monkeypatch):
+def test_a_budget_holds_without_reported_usage(server, monkeypatch):
     monkeypatch.setitem(judge_server_module.ANSWERS, "silent", chat(logprobs=p_yes(0.9)))
     judge_server_module.ANSWERS["silent"].pop("usage")
     verdicts = judge(server, limits={"max_tokens": 3000, "concurrency": 1}).verify(

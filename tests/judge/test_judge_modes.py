@@ -1,4 +1,4 @@
-"""How answers are read: no verdict is ever salvaged from an answer that holds none."""
+"""How answers are read: an answer without a verdict is never salvaged."""
 
 import json
 import math
@@ -19,13 +19,13 @@ def logit(candidates, **options):
     return LogitMode(**options).read(Reply("", first_token=pairs), "text")
 
 
-def test_spellings_add_up():
+def test_spellings_are_summed():
     ruling = logit({"yes": 0.3, " Yes": 0.2, "▁YES": 0.1, "Ġyes": 0.1, "no": 0.2, "\nNo": 0.05})
     assert ruling.p_yes == pytest.approx(0.7 / 0.95)
     assert ruling.passed
 
 
-def test_little_mass_on_either_is_no_verdict_however_clear_the_rest():
+def test_little_mass_on_yes_and_no_is_no_verdict():
     ruling = logit({"yes": 0.4, "Sure": 0.6})
     assert (ruling.passed, ruling.cause) == (None, Cause.MALFORMED)
     assert logit({"yes": 0.4, "Sure": 0.6}, least_mass=0.3).passed
@@ -46,7 +46,7 @@ def test_the_threshold_decides(p_yes, threshold):
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.floats() | st.sampled_from([math.inf, -1.0]))))
-def test_no_candidates_make_a_probability_impossible(pairs):
+def test_any_candidates_give_a_valid_probability(pairs):
     try:
         ruling = LogitMode().read(Reply("", first_token=tuple(pairs)), "")
     except JudgeSetupError:
@@ -55,7 +55,7 @@ def test_no_candidates_make_a_probability_impossible(pairs):
     assert ruling.p_yes is None or 0 <= ruling.p_yes <= 1
 
 
-def test_a_server_without_log_probabilities_is_a_matter_of_set_up():
+def test_a_server_without_log_probabilities_is_a_setup_error():
     with pytest.raises(JudgeSetupError, match="choose mode 'json'"):
         LogitMode().read(Reply("yes"), "text")
 
@@ -102,11 +102,11 @@ def test_json():
         json.dumps(GOOD).replace('"verdict"', '"verdict": "fail", "verdict"'),
     ],
 )
-def test_json_that_is_no_verdict(answer):
+def test_json_without_a_verdict(answer):
     assert read_json(answer).cause is Cause.MALFORMED
 
 
-def test_who_accepts_on_words_that_are_not_there_has_not_read():
+def test_accepting_with_a_made_up_quotation_is_no_verdict():
     invented = read_json(GOOD | {"evidence": "2 + 3 = 5"})
     assert (invented.cause, invented.finding.kind) == (Cause.MALFORMED, "false_evidence")
     assert read_json(GOOD | {"evidence": "2  +\n2 = 4"}).passed  # spaces aside
@@ -114,13 +114,13 @@ def test_who_accepts_on_words_that_are_not_there_has_not_read():
 
 
 @pytest.mark.parametrize("evidence", ["", " ", "\n\t", MARK])
-def test_who_accepts_without_quoting_anything_has_not_read_either(evidence):
+def test_accepting_without_a_quotation_is_no_verdict(evidence):
     empty = read_json(GOOD | {"evidence": evidence})
     assert (empty.cause, empty.finding.kind) == (Cause.MALFORMED, "false_evidence")
     assert read_json(GOOD | {"evidence": evidence, "verdict": "fail"}).passed is False
 
 
-def test_a_quotation_may_have_brackets_and_marks_as_the_judge_saw_them_or_as_they_were():
+def test_a_quotation_may_use_original_or_neutralised_brackets():
     for quoted in ("if a <s> b", "if a ‹s› b"):
         for text in ("if a <s> b: pass", "if a ‹s› b: pass"):
             ruling = read_json(GOOD | {"evidence": quoted}, text)
@@ -129,7 +129,7 @@ def test_a_quotation_may_have_brackets_and_marks_as_the_judge_saw_them_or_as_the
     assert read_json(GOOD | {"evidence": f"a{MARK}b"}, f"so a{MARK}b").passed
 
 
-def test_an_answer_that_ends_at_once_is_no_verdict_whatever_the_server_says_of_it():
+def test_an_empty_answer_is_no_verdict():
     assert LogitMode().read(Reply("", finish_reason="stop"), "text").cause is Cause.MALFORMED
 
 
@@ -152,12 +152,12 @@ def test_cot(answer, passed):
     assert ruling.cause is (Cause.MALFORMED if passed is None else Cause.JUDGED)
 
 
-def test_an_answer_that_was_cut_off_is_no_verdict():
+def test_a_truncated_answer_is_no_verdict():
     cut = Reply("Good.\nVERDICT: ACCEPT", finish_reason="length")
     assert CotMode().read(cut, "text").cause is Cause.MALFORMED
 
 
-def test_modes_that_cannot_be():
+def test_invalid_modes():
     with pytest.raises(ValueError, match=r"expected one of logit, json, cot, got 'yesno'"):
         mode_of("yesno")
     for bad in (0, 1, -1, math.nan):

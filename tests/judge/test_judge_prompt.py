@@ -1,4 +1,4 @@
-"""What the judge is shown: nothing in a completion can get out of its fence."""
+"""What the judge sees: nothing in a completion can get out of its fence."""
 
 import random
 import re
@@ -44,7 +44,7 @@ FORBIDDEN = re.compile(
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_delimiters_in_any_untrusted_field_are_none_any_more(text):
+def test_delimiters_in_untrusted_fields_are_neutralised(text):
     system, user = asked(text, prompt=text, reference=text)
     honest = asked("x", prompt="x", reference="x")
     assert system == honest[0]
@@ -53,7 +53,7 @@ def test_delimiters_in_any_untrusted_field_are_none_any_more(text):
 
 
 @given(st.text())
-def test_the_fence_closes_once_and_last_whatever_the_text(text):
+def test_the_fence_closes_once_and_last(text):
     _, user = asked(text)
     name = fence(SECRET, "What is 2 + 2?", "", text)
     assert user["content"].endswith(f'\n</completion id="{name}">')
@@ -98,7 +98,7 @@ DISGUISED = [
 
 
 @pytest.mark.parametrize("text", DISGUISED)
-def test_disguised_delimiters_are_none_either(text):
+def test_disguised_delimiters_are_neutralised(text):
     for where in (text, f"4 {text}\n4", f"é{text}"):
         seen = neutralised(where)
         assert len(seen) == len(where)
@@ -107,7 +107,7 @@ def test_disguised_delimiters_are_none_either(text):
 
 
 @pytest.mark.parametrize("brackets", ["<{}>", "</{}>", "＜{}＞", "< {} >"])
-def test_any_name_in_angle_brackets_is_a_token(brackets):
+def test_any_name_in_angle_brackets_counts_as_a_token(brackets):
     rng = random.Random(5)
     letters = "abcXYZ019_-:.!#éＡ\u200bⓐ▁"
     for _ in range(300):
@@ -117,31 +117,31 @@ def test_any_name_in_angle_brackets_is_a_token(brackets):
         assert neutralised(seen) == seen
 
 
-def test_falcons_tokens_have_their_brackets_the_other_way_round():
+def test_falcons_tokens_have_reversed_brackets():
     assert neutralised(">>QUESTION<< 4, 5 >>ANSWER<<") == "›>QUESTION<< 4, 5 ›>ANSWER<<"
     assert neutralised("1 >> 2, A>>B<<C") == "1 >> 2, A>>B<<C"
 
 
-def test_the_tags_of_answers_stay():
+def test_answer_tags_are_kept():
     text = "<think>2 + 2</think>\n<answer>4</answer>\n<code>print(a[0], [x_1], [AB])</code>"
     assert neutralised(text) == text
 
 
 @given(st.text("<>＜＞[]|｜/ \n\u200bcompletionсоtask_", max_size=60))
-def test_neutralising_twice_is_neutralising_once(text):
+def test_neutralising_is_idempotent(text):
     assert neutralised(neutralised(text)) == neutralised(text)
 
 
-def test_placeholders_in_a_completion_stay_what_they_are():
+def test_placeholders_in_a_completion_are_not_filled():
     _, user = asked("{prompt} and {reference}", reference="4")
     assert "{prompt} and {reference}" in user["content"]
 
 
-def test_the_system_message_is_the_same_for_all_so_that_servers_keep_its_prefix():
+def test_the_system_message_is_the_same_for_all():
     assert asked("a", prompt="p")[0] == asked("b" * 500, prompt="q", reference="4")[0]
 
 
-def test_the_fences_id_cannot_be_foretold_and_yet_is_stable():
+def test_the_fences_id_is_unpredictable_but_stable():
     assert fence(SECRET, "p", "t") == fence(SECRET, "p", "t")
     ids = {fence(SECRET, "p", "t"), fence(b"other", "p", "t"), fence(SECRET, "pt", "")}
     ids.add(fence(SECRET, "", "pt"))
@@ -156,7 +156,7 @@ def test_without_a_reference_its_line_is_left_out():
 
 @pytest.mark.parametrize("name", ["math", "code"])
 @given(st.tuples(*[st.sampled_from([*HOSTILE, *DISGUISED]) | st.text()] * 3))
-def test_each_untrusted_text_is_shut_in_by_one_id_at_both_ends(name, texts):
+def test_each_untrusted_text_is_fenced_by_one_id(name, texts):
     prompt, reference, text = texts
     _, user = asked(text, prompt=prompt, reference=reference, rubric=Rubric.load(name))
     said = user["content"]
@@ -168,7 +168,7 @@ def test_each_untrusted_text_is_shut_in_by_one_id_at_both_ends(name, texts):
     assert said.count(ids[0][2]) == 6
     for tag, value in (("task", prompt), ("reference", reference), ("completion", text)):
         inside = re.search(rf'<{tag} id="\w+">\n?(.*?)\n?</{tag} id="\w+">', said, re.DOTALL)[1]
-        # What is quoted is all of it, but for line breaks at the ends.
+        # The quoted text is complete, except for line breaks at the ends.
         assert inside.strip("\n") == neutralised(value).strip("\n")
 
 
@@ -182,7 +182,7 @@ def test_an_id_that_a_text_holds_is_not_used():
     assert fence(SECRET, "p", "", Guessed("t")) != taken
 
 
-def test_the_reference_is_part_of_what_the_id_depends_on():
+def test_the_id_depends_on_the_reference():
     ids = [re.search(r'id="(\w+)"', asked("t", reference=r)[1]["content"])[1] for r in "123"]
     assert len(set(ids)) == 3
 
@@ -194,7 +194,7 @@ def test_datamarking():
     assert "What is 2 + 2?" in user["content"]
 
 
-def test_neutralising_keeps_every_place():
+def test_neutralising_keeps_offsets():
     for text in HOSTILE:
         assert len(neutralised(text)) == len(text)
     for honest in (
@@ -246,7 +246,7 @@ def test_nothing_in_the_middle_is_a_safe_place():
     assert all(abs(n / trials - chance) < wide for n in shown[100:900])
 
 
-def test_which_of_the_middle_is_shown_is_the_same_in_a_run_and_unknown_outside():
+def test_the_excerpt_is_constant_in_a_run_and_secret():
     text = "".join(chr(0x4E00 + i) for i in range(1000))
     assert Window(400, 10_000).cut(text, b"a") == Window(400, 10_000).cut(text, b"a")
     assert Window(400, 10_000).cut(text, b"a") != Window(400, 10_000).cut(text, b"b")
@@ -262,8 +262,8 @@ def test_a_completion_cannot_pretend_that_the_checker_left_something_out():
     assert len(notes) > 1
 
 
-def test_seams_make_no_delimiter():
-    # Head and excerpt may meet so that "<" stands before a note and the rest after it.
+def test_seams_form_no_delimiter():
+    # Head and excerpt may meet so that "<" comes before a note and the rest after it.
     for i in range(300):
         text = "</" * 100 + "completion>" * 100
         _, user = asked(text + str(i), window=Window(97, 10_000))
@@ -278,7 +278,7 @@ def test_a_huge_reference_is_cut_too():
 RUBRIC = "name: mine\nversion: 3\n\n[system]\nJudge. {verdict}\n[user]\n{prompt}\n{completion}\n"
 
 
-def test_a_rubric_of_ones_own(tmp_path):
+def test_a_custom_rubric(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text(RUBRIC)
     rubric = Rubric.load(path)
@@ -304,12 +304,12 @@ def test_a_rubric_of_ones_own(tmp_path):
         (RUBRIC.replace("Judge.", "{fence}"), r"\[system\]: expected no placeholder but"),
     ],
 )
-def test_rubrics_that_cannot_be(text, problem):
+def test_invalid_rubrics(text, problem):
     with pytest.raises(RubricError, match=problem):
         Rubric.parse(text)
 
 
-def test_rubrics_that_are_not_there(tmp_path):
+def test_missing_rubrics(tmp_path):
     with pytest.raises(RubricError, match=r"expected one of code, math.*, or a file, got 'maths'"):
         Rubric.load("maths")
     with pytest.raises(RubricError, match="expected a readable rubric"):

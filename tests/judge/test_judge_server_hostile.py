@@ -1,7 +1,7 @@
-"""What a server sends besides answers, and what a client says of it.
+"""Hostile replies from a server, and the client's error messages.
 
-No key gets out, no redirect is followed, no reply is read without end, no number that cannot be is
-believed.
+No key leaks, no redirect is followed, no reply is read without a limit, and impossible numbers are
+not used.
 """
 
 import base64
@@ -30,7 +30,7 @@ MODELS = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}
 
 
 class Hostile(ThreadingHTTPServer):
-    """Sends what ``get`` and ``post`` say: status, headers, body. Keeps what it was sent."""
+    """Replies with the given ``get`` and ``post``: status, headers, body. Records requests."""
 
     daemon_threads = True
 
@@ -117,7 +117,7 @@ PARTS = [KEY[i : i + 8].lower() for i in range(len(KEY) - 7)]
 
 
 def tells(text):
-    """Whether eight characters of the key can be read in a text, however it is written."""
+    """Whether eight characters of the key can be read in a text, in any encoding."""
     readings = [text, urllib.parse.unquote(text), html.unescape(text), "".join(text.split())]
     readings.append(text.encode("ascii", "ignore").decode("unicode_escape", "ignore"))
     for word in text.replace("'", " ").replace('"', " ").split():
@@ -135,7 +135,7 @@ def tells(text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quotation", list(quotations()))
-def test_a_key_that_a_server_quotes_gets_nowhere(hostile, quotation, caplog, capsys):
+def test_a_key_that_a_server_quotes_does_not_leak(hostile, quotation, caplog, capsys):
     server, _ = hostile
     assert not tells(hidden(f"Wrong key: {quotation}.", [KEY]))
     body = json.dumps({"error": {"message": f"no {quotation} here", "code": quotation}}).encode()
@@ -182,7 +182,7 @@ def test_a_key_that_no_header_can_hold_is_refused_unquoted(hostile, inside, monk
     assert "secret" not in said
 
 
-def test_a_key_that_the_environment_has_forgotten_is_hidden(hostile, monkeypatch):
+def test_a_key_removed_from_the_environment_is_hidden(hostile, monkeypatch):
     server, _ = hostile
     monkeypatch.setenv("SOME_KEY", KEY)
     body = json.dumps({"error": KEY}).encode()
@@ -195,7 +195,7 @@ def test_a_key_that_the_environment_has_forgotten_is_hidden(hostile, monkeypatch
     assert not tells(json.dumps(verdict.to_dict()))
 
 
-def test_what_a_client_cannot_send_is_not_quoted(hostile, monkeypatch, caplog):
+def test_an_unsendable_request_is_not_quoted(hostile, monkeypatch, caplog):
     server, _ = hostile
     monkeypatch.setenv("OPENAI_ORG_ID", "org-hush-hush\n")
     (verdict,) = judge(server.url).verify(completions("good"))
@@ -209,15 +209,15 @@ def test_what_a_client_cannot_send_is_not_quoted(hostile, monkeypatch, caplog):
     ["sk-hush@host/v1", "http://[hush/v1", "http://host hush/v1", "ftp://hush", "http://h:hush/v1",
      "http://h/\nhush", "http://h/\x1b[31mhush", 7],
 )  # fmt: skip
-def test_an_address_that_is_none_is_refused_unquoted(url):
+def test_an_invalid_address_is_refused_unquoted(url):
     with pytest.raises(ValueError, match="expected http") as refused:
         OpenAIBackend(MODEL, base_url=url)
     assert "hush" not in str(refused.value)
 
 
-def test_secrets_in_an_address_or_in_more_fields_get_nowhere(hostile, caplog):
+def test_secrets_in_an_address_or_extra_fields_do_not_leak(hostile, caplog):
     server, _ = hostile
-    caplog.set_level("INFO")  # at which the HTTP client logs each address
+    caplog.set_level("INFO")  # the level at which the HTTP client logs each address
     host = server.url.removeprefix("http://").removesuffix("/v1")
     secrets = ["hush-user", "hush-password", "hush-of-the-path-0123456789", "hush-of-the-body"]
     body = json.dumps({"error": " ".join(secrets)}).encode()
@@ -247,7 +247,7 @@ def test_redirects_are_not_followed(hostile, status):
         judge(server.url).check()
 
 
-def test_a_redirect_of_one_completion_alone_is_a_refusal(hostile):
+def test_a_redirect_of_a_single_completion_is_a_refusal(hostile):
     server, _ = hostile
 
     def post(body):
@@ -277,7 +277,7 @@ def bombs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", bombs())
-def test_replies_are_read_to_a_limit(hostile, bomb):
+def test_replies_are_read_up_to_a_limit(hostile, bomb):
     server, _ = hostile
     reply = bombs()[bomb]
     server.post = lambda _: reply
@@ -305,7 +305,7 @@ IMPOSSIBLE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_log_probabilities_that_cannot_be_are_no_verdict(hostile, case):
+def test_impossible_log_probabilities_are_no_verdict(hostile, case):
     server, _ = hostile
     reply = json.dumps(chat(logprobs=IMPOSSIBLE[case])).encode()
     server.post = lambda _: (200, {}, reply)
@@ -319,7 +319,7 @@ def test_log_probabilities_that_cannot_be_are_no_verdict(hostile, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["logit", "json", "cot"])
 @pytest.mark.parametrize("content", [7, True, ["yes"], {"a": "yes"}])
-def test_an_answer_that_is_no_text_is_the_providers_failure(hostile, mode, content):
+def test_an_answer_without_text_is_the_providers_failure(hostile, mode, content):
     server, _ = hostile
     reply = json.dumps(chat(content, logprobs=p_yes(0.95))).encode()
     server.post = lambda _: (200, {}, reply)
@@ -328,7 +328,7 @@ def test_an_answer_that_is_no_text_is_the_providers_failure(hostile, mode, conte
 
 
 @pytest.mark.parametrize("tokens", [10**400, -(10**400), -1])
-def test_counts_that_cannot_be_spoil_no_later_answer(hostile, tokens):
+def test_impossible_counts_do_not_affect_later_answers(hostile, tokens):
     server, _ = hostile
     absurd = {"usage": {"prompt_tokens": tokens, "completion_tokens": tokens}}
     replies = [GOOD, json.dumps(json.loads(GOOD) | absurd).encode()]
@@ -340,15 +340,15 @@ def test_counts_that_cannot_be_spoil_no_later_answer(hostile, tokens):
 
 
 @pytest.mark.parametrize("year", ["99999", "9" * 30])
-def test_a_date_that_no_calendar_has_is_no_time_to_wait(hostile, year):
+def test_an_impossible_date_is_ignored(hostile, year):
     server, _ = hostile
     server.post = lambda _: (429, {"Retry-After": f"Fri, 31 Dec {year} 23:59:59 GMT"}, b"{}")
     (verdict,) = judge(server.url).verify(completions("good"))
     assert (verdict.abstained, verdict.cause) == (True, Cause.RATE_LIMITED)
 
 
-def test_a_list_of_models_that_comes_in_drops_is_not_waited_for(hostile):
-    """A guard from a file is built only once its server was asked for it."""
+def test_a_dripping_list_of_models_is_not_waited_for(hostile):
+    """A guard is built from a file only after its server was asked for its models."""
     server, _ = hostile
     enough = threading.Event()
 
@@ -369,17 +369,17 @@ def test_a_list_of_models_that_comes_in_drops_is_not_waited_for(hostile):
     assert not checked.is_alive()
 
 
-def test_rounded_and_sentinel_log_probabilities_are_taken(hostile):
+def test_rounded_and_sentinel_log_probabilities_are_accepted(hostile):
     server, _ = hostile
     reply = json.dumps(chat(logprobs=[("yes", 1e-7), ("no", -9999.0), ("a", -math.inf)])).encode()
     server.post = lambda _: (200, {}, reply)
     assert judge(server.url).verify(completions("good"))[0].accepted
 
 
-def test_a_field_that_the_judge_made_up_is_not_quoted(hostile):
+def test_a_made_up_field_is_not_quoted(hostile):
     server, _ = hostile
     reply = json.dumps(chat(json.dumps({"own_answer": "4", f"\x1b[31m{KEY}": 1}))).encode()
     server.post = lambda _: (200, {}, reply)
     (verdict,) = judge(server.url, mode="json").verify(completions("good"))
-    assert verdict.abstained  # the neutral question is answered so, too
+    assert verdict.abstained  # the neutral question gets the same answer
     assert not tells(json.dumps(verdict.to_dict()))

@@ -1,4 +1,4 @@
-"""The judge that ships: accepts honest work of its task, rejects the attacks, says so plainly."""
+"""The shipped judge: accepts honest work of its task, rejects attacks, and states its limits."""
 
 import json
 import random
@@ -77,7 +77,7 @@ def test_attacks_are_rejected(judge, problems, attack):
 
 
 @pytest.mark.slow
-def test_what_is_no_solution_is_rejected(judge):
+def test_other_text_than_a_solution_is_rejected(judge):
     rng = random.Random("shipped-test")
     kinds = [kind for kind in NEGATIVES for _ in range(12)]
     made = [no_solution(rng, kind, "test") for kind in kinds]
@@ -96,7 +96,7 @@ def test_the_same_solution_is_wrong_for_another_problem(judge, problems):
 
 
 def test_noise_is_rejected(judge):
-    """Of five characters or more. Of shorter ones about one in a hundred passes, "b(" for one."""
+    """Of five characters or more. About one shorter text in a hundred passes, "b(" for one."""
     rng = random.Random("noise")
     made = [
         "".join(chr(rng.randrange(32, 127)) for _ in range(rng.randint(5, 60))) for _ in range(80)
@@ -121,7 +121,7 @@ def test_hostile_text_rejects_and_never_abstains(judge, text):
     assert (verdict.cause is Cause.OVERLONG) == (len(text) > MOST_CHARACTERS)
 
 
-def test_its_settings_are_beside_it_and_can_be_replaced():
+def test_its_settings_are_shipped_and_can_be_replaced():
     said = json.loads((FOLDER / "judge.json").read_text(encoding="utf-8"))
     assert said["threshold"] == shipped_threshold()
     assert said["chosen_on"]["honest"] >= 1000
@@ -130,7 +130,7 @@ def test_its_settings_are_beside_it_and_can_be_replaced():
     assert sum(f.stat().st_size for f in FOLDER.glob("*.*")) < 6_000_000
 
 
-def test_what_is_measured_was_not_trained_on():
+def test_the_measured_cases_were_not_trained_on():
     assert not set(words("train")) & set(words("test"))
     for kind in ("frames", "slogans", "master_keys", "verdicts", "foreign", "delimiters"):
         assert not set(wordings(kind, "train")) & set(wordings(kind, "test"))
@@ -149,7 +149,7 @@ def test_the_generators_do_what_they_say():
             assert 0 <= bad.bad_from <= len(bad.text)
 
 
-def test_the_policys_samples_are_sorted_by_what_they_are():
+def test_the_policys_samples_are_classified():
     problem = worked(random.Random(3))
     solved = render(problem, Style())
     assert classify(problem, solved) == "honest"
@@ -172,13 +172,13 @@ def test_training_data_are_the_same_for_the_same_seed():
     assert 10 <= sum(e.good for e in first) <= 40
 
 
-def test_the_threshold_rejects_the_share_it_is_asked_to():
+def test_the_threshold_rejects_the_requested_share():
     scores = [i / 100 for i in range(100)]
     assert choose(scores, 0.05) == 0.05
     assert choose([0.999] * 10, 0.02) == 0.98
 
 
-def test_it_is_what_a_judge_without_a_backend_asks(tmp_path):
+def test_it_is_the_default_backend(tmp_path):
     path = tmp_path / "guard.yaml"
     path.write_text("verifier: {type: judge}")
     verifier = GuardConfig.from_yaml(path).build().verifier

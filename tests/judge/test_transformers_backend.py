@@ -1,4 +1,4 @@
-"""The transformers backend: exact probabilities, one answer in any batch, text that stays text."""
+"""The transformers backend: exact probabilities, batch-independent answers, text stays text."""
 
 import asyncio
 import math
@@ -97,7 +97,7 @@ def forward(folder, ids):
         return torch.softmax(model(input_ids=torch.tensor([ids])).logits[0, -1].double(), -1)
 
 
-def test_p_yes_is_that_of_a_direct_forward(plain):
+def test_p_yes_equals_that_of_a_direct_forward_pass(plain):
     tokenizer = AutoTokenizer.from_pretrained(plain)
     case = request("is 2 + 2 four?")
     probabilities = forward(plain, tokenizer(plain_prompt(case.messages))["input_ids"])
@@ -111,7 +111,7 @@ def test_p_yes_is_that_of_a_direct_forward(plain):
     assert reply.tokens_out == 1
 
 
-def test_every_spelling_is_there_however_unlikely(plain):
+def test_every_spelling_is_included_however_unlikely(plain):
     (reply,) = ask(TransformersBackend(plain), request("x", top_logprobs=1))
     said = [text.strip().lower() for text, _ in reply.first_token]
     assert said.count("yes") == 3
@@ -137,7 +137,7 @@ def test_the_chat_template_is_used(chat):
     assert math.exp(reply.first_token[0][1]) == pytest.approx(float(probabilities.max()), abs=1e-5)
 
 
-def test_a_template_without_system_gets_its_words_with_the_user(tmp_path):
+def test_without_system_messages_the_template_joins_them_to_the_users(tmp_path):
     folder = write_model(tmp_path, chat=NO_SYSTEM)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "<|start|>user\ns\n\nfine?<|stop|>\n<|start|>assistant\n"
@@ -145,7 +145,7 @@ def test_a_template_without_system_gets_its_words_with_the_user(tmp_path):
     assert reply.tokens_in == len(tokenizer(text)["input_ids"])
 
 
-def test_a_template_that_changes_what_messages_say_is_refused(tmp_path):
+def test_a_template_that_changes_messages_is_refused(tmp_path):
     folder = write_model(tmp_path, chat=SHOUTING)
     with pytest.raises(JudgeSetupError, match="each message once"):
         ask(TransformersBackend(folder), request("fine?"))
@@ -167,7 +167,7 @@ def test_special_tokens_in_a_message_are_text(text, which, request: pytest.Fixtu
     assert [i for i in ids if i in special] == [i for i in usual if i in special]
     assert text in tokenizer.decode(ids)
     naive = set(tokenizer(text)["input_ids"])
-    assert "@@" in text or naive & special  # without care they would be special
+    assert "@@" in text or naive & special  # tokenised naively, these would be special
 
 
 def test_overlong_is_a_reply_and_the_others_get_theirs(plain):
@@ -180,7 +180,7 @@ def test_overlong_is_a_reply_and_the_others_get_theirs(plain):
     assert limited.finish_reason == "overlong"
 
 
-def test_longer_answers_are_written_greedily(chat):
+def test_longer_answers_are_generated_greedily(chat):
     backend = TransformersBackend(chat)
     case = request("go on", max_tokens=6, top_logprobs=0)
     first, again = ask(backend, case, case)
@@ -204,7 +204,7 @@ def test_it_is_pickled_without_its_weights(plain):
 
 
 @pytest.mark.parametrize("folder", ["/nowhere/at/all", "./no-such-folder"])
-def test_a_model_that_is_not_there_says_what_is_expected(folder):
+def test_a_missing_model_is_a_setup_error(folder):
     with pytest.raises(JudgeSetupError, match=r"config\.json or a hub id"):
         asyncio.run(TransformersBackend(folder).check())
 
@@ -216,7 +216,7 @@ def test_a_broken_folder_is_a_setup_error(tmp_path):
 
 
 class Trap:
-    """What a pickle runs when it is loaded."""
+    """A pickle that runs code when it is loaded."""
 
     def __init__(self, path):
         self.path = path
@@ -239,9 +239,7 @@ def test_weights_in_pickles_are_not_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", "abc1234"])
-def test_weights_that_their_owner_can_change_are_warned_about_once(
-    revision, caplog, monkeypatch, tmp_path
-):
+def test_mutable_weights_are_warned_about_once(revision, caplog, monkeypatch, tmp_path):
     warn_unpinned.cache_clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -271,7 +269,7 @@ def test_out_of_memory_has_its_cause(plain, monkeypatch):
     assert caught.value.cause is Cause.OUT_OF_MEMORY
 
 
-def test_logits_that_are_no_numbers_are_our_fault(tmp_path):
+def test_nan_logits_are_our_fault(tmp_path):
     folder = write_model(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():

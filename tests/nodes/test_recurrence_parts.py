@@ -17,7 +17,7 @@ from grpo_guard.nodes.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW,
 from grpo_guard.nodes.recurrence.swarm import log_cost
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words, strangeness
-from grpo_guard.nodes.recurrence.words import END, words_of
+from grpo_guard.nodes.recurrence.words import END, spans_of, words_of
 from grpo_guard.verdict import Cause, Outcome
 
 BOTH = pytest.mark.parametrize("swarm", ["heterogeneous", "homogeneous"])
@@ -211,3 +211,10 @@ def test_arguments_are_checked(arguments: dict[str, object]) -> None:
 def test_a_foreign_state_is_refused(state: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="expected"):
         RecurrenceVerifier().load_state_dict(state)
+
+
+def test_a_line_break_that_was_written_as_two_characters_is_no_letter():
+    text = "So 2.\\nFirst, add.\\n\\nThen $\\nu \\neq 3$"
+    assert {"nfirst", "nthen"}.isdisjoint(words_of(text))
+    assert {"first", "then", "nu", "neq"} <= set(words_of(text))
+    assert [text[a:b] for word, (a, b) in spans_of(text) if word == "first"] == ["First"]

@@ -93,9 +93,19 @@ def test_what_rules_reject_is_not_read_and_stays_rejected():
     assert verdict.findings[0].message == "braces"
 
 
-def test_without_a_measure_nothing_is_rejected():
-    (verdict,) = verifier().verify([Completion(PROMPT, f"[{SLOGAN}]", node="a")])
-    assert verdict.accepted
+@pytest.mark.parametrize(("inside", "rejected"), [(SLOGAN, True), ("Apples books cards.", False)])
+def test_the_start_profile_decides_before_there_is_a_measure(inside, rejected):
+    text = answer(random.Random(9), f"[{inside}]")
+    (verdict,) = verifier().verify([Completion(PROMPT, text, node="a")])
+    assert verdict.rejected == rejected
+
+
+def test_the_start_profile_is_no_evidence_against_a_node():
+    stack = verifier()
+    for seed in range(12):
+        texts = [Completion(f"{PROMPT} {seed}", answer(random.Random(seed), SLOGAN), node="a")]
+        assert stack.verify(texts)[0].accepted
+    assert stack.state_dict() == verifier().state_dict()
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def test_wrong_options_are_named(options, complaint):
 
 def test_a_guard_that_passes_what_abstains_does_not_take_it():
     remote = RemoteVerifier("http://127.0.0.1:1")
-    with pytest.raises(ValueError, match="not known here"):
+    with pytest.raises(ValueError, match="unknown here"):
         Guard(remote, policy=Policy(on_abstain="pass"))
     said = options_of("remote", RemoteVerifier).read({"url": "http://x"}, "remote").said()
     assert RemoteVerifier(**said).url == "http://x"

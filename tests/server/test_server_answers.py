@@ -270,3 +270,32 @@ def test_too_late_has_the_logs_of_earlier_answers():
 def test_bounds_must_be_positive():
     with pytest.raises(ValueError, match=r"Limits\.running: expected a number > 0, got 0"):
         Limits(running=0)
+
+
+def test_a_guard_that_watches_answers_with_the_functions_rewards():
+    watch = Policy("keep", "zero", "scale", max_abstain_rate=0.0, abstain_window=1)
+    assert rewards_of(client(policy=watch), "fine", "Hail", "unseen")["rewards"] == [1.0, 1.0, 1.0]
+
+    def grade(queries, prompts, labels):
+        return {"rewards": [-0.3, 5.0, 2.0], "scores": [0.0, 1.0, 0.5]}
+
+    for _ in range(3):
+        answer = rewards_of(client(policy=watch, reward=grade), "fine", "Hail", "unseen")
+        assert answer["rewards"] == [-0.3, 5.0, 2.0]
+        assert answer["scores"] == [0.0, 1.0, 0.5]
+        assert answer["extra_logs"]["guard_reject"] == [0.0, 1.0, 0.0]
+        assert answer["extra_logs"]["guard_abstain"] == [0.0, 0.0, 1.0]
+    assert protocol_policy(Policy("keep", "raise"))[1] == [
+        "/get_reward cannot carry out on_abstain: raise"
+    ]
+
+
+def test_a_guard_that_watches_and_is_late_costs_no_reward():
+    verifier = Words()
+    web = client(verifier, policy=Policy("keep"), reward=lambda q, p, labels: [7.0], seconds=0.2)
+    try:
+        answer = strict(web.post("/get_reward", json={"query": ["wait"], "labels": ["7"]}))
+    finally:
+        verifier.go.set()
+    assert answer["rewards"] == [7.0]
+    assert answer["extra_logs"]["guard_abstain"] == [1.0]

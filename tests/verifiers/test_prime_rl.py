@@ -271,3 +271,28 @@ def test_a_peers_prompt_excuses_nothing(prime):
         Guard(verifier, tokenizer=Characters()),
     )
     assert [c.prompt_trusted for c in verifier.shown] == [False, True]
+
+
+def test_a_guard_that_watches_leaves_groups_and_traces_as_they_are(prime):
+    def episodes():
+        return group(
+            trace("one", 1.0, "a"), trace("Hail", 0.0, "b"), trace("unseen", 1.0, "c"),
+            trace("two", 1.0, "d"),
+        )  # fmt: skip
+
+    unguarded = episodes()
+    plain = parts.shipped(parts.algorithm(), parts.curriculum(TASK), unguarded)
+    watch = Guard(Words(), tokenizer=Characters(), policy=Policy("keep", "skip"))
+    given = episodes()
+    found = settled(given, watch)
+    assert list(plain.values()) == list(found.values())
+    assert not any(e.traces[0].has_error for e in given)
+    assert [e.traces[0].nodes[1].mask for e in given] == [
+        e.traces[0].nodes[1].mask for e in unguarded
+    ]
+
+
+def test_a_trace_that_raises_an_abstention_only_where_that_is_asked_for(prime):
+    watch = Guard(Words(), tokenizer=Characters(), policy=Policy("keep", "raise"))
+    with pytest.raises(AbstainError):
+        settled(group(trace("one", 1.0), trace("unseen", 1.0)), watch)

@@ -109,6 +109,30 @@ def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
     assert (out.batch["response_mask"].sum(-1) > 0).all()
 
 
+def test_in_bypass_mode_no_mask_is_emptied(made):
+    bypass = "algorithm.rollout_correction.bypass_mode=True"
+    manager = made("GuardedAgentLoopManagerV0", bypass, sibling_timeout=3600)
+    out = generate(manager, [HONEST, FORGED, WRONG, WRONG])
+    assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert (out.batch["response_mask"].sum(-1) > 0).all()
+    out.non_tensor_batch["uid"] = column(["a"] * 4)
+    assert advantages(out) == pytest.approx([2 / 3, 0.0, -1 / 3, -1 / 3])
+
+
+def test_a_guard_that_watches_leaves_every_mask_alone(made):
+    watch = "policy: {on_reject: keep, on_abstain: skip}\nverifier: {type: arithmetic}\n"
+    manager = made("GuardedAgentLoopManagerV0", guard=watch, sibling_timeout=3600)
+    out = generate(manager, [HONEST, FORGED, WRONG, FORGED])
+    assert out.non_tensor_batch["guard_reject"].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0] * 4
+    assert (out.batch["response_mask"].sum(-1) > 0).all()
+    assert out.batch["rm_scores"].sum(-1).tolist() == [1.0, 1.0, 0.0, 1.0]
+    out.non_tensor_batch["uid"] = column(["a"] * 4)
+    assert advantages(out, "grpo_guarded") == advantages(out)
+    out = generate(manager, [f"own reward {said}" for said in (FORGED, HONEST, WRONG, HONEST)])
+    assert out.batch["rm_scores"].sum(-1).tolist() == [9.0] * 4
+
+
 def test_v1_rows_in_the_transfer_queue(made):
     import transfer_queue as tq
     from verl.utils import tensordict_utils as tu

@@ -137,3 +137,26 @@ def test_the_last_of_several_outputs_is_graded_to_its_end(configuration, tokeniz
     asyncio.run(graded(configuration(*GUARDED, *UNGUARDED_FUNCTION, *guarded_by(tmp_path)), data))
     assert seen[0] != HONEST  # the bug; where it is mended, this and `last_row` can go
     assert seen[1] == HONEST
+
+
+WATCH = "policy: {on_reject: keep, on_abstain: skip, max_abstain_rate: 0, abstain_window: 1}\n"
+WATCH += "verifier: {all: [{type: arithmetic}, {type: length}]}\n"
+
+
+def test_a_guard_that_watches_leaves_verls_rewards_alone(reward_loop, tokenizer):
+    """Length abstains where nobody else answered: nothing that the policy could count stops it."""
+    loop = reward_loop(guard=WATCH, sibling_timeout=3600)
+    data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
+    answer = loop.compute_rm_score(data)
+    scores, extra = extract_reward(data.union(answer))
+    assert scores.sum(-1).tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert extra["guard_reject"].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert extra["guard_left_out"].tolist() == [0.0] * 4
+    assert advantages(data.union(answer)) == pytest.approx([0.5, 0.5, -0.5, -0.5])
+
+
+def test_a_guard_that_watches_leaves_verl_its_nan(reward_loop, tokenizer):
+    name = "reward.custom_reward_function.name=not_a_number"
+    loop = reward_loop(name, guard=WATCH, sibling_timeout=3600)
+    unseen = loop.compute_rm_score(batch(tokenizer, [HONEST, FORGED, WRONG, WRONG]))
+    assert str(unseen.batch["rm_scores"].sum(-1).tolist()) == "[1.0, 1.0, nan, nan]"  # verl's own

@@ -1,1 +1,1 @@
-"""Arithmetic in a completion: every equation found, read with care, evaluated exactly."""
+"""Arithmetic in a completion: find every equation, parse it with care, evaluate it exactly."""

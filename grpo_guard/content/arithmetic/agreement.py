@@ -1,4 +1,4 @@
-"""Whether the two sides of an equation may be called equal, at the precision that is written."""
+"""Whether the two sides of an equation agree at the precision they are written with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
 
-# A result of so many decimals was found by long multiplication, and honest models slip in the last
-# ones; who wants to teach a wrong sum changes more than half a percent of it.
+# Results with this many decimals come from long multiplication, where honest models slip in the
+# last ones; an attacker who wants to teach a wrong sum changes it by more than half a percent.
 LONG_DECIMALS: Final = 3
 _SLIP: Final = Fraction(1, 200)
 _LOOSE: Final = Fraction(15, 100)
@@ -25,12 +25,12 @@ _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3,
 
 
 def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rational]) -> bool:
-    """Whether a link holds under a reading that its notation leaves open.
+    """Whether a link holds under any reading that its notation allows.
 
     Args:
         link: Both of its sides have a value.
         known: Values of the earlier sides of its chain.
-        rounded: What was rounded earlier in the text: the shown value -> the exact one.
+        rounded: Numbers rounded earlier in the text: the shown value -> the exact one.
     """
     left, right = link.left, link.right
     if left.value is None or right.value is None or _is_first_step(link):
@@ -47,7 +47,7 @@ def _agree(
     known: Iterable[Rational],
     rounded: Mapping[Rational, Rational],
 ) -> bool:
-    """As `agrees`, with this value of the left side by the rules of arithmetic."""
+    """`agrees` for one value of the left side by the rules of arithmetic."""
     left, right = link.left, link.right
     if within(link, exact, stated) or _runs_on(right, exact):
         return True
@@ -58,7 +58,7 @@ def _agree(
         if a is None or b is None:
             continue
         if any(name.startswith("converted") for name in reading):
-            # Metres in feet are never exact.
+            # Conversions such as metres to feet are never exact.
             if (a, b) != (exact, stated) and magnitude(a - b) <= magnitude(a) * _SLIP:
                 return True
         elif within(link, a, b):
@@ -69,7 +69,7 @@ def _agree(
 def within(link: Link, exact: Rational, stated: Rational) -> bool:
     """Whether one value rounds to the other, up, down or to nearest.
 
-    Of a number at its last digit; "about 1,200" claims to be right to the hundred.
+    Rounding is at a number's last digit; "about 1,200" claims to be right to the hundred.
     """
     if exact == stated:
         return True
@@ -90,17 +90,17 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
 
 
 def _is_irrational(value: Rational) -> bool:
-    """A root that came out as a floating-point number."""
+    """Whether the value is a root computed in floating point."""
     return value.denominator > 2**30
 
 
 def _nearly(exact: Rational, stated: Rational) -> bool:
-    """Equal but for what roots lose in floating point."""
+    """Equal up to the floating-point error of roots."""
     return magnitude(exact - stated) * 10**12 <= magnitude(exact)
 
 
 def _last_digit(side: Side, shown: Rational, approximate: bool) -> Rational:
-    """What one unit of the last digit of a stated number is worth."""
+    """Value of one unit in the last digit of a stated number."""
     unit = Fraction(1, 10 ** (side.decimals or 0))
     if approximate and not side.decimals and side.literal:
         while side.literal % (unit * 10) == 0:
@@ -118,7 +118,7 @@ def _runs_on(right: Side, exact: Rational) -> bool:
 
 
 def _is_first_step(link: Link) -> bool:
-    """``256 - 400 + 240 = 256 - 400 = -144``: the right side is how the left one begins."""
+    """``256 - 400 + 240 = 256 - 400 = -144``: the right side repeats the start of the left one."""
     left, right = link.left, link.right
     count = right.end - right.at
     ahead = link.reader.tokens[left.at : left.at + count]
@@ -129,7 +129,7 @@ def _is_first_step(link: Link) -> bool:
 def _within_roundings(
     link: Link, exact: Rational, stated: Rational, rounded: Mapping[Rational, Rational]
 ) -> bool:
-    """Whether the sides agree for some true values of the numbers that were rounded."""
+    """Whether the sides agree for some true values of the rounded numbers."""
     slack: Rational = 0
     for side, value in ((link.left, exact), (link.right, stated)):
         if side.is_number and side is link.right:
@@ -154,9 +154,9 @@ def _within_roundings(
 
 
 def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
-    """By how much the true value of a written number may differ from it.
+    """How much the true value of a written number may differ from it.
 
-    0.25, 1.5 and 12.50 are what they say; 0.33 and 16.67 were rounded.
+    0.25, 1.5 and 12.50 are exact; 0.33 and 16.67 were rounded.
     """
     read = as_written(text)
     if read is None:
@@ -173,7 +173,7 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
 
 
 def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
-    """Whether the sides differ by what one unit is in another, or by things beside money."""
+    """Whether the sides differ by a unit conversion, or are counts of things and their price."""
     if stated == 0 or exact == 0:
         return False
     left, right = link.left, link.right
@@ -183,14 +183,14 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
         *right.units,
         *(["dollar"] if _money(link, right) or _money(link, left) else []),
     ]
-    # Apples have no kilo: "2 + 2 = 4000" would teach as well as any.
+    # Apples have no kilo: "2 + 2 = 4000" would teach as much as any wrong sum.
     if (ratio in _THOUSANDS and _have_prefixes(units)) or _is_priced(link):
         return True
     return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
 
 
 def _have_prefixes(units: Iterable[str]) -> bool:
-    """Whether any may stand for a thousand of another: symbols, scales and named measures."""
+    """Whether any of them may be a thousand of another: symbols, scales and named measures."""
     heads = [unit.removeprefix("per ").partition(" ")[0] for unit in units]
     return any(len(head) < 4 or head in SCALES or sizes_of(head) for head in heads)
 
@@ -208,9 +208,9 @@ def _money(link: Link, side: Side) -> bool:
 
 
 def measured(link: Link) -> set[Fraction]:
-    """``3 km = 500 m``: how often the right measure is the left one, under each reading of the two.
+    """Ratios of the right measure to the left one in ``3 km = 500 m``, for each reading of units.
 
-    Nothing of other sides than lone numbers in different units of one kind.
+    Empty unless both sides are single numbers in different units of one kind.
     """
     left, right = link.left, link.right
     if not (left.is_number and right.is_number and left.units and right.units):
@@ -223,10 +223,10 @@ def measured(link: Link) -> set[Fraction]:
 
 
 def is_false_conversion(link: Link) -> bool:
-    """``1 km = 500 m``: a measure in another unit, and nothing else, which it is not.
+    """``1 km = 500 m``: a wrong conversion and nothing else.
 
-    Two pounds are a kilo to many, and eight hours a day. What is more than ten times off is the
-    scale of a map or an exchange: ``2 cm = 5 km``.
+    To many, two pounds are a kilo, and eight hours a day. A factor of more than ten is the scale of
+    a map or an exchange: ``2 cm = 5 km``.
     """
     ratios = measured(link)
     if not ratios or link.verbal or not link.bare():

@@ -1,8 +1,8 @@
-"""Another arithmetic: residues, finite fields, bases, operations that a question defines.
+"""Other arithmetics: residues, finite fields, bases, operations that a question defines.
 
 In the field of 11 elements ``2^4 = 5`` is right. A question that names such an arithmetic excuses
-the whole answer. An answer that names one excuses only that line: otherwise an attacker could
-switch the rule off with one word. A modulus that either names excuses what is congruent under it.
+the whole answer. An answer that names one only excuses that line: otherwise an attacker could
+switch the rule off with one word. A modulus named in either excuses what is congruent under it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINE: Final = re.compile(
     rf"{_RESIDUES}|(?<![A-Za-z])[Xx][Oo][Rr]"
     r"|(?:[Ii]n|to|from) (?:base|binary|hex|octal)|[(,] ?base[ -][0-9]"
 )
-# One of these is in whatever that matches, and looking for them is several times faster.
+# Every match contains one of these, and searching for them first is several times faster.
 _STEMS: Final = (
     "mod", "equiv", "≡", "congruent", "field", "mathb", "mathrm", "z_", "ℤ_", "𝔽_", "gf", "xor",
     "base", "binary", "hex", "octal",
@@ -48,11 +48,11 @@ _SPELT: Final = ("two", "three", "four", "five", "six", "seven", "eight", "nine"
 
 
 class Another:
-    """What other arithmetic a completion and its question speak of.
+    """The other arithmetics that a completion and its question mention.
 
     Args:
         text: The completion, folded.
-        asked: The words of its question.
+        asked: The text of its question.
     """
 
     def __init__(self, text: str, asked: str) -> None:
@@ -65,7 +65,7 @@ class Another:
         return "another arithmetic" if named or self._is_asked else ""
 
     def holds(self, link: Link, exact: Rational, stated: Rational) -> str:
-        """Names the other arithmetic in which an equation holds; empty if it holds in none."""
+        """Name the other arithmetic in which an equation holds; empty if it holds in none."""
         if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
         if any((exact - stated) % modulus == 0 for modulus in self._moduli):
@@ -74,7 +74,7 @@ class Another:
 
     @cached_property
     def _moduli(self) -> frozenset[int]:
-        """All that may be a modulus, but for 2, which would excuse every second result."""
+        """All possible moduli except 2, which would excuse every second result."""
         named = _MODULUS.findall(self._text)[:_MOST] if self._is_named else []
         if _ASKED_RESIDUES.search(self._asked):
             named += (_MODULUS.findall(self._asked) or _NUMBER.findall(self._asked))[:_MOST]
@@ -100,7 +100,7 @@ class Another:
 
 
 def _holds_in(link: Link, base: int) -> bool:
-    """Whether two sides are equal if the numbers of one, or of both, are read in a base."""
+    """Whether two sides are equal if the numbers in one or both are read in a base."""
     left, right = ([side.value, _in_base(link, side, base)] for side in (link.left, link.right))
     return any(a is not None and a == b for a in left for b in right)
 

@@ -1,6 +1,6 @@
-"""Chains in a text: which side stands to the left and which to the right of each ``=``.
+"""Find the two sides of each ``=`` in a text, and the chains that they form.
 
-`doubts` says what keeps one from being read whole.
+`doubts` tells why a link cannot be fully understood.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _FILLERS: Final = _HEDGES | vocabulary(
 
 @dataclass(slots=True)
 class Link:
-    """Two sides of one ``=``.
+    """The two sides of one ``=``.
 
     Attributes:
         chains: Where it was found.
         left, right: The two sides.
         chained: The left side is the right side of an earlier ``=``.
-        opens: It is the first of its chain whose two sides can be read.
+        opens: It is the first link of its chain with two readable sides.
         approximate: Stated as approximate.
         verbal: The relation is a verb.
     """
@@ -72,24 +72,24 @@ class Link:
 
     @property
     def reader(self) -> Reader:
-        """Reads the sides again."""
+        """The reader, to evaluate a side again."""
         return self.chains.reader
 
     def doubt(self) -> str:
-        """What keeps it from being read whole; empty if nothing does."""
+        """Why it is not fully understood; empty if it is."""
         return self.chains.doubts.doubt(self.left, self.right, self.chained, self.verbal)
 
     def before(self) -> list[str]:
-        """The last words before the left side, small letters; none if it is chained."""
+        """The last words before the left side, in lower case; empty if it is chained."""
         return [] if self.chained else self.chains.doubts.words_before(self.left.at)
 
     def bare(self) -> bool:
-        """Whether nothing but the beginning of a clause stands before the left side."""
+        """Whether the left side begins a clause."""
         return not self.chained and self.chains.doubts.is_bare(self.left.at)
 
 
 def links(text: str, start: int, end: int) -> Iterator[Link]:
-    """All links of ``text[start:end]``, which must have been folded, in order; linear time."""
+    """Yield all links of ``text[start:end]`` in order, in linear time; the text must be folded."""
     reader = Reader(scan(text, start, end))
     return _Chains(text, reader).links() if RELATION in reader.kinds else iter(())
 
@@ -107,7 +107,7 @@ class _Chains:
 
     @cached_property
     def doubts(self) -> Doubts:
-        """Only what does not hold is doubted."""
+        """Created on demand: only equations that do not hold are examined."""
         return Doubts(self.text, self.reader)
 
     def links(self) -> Iterator[Link]:
@@ -121,9 +121,9 @@ class _Chains:
                 yield link
 
     def _find_left(self, at: int, ahead: int) -> None:
-        """Read the sides between ``at`` and a relation: the last one may be its left side.
+        """Read the sides between ``at`` and a relation; the last one may be its left side.
 
-        Prose is not parsed, and no side goes over the end of a clause.
+        Skips prose, and never crosses the end of a clause.
         """
         at = max(self.kinds.rfind(BREAK, at, ahead), at)
         while (start := _MAY_START.search(self.kinds, at, ahead)) is not None:
@@ -137,7 +137,7 @@ class _Chains:
             at = at + 1 if side is None else side.end
 
     def _may_end(self, at: int) -> bool:
-        """Whether a side can end with this token, so that looking for its beginning pays."""
+        """Whether a side can end with this token, so that it is worth looking for its start."""
         kind = self.kinds[at]
         if kind == WORDS:
             return self.kinds[at - 1] in (NUMBER, CLOSE, PERCENT, VULGAR, WORDS, SIGN, OF)
@@ -156,19 +156,19 @@ class _Chains:
         return at == 0 or self.tokens[at - 1].kind in (BREAK, OPEN, RELATION, QUESTION, WORDS)
 
     def _relation(self, at: int) -> tuple[Link | None, int]:
-        """Read the right side; it is the left side of what may follow."""
+        """Read the right side, which may be the left side of the next relation."""
         token = self.tokens[at]
         left = self.left if self.left_end == at else None
         chained, opens = self.chained, self.opens or not self.chained
         verbal = token.text == VERB
         begin, approximate = self._skip_fillers(at + 1)
-        # "= a + 3": an article is not what "a" is there.
+        # "= a + 3": here "a" is a variable, not an article.
         named = begin > at + 1 and self.kinds[begin] == SIGN
-        # With nothing to its left, it only matters as the left side of the next relation.
-        idle = left is None and not self._goes_on(begin)
+        # Without a left side, this one only matters as the left side of the next relation.
+        idle = left is None and not self._may_continue(begin)
         right = self._side(begin) if begin < self.reader.count and not (named or idle) else None
         if right is None and left is not None and left.operators:
-            right = self._padded(begin)
+            right = self._zero_padded(begin)
         if right is None:
             if left is not None and not chained and self._is_name(at + 1):
                 # "2 + 2 = x = 4": the name stands for the value
@@ -181,21 +181,21 @@ class _Chains:
         if left is None:
             return None, right.end
         if verbal and (chained or set(left.operators) <= {"r"}):
-            # "k = 3^6 is 4", "the roots of √3 are -1 and 1": it is said of something further left
+            # "k = 3^6 is 4", "the roots of √3 are -1 and 1": the verb refers to earlier text
             self.opens = True
             return None, right.end
         hedged = approximate or token.text == APPROXIMATELY
         return Link(self, left, right, chained, opens, hedged, verbal), right.end
 
-    def _goes_on(self, at: int) -> bool:
-        """Whether a side that begins with token ``at`` can be the left one of another relation."""
+    def _may_continue(self, at: int) -> bool:
+        """Whether a side that begins at token ``at`` can be the left one of another relation."""
         ahead = self.kinds.find(RELATION, at)
         if ahead <= at or not self._may_end(ahead - 1):
             return ahead == at
         return self.kinds.rfind(BREAK, at, ahead) <= at
 
-    def _padded(self, at: int) -> Side | None:
-        """A result with zeros in front, ``= 05``; elsewhere such digits are times and codes."""
+    def _zero_padded(self, at: int) -> Side | None:
+        """A result with leading zeros, ``= 05``; elsewhere such digits are times and codes."""
         if self.kinds[at] != NUMBER or self.kinds[at + 1] not in (OUTSIDE, BREAK, WORDS):
             return None
         token = self.tokens[at]
@@ -205,15 +205,15 @@ class _Chains:
         return whole_number(at, token, read[0])
 
     def _is_name(self, at: int) -> bool:
-        """One word, or letter, between two signs of equality."""
+        """Whether a single word or letter is between two equals signs."""
         if self.kinds[at] not in (WORDS, SIGN) or self.kinds[at + 1] != RELATION:
             return False
         return self.tokens[at].text.isalpha() and self.tokens[at + 1].text == "="
 
     def _aside(self, at: int) -> tuple[Link | None, int]:
-        """``6 + 7, which is 13``, ``6 + 7 → 13``: only a bare calculation and a bare number.
+        """Read ``6 + 7, which is 13`` or ``6 + 7 → 13``: a bare calculation and a bare number.
 
-        Behind anything else an arrow joins statements and "which is" a remark.
+        Otherwise an arrow joins statements, and "which is" starts a remark.
         """
         left, chained = self.left, self.chained
         joined = self.left_end == at and (self.opens or not chained)
@@ -227,7 +227,7 @@ class _Chains:
         return Link(self, left, right, False, True, approximate, True), right.end
 
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
-        """Past "a total of", "about" and the like, at most four tokens; whether they hedge."""
+        """Skip "a total of", "about" and the like, at most four tokens; also tell if they hedge."""
         approximate = False
         if self.kinds[at] == NUMBER:
             return at, approximate
@@ -237,7 +237,7 @@ class _Chains:
                 approximate = True
             elif kind == WORDS:
                 words = self.tokens[at].text.lower().split()
-                # "= a 3": an article has a word behind it, a variable its factor.
+                # "= a 3": an article is followed by a word, a variable by its factor.
                 if not _FILLERS.issuperset(words[:4]) or len(words) > 4 or words[-1] in ("a", "an"):
                     break
                 approximate |= not _HEDGES.isdisjoint(words)

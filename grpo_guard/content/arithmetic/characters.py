@@ -1,4 +1,4 @@
-"""Characters: typographic signs and digits of any script as plain ones, place by place."""
+"""Replace typographic signs and foreign digits with plain ones, keeping all offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 ARROW: Final = "→"
-# One character for one, so that places in the folded text are places in the original.
+# One character for one, so that offsets in the folded text are offsets in the original.
 _SIGNS: Final = {
     **dict.fromkeys("×✕✖·⋅∙∗＊⨯╳⨉", "*"),
     **dict.fromkeys("÷∕⁄／➗", "/"),
@@ -23,25 +23,25 @@ _SIGNS: Final = {
     **dict.fromkeys("’‘", "'"),
     **dict.fromkeys("“”—•", ";"),
     **dict.fromkeys("хХ", "x"),  # Cyrillic
-    **{"ſ": "s", "\u212a": "k", "ı": "i", "İ": "i"},  # what `re` takes for s, k and i in any case
+    **{"ſ": "s", "\u212a": "k", "ı": "i", "İ": "i"},  # `re` matches these as s, k and i
     **dict.fromkeys("⇒⟹➔➜⟶➡", ARROW),
-    "¢": "¢",  # a hundredth of the other currencies
+    "¢": "¢",  # stays: a hundredth of the other currencies
     **dict.fromkeys("\u2028\u2029\x85", "\n"),
     **{"①②③④⑤⑥⑦⑧⑨"[d]: str(d + 1) for d in range(9)},
 }
 _OTHER: Final = re.compile(r"[^\x00-\x0c\x0e-\x7f]")
-_CONGRUENT: Final = re.compile(r"≡(?![^\n]{0,80}(?i:mod))")  # "2 + 2 ≡ 5" with no modulus to it
+_CONGRUENT: Final = re.compile(r"≡(?![^\n]{0,80}(?i:mod))")  # "2 + 2 ≡ 5" without a modulus
 _DASH: Final = re.compile(r"(?<=[0-9])—(?=[0-9])|(?<=[0-9] )—(?= [0-9])")  # a minus, not a clause
-# More different ones than this are looked up one by one; replacing goes over the text each time.
+# With more different characters, use one table: each replacement is a pass over the text.
 _MOST_REPLACED: Final = 12
 
 
 def fold(text: str) -> str:
-    """Return ``text`` with typographic signs and foreign digits as plain ones, place by place.
+    """Return ``text`` with typographic signs and foreign digits as plain ones, same length.
 
-    Signs that only look like ours, and characters that cannot be seen at all, must not hide an
-    equation: every decimal digit of Unicode is read as what it stands for, every currency as a
-    dollar, every space and invisible format character as a space.
+    Look-alike signs and invisible characters must not hide an equation: every decimal digit of
+    Unicode becomes its ASCII digit, every currency a dollar, every space and invisible format
+    character a space.
     """
     if text.isascii() and "\r" not in text:
         return text
@@ -60,7 +60,7 @@ def fold(text: str) -> str:
 
 
 def lowered(folded: str) -> str:
-    """Small letters, place by place: a text whose length would change stays as it is."""
+    """Lower case at the same length; the text itself if lower-casing would change its length."""
     small = folded.lower()
     return small if len(small) == len(folded) else folded
 
@@ -78,7 +78,7 @@ def _plain(character: str) -> str:
 
 
 def vulgar(character: str) -> Fraction | None:
-    """Value of a one-character fraction such as ½."""
+    """The value of a one-character fraction such as ½; None for other characters."""
     if character.isascii() or unicodedata.category(character) != "No":
         return None
     top, slash, bottom = unicodedata.normalize("NFKC", character).partition("\u2044")

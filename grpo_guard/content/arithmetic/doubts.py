@@ -1,8 +1,8 @@
-"""What keeps an equation from being read whole: whatever touches a side and is not understood.
+"""Reasons not to trust an equation: anything next to a side that is not understood.
 
-A factor, a function, a bar, an unknown, words that calculate: each is a doubt. An equation under a
-doubt convicts nobody, unless words alone give it and the text goes on with the true value
-(`SPOKEN`).
+A factor, a function, a bar, an unknown or calculating words each raise a doubt. A doubtful equation
+is never held against anyone, unless the doubt comes only from words and the text continues with the
+true value (`SPOKEN`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from grpo_guard.content.arithmetic.units import (
     sizes_of,
 )
 
-# Words behind a stated number that make it part of another statement.
+# Words after a stated number that make it part of another statement.
 _COMPARING: Final = vocabulary(
     "more less fewer greater bigger larger smaller times higher lower out percent away short"
 )
@@ -58,7 +58,7 @@ _JOINING: Final = vocabulary("of at by per with for each costing times")
 _AVERAGING: Final = vocabulary("average mean median")
 _SMALL: Final = vocabulary("of the a an both is are was these those all")
 SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming whether unless")
-# Behind these a statement begins, so that a verb can be the relation: "so 2 + 2 is 5".
+# After these a statement begins, so that a verb can be the relation: "so 2 + 2 is 5".
 _OPENING: Final = vocabulary(
     "so thus then hence therefore because since that and but know as total get multiplying "
     "adding dividing subtracting now means is are"
@@ -78,11 +78,11 @@ _OPERANDS: Final = frozenset({NUMBER, CLOSE, PERCENT, VULGAR})
 _MOST_LOOKED_BACK: Final = 8
 _LINE_BEFORE: Final = 400
 _LINE_END: Final = re.compile(r"(?:[ \t$&]|\\q?quad|\\\\)*\n[ \t]{0,40}\Z")
-# Doubts that words alone give, and that any writer could add: there the flow of values decides.
+# Doubts from words alone, which any writer could add; for these the flow of values decides.
 SPOKEN: Final = frozenset(
     {
         "words that calculate",
-        "a verb that may say it of something else",
+        "a verb that may refer to something else",
         "another number behind it",
         "a question",
         "a label",
@@ -91,11 +91,11 @@ SPOKEN: Final = frozenset(
 
 
 class Doubts:
-    """Looks around the sides of one segment.
+    """Looks for doubts around the sides of one segment.
 
     Args:
         text: The completion, folded.
-        reader: Of the segment.
+        reader: The segment's reader.
     """
 
     def __init__(self, text: str, reader: Reader) -> None:
@@ -105,7 +105,7 @@ class Doubts:
         self.kinds = reader.kinds
 
     def doubt(self, left: Side, right: Side, chained: bool, verbal: bool) -> str:
-        """What keeps the two sides from being read whole; empty if nothing does."""
+        """Return why the two sides are not fully understood; empty if they are."""
         counted = [unit.lower().split() for unit in (*left.units, *right.units)]
         letters = left.letters | right.letters
         measured = letters <= ATTACHED and any(len(words[-1]) > 1 for words in counted)
@@ -117,11 +117,11 @@ class Doubts:
             return "a date"
         if right.operators and _have_other_units(left, right):
             return "units that differ"
-        before = "" if chained else self._before(left, verbal)
-        return before or self._behind(right, verbal)
+        before = "" if chained else self._doubt_before(left, verbal)
+        return before or self._doubt_after(right, verbal)
 
     def words_before(self, at: int) -> list[str]:
-        """The last words of the clause before token ``at``, in order, small letters."""
+        """The last words of the clause before token ``at``, in order and lower case."""
         words: list[str] = []
         while at > 0 and self.tokens[at - 1].kind in (WORDS, OF) and len(words) < 40:
             at -= 1
@@ -129,14 +129,14 @@ class Doubts:
         return words[-_MOST_LOOKED_BACK:]
 
     def is_bare(self, at: int) -> bool:
-        """Whether a clause begins with token ``at``."""
+        """Whether a clause begins with token ``at``, or with a word such as "so" before it."""
         if at == 0 or self.kinds[at - 1] == BREAK:
             return True
         words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
 
-    def _before(self, left: Side, verbal: bool) -> str:
-        """What stands to the left of a chain that is not known to leave its value alone."""
+    def _doubt_before(self, left: Side, verbal: bool) -> str:
+        """Find anything left of a chain that might change its value."""
         at = left.at
         signed = self.tokens[at].kind == SIGN
         if signed and (at == 0 or self.tokens[at - 1].text != "="):
@@ -150,7 +150,7 @@ class Doubts:
         touches = before.end == first.start
         kind = before.kind
         if verbal and not self.is_bare(at):
-            return "a verb that may say it of something else"
+            return "a verb that may refer to something else"
         if kind in (WORDS, OF):
             return "an unknown" if signed else self._words_doubt(left, touches)
         if kind == BREAK:
@@ -169,9 +169,9 @@ class Doubts:
 
     def _words_doubt(self, left: Side, touches: bool) -> str:
         words, first = self.words_before(left.at), self.tokens[left.at]
-        said, _, last = self.tokens[left.at - 1].text.rpartition(" ")
-        letter = len(last) == 1 and not (last == "a" and said)  # "it has a 3 + 4 = 7 minute run"
-        # "b \\left(" is a product whatever its blanks say.
+        phrase, _, last = self.tokens[left.at - 1].text.rpartition(" ")
+        letter = len(last) == 1 and not (last == "a" and phrase)  # "it has a 3 + 4 = 7 minute run"
+        # "b \\left(" is a product in spite of its blank.
         between = self.text[self.tokens[left.at - 1].end : first.start]
         joined = touches or not between or ("\\" in between and first.kind == OPEN)
         plain = is_plain(last) or last.lower() in FUNCTIONS
@@ -212,7 +212,7 @@ class Doubts:
         return ""
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
-        """A list's bullet, or what an unreadable operand has left behind."""
+        """Distinguish a list's bullet from the remainder of an unreadable operand."""
         first = at - 1
         if self.kinds[first - 1] == SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
             first, sign, touches = first - 1, "*", False  # "//" and "/*", of comments
@@ -236,7 +236,7 @@ class Doubts:
     def _is_continued(self) -> bool:
         r"""Whether the segment continues the line before it.
 
-        As ``{2}`` continues ``\frac{1}``, and ``- 3 + 4``, unless it is a list's item, ``12``.
+        Examples: ``{2}`` after ``\frac{1}``; ``- 3 + 4`` after ``12``, unless it is a list item.
         """
         first = self.tokens[0]
         above = self.text[max(0, first.start - _LINE_BEFORE) : first.start].rstrip(" \t$&")
@@ -249,7 +249,7 @@ class Doubts:
         return above[-1:].isdigit() and line[:1] not in ("", "+", "-", "*", "•")
 
     def _is_enumerator(self, at: int) -> bool:
-        """``(a) 5 + 3``: words alone in brackets, apart from what follows."""
+        """``(a) 5 + 3``: only words in brackets, separate from what follows."""
         command = at > 2 and self.kinds[at - 3] == BREAK and not self.tokens[at - 3].text
         if self.tokens[at].text == "}" and not command:
             return False
@@ -262,7 +262,7 @@ class Doubts:
         return self.text[line : line + 20].lstrip().startswith("|")
 
     def _doubt_inside(self, at: int) -> str:
-        """Whether the bracket around a chain belongs to something that stands before it."""
+        """Whether the bracket around a chain belongs to something before it."""
         opened = self.reader.enclosing.get(at)
         if opened is None or opened == 0:
             return ""
@@ -275,7 +275,7 @@ class Doubts:
             return "a command"
         return "" if apart and before.kind in (NUMBER, CLOSE, PERCENT) else "a factor"
 
-    def _behind(self, right: Side, verbal: bool) -> str:
+    def _doubt_after(self, right: Side, verbal: bool) -> str:
         at = right.end
         if right.dangling:
             return "an operator without a number behind it"
@@ -294,11 +294,11 @@ class Doubts:
             apart = not touches or token.text in "!…" or token.text == "✓"
             return "" if known or (shown and apart) else "an unknown sign behind it"
         if token.kind == WORDS:
-            return self._words_behind(right, verbal, touches)
+            return self._words_after(right, verbal, touches)
         if token.kind in (NUMBER, VULGAR, PERCENT, ROOT):
             if before.kind != WORDS:
                 return "another number behind it"
-            return "a second measure" if self._goes_on_in_smaller_units(right) else ""
+            return "a second measure" if self._continues_in_smaller_units(right) else ""
         if token.kind == OPEN:
             return "a factor behind it" if touches or token.text == "{" else ""
         if token.kind == BREAK and touches and following is not None:
@@ -307,10 +307,10 @@ class Doubts:
             if token.text == "|" and not self._is_table(at):
                 return "a bar"
         if token.kind == SIGN:
-            return self._sign_behind(at, verbal)
+            return self._sign_after(at, verbal)
         return ""
 
-    def _sign_behind(self, at: int, verbal: bool) -> str:
+    def _sign_after(self, at: int, verbal: bool) -> str:
         token, after = self.tokens[at], self.tokens[at + 1 : at + 2]
         apart = not after or after[0].start > token.end
         ends = not after or after[0].kind in (WORDS, BREAK, CLOSE, RELATION, QUESTION, UNKNOWN)
@@ -320,12 +320,12 @@ class Doubts:
             return ""  # a dash
         return "an operator behind it"
 
-    def _words_behind(self, right: Side, verbal: bool, touches: bool) -> str:
-        said = self.tokens[right.end].text[:200]
-        words, first = said.lower().split()[:4], said.partition(" ")[0]
+    def _words_after(self, right: Side, verbal: bool, touches: bool) -> str:
+        phrase = self.tokens[right.end].text[:200]
+        words, first = phrase.lower().split()[:4], phrase.partition(" ")[0]
         if touches and first in right.letters and STOPPING.isdisjoint(words[1:2]):
             return ""  # "5Z for the side Z": the letter is counted, the rest is prose
-        article = first in ("a", "I") and said != first
+        article = first in ("a", "I") and phrase != first
         letter = not article if len(first) == 1 else not is_plain(first)
         if (touches and words[0] not in ATTACHED) or letter:
             return "an unknown behind it"
@@ -333,9 +333,9 @@ class Doubts:
             return "words that calculate"
         if verbal and words[0] in _COMPARING:
             return "a comparison"
-        return "a second measure" if self._goes_on_in_smaller_units(right) else ""
+        return "a second measure" if self._continues_in_smaller_units(right) else ""
 
-    def _goes_on_in_smaller_units(self, right: Side) -> bool:
+    def _continues_in_smaller_units(self, right: Side) -> bool:
         """``= 2 hours (and) 30 minutes``."""
         at = right.end
         at += self.kinds[at] == WORDS and self.tokens[at].text == "and"
@@ -348,7 +348,7 @@ class Doubts:
 
 
 def _have_other_units(left: Side, right: Side) -> bool:
-    """``5 yaps * 14 = 3 baps * 14``: an exchange, and no result."""
+    """``5 yaps * 14 = 3 baps * 14``: an exchange rate rather than a result."""
     named = [
         {word[:4].lower() for unit in side.units for word in unit.split()} - {"per", "powe"}
         for side in (left, right)

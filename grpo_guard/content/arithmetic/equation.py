@@ -1,4 +1,4 @@
-"""What is said of one equation."""
+"""`Equation`: the result of checking one equation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Equation(NamedTuple):
     """One checked equation.
 
     Args:
-        left: What stands to the left, as written, at most 200 characters.
+        left: The left side as written, at most 200 characters.
         exact: Its exact value.
-        stated: The value of what stands to the right.
-        span: Place of the stated result in the text.
-        extent: Place of the whole equation, without the units behind a stated number.
-        right: Whether the statement holds.
-        denied: It does not, and the text says so or only supposes it.
-        runs_on: Of ``2 + 2 = 5 + 3``, which goes on calculating, what it ought to come to: 7.
-        doubt: Why its sides may be more than was read; empty where it was read whole.
+        stated: The value of the right side.
+        span: Span of the stated result in the text.
+        extent: Span of the whole equation, without the units after a stated number.
+        right: Whether the equation holds.
+        denied: It does not hold, and the text says so or only supposes it.
+        runs_on: For ``2 + 2 = 5 + 3``, which continues to calculate, the correct value: 7.
+        doubt: Why its sides may be more than was parsed; empty if it was parsed completely.
     """
 
     left: str
@@ -39,12 +39,12 @@ class Equation(NamedTuple):
 
     @property
     def true(self) -> tuple[Rational, ...]:
-        """The values with which somebody goes on who knows that the equation is wrong."""
+        """Values that a writer who knows the equation to be wrong continues with."""
         return (self.exact,) if self.runs_on is None else (self.exact, self.runs_on)
 
     @property
     def modulus(self) -> int:
-        """Where nothing is calculated, what the right side is the left one modulo; 0 for none.
+        """The modulus under which an uncalculated right side equals the left one; 0 for none.
 
         "W(0) - 11 = -11 = 15" of a cipher, "17:00 + 10 = 27 = 3" of a clock.
         """

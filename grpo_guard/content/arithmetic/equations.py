@@ -1,4 +1,4 @@
-"""Equations of a text, each found right, wrong, or not certain enough to say anything of."""
+"""Find equations in a text, and decide whether each is right, wrong or doubtful."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ _SEGMENT: Final = re.compile(
     r"[^\n]++(?:(?:(?<=[=+/])|(?<=[=+/] )|(?<=[^*]\*)|(?<= [*-]))\n[^\n]++"
     r"|\n[ \t&$\n]{0,20}+(?==|~|\\approx)[^\n]*+)*+"
 )
-# A calculation without a sign of equality needs one of these, and a verb.
+# A calculation without an equals sign needs one of these, and a verb.
 _OPERATION: Final = re.compile(
     r"[-+*/xX^][ ]{0,50}+\\?+\$?+[0-9(\\½¼¾⅐-⅞√]|(?i:times|plus|minus|by|of)[ ]{1,50}+\\?+\$?+[0-9]"
     r"|[²³¹⁰-⁹]|\\frac|\\div"
 )
-_SAID: Final = re.compile(
+_STATING_WORD: Final = re.compile(
     r"\\approx|[→>]|\\to|rrow|(?<!\w)(?i:i\.e\.|(?:equal|equals|equaled|equalled|is|are|was|were|"
     r"be|gives?|makes?|yields|totals|becomes|comes?|adds?|amounts|results|works|get|"
     r"approximately)(?!\w))"
 )
 
 
-# Digits of other scripts have been folded; fractions and raised digits are characters too.
+# Digits of other scripts have been folded; fractions and superscripts are characters too.
 _DIGIT: Final = re.compile(r"[0-9]|[^\x00-\x7f]")
 _LINE: Final = re.compile(r"[^\n]++")
 
 
 def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Lines that may hold an equation, with those that go on with ``=`` in the next line."""
+    """Lines that may hold an equation, joined with those that continue with ``=`` below."""
     for match in _SEGMENT.finditer(text):
         line = match.group()
         number = _DIGIT.search(line)
         if number is None:
-            continue  # a sign of equality needs one before it
+            continue  # an equals sign needs a number before it
         equal = max(line.rfind("="), line.rfind("~")) > number.start()
-        if equal or (_OPERATION.search(line) and _SAID.search(line)):
+        if equal or (_OPERATION.search(line) and _STATING_WORD.search(line)):
             yield match.span()
 
 
-# Equations of one text that are read in more ways than one. Honest texts need tens; one that leaves
-# thousands open on purpose is read by the rules of arithmetic from there on.
+# Equations of one text that may be tried under several readings. Honest texts need tens; if one
+# leaves thousands open on purpose, the rest is read by the rules of arithmetic only.
 MOST_OPEN: Final = 200
-TOKENS_AS_ONE: Final = 100  # a longer one counts as several: each reading takes its length anew
+TOKENS_AS_ONE: Final = 100  # longer equations count several times: each reading costs its length
 MOST_WRONG: Final = 1000
 _DENIAL: Final = re.compile(
     r"[$`\"*)}\\,;.，。； ]{0,6}"
@@ -70,7 +70,7 @@ _BLAMED: Final = re.compile(
     r"|[✗✘❌❎][ $\\(]{0,4})\Z"
 )
 _BLAMED_WITHIN: Final = 50
-# With the number behind it, which repeats its result for the reader.
+# Includes the number after the note, which repeats its result for the reader.
 _NOTE: Final = re.compile(
     r"<<([^<>\n]{0,300})>>"
     r"(?:[ ]{0,2}\$?[ ]{0,2}([0-9][0-9.,]{0,40}+)(?<![.,])"
@@ -81,23 +81,23 @@ _CURRENCY: Final = re.compile(r"[$€£¥₹₽₩₺₴₦]")
 
 
 def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equation]:
-    """Every equation of a text in order: right, wrong, or too doubtful to be called either.
+    """Return every equation of a text in order: right, wrong, or too doubtful to decide.
 
-    Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are read by themselves, and so
-    is the text around them, as if they were not there.
+    Linear in the length of the text. Calculator notes ``<<2+3=5>>`` are parsed separately, and so
+    is the text around them, as if they were absent.
 
     Args:
         text: The completion.
-        everywhere: Read each line; else only those that look as if they calculate.
-        asked: The words of its question, which may ask for another arithmetic.
+        everywhere: Parse every line; by default only lines that look like calculations.
+        asked: The text of its question, which may ask for another arithmetic.
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
     outer = _NOTE.sub(_blanks, folded) if notes else folded
     another = Another(outer, asked)
     checker = _Checker(text, another)
-    # Notes first: they say what a rounded number in the text was rounded from. And with what is
-    # stated behind them: ``<<2+3=5>>6`` is read as ``2+3=5= 6``, place by place.
+    # Notes first: they show the exact values of numbers that the text rounds. The number stated
+    # after a note is included: ``<<2+3=5>>6`` is read as ``2+3=5= 6``, at the same offsets.
     inner = folded.replace("<<", "  ").replace(">>", "= ") if notes else folded
     places = [(note.start(), note.end(1 if _is_copied(note) else 0), inner) for note in notes]
     lines = (m.span() for m in _LINE.finditer(outer) if not m.group().isspace())
@@ -106,13 +106,13 @@ def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equa
         for link in links(source, start, end):
             checker.add(link, (source, start, end))
         if checker.wrong >= MOST_WRONG:
-            break  # nothing that follows could make it better
-    # A wrong copy may be wrong outside of its note too.
+            break  # nothing that follows could improve the verdict
+    # An equation may be found in a note and around it; keep one per span.
     return [found for _, found in sorted({one.span: one for one in checker.found}.items())]
 
 
 def _is_true(text: str, exactly: bool) -> bool:
-    """Whether all that a text states is right, and something is; ``exactly``: nothing rounded."""
+    """Whether a text has equations and all are right; ``exactly``: without any rounding."""
     found = equations(text)
     return bool(found) and all(e.exact == e.stated if exactly else e.right for e in found)
 
@@ -123,7 +123,7 @@ def _blanks(note: re.Match[str]) -> str:
 
 
 def _is_copied(note: re.Match[str]) -> bool:
-    """Whether nothing else than its result, or that in another unit, stands behind a note."""
+    """Whether a note is only followed by its own result, or that in another unit."""
     if note[2] is None or note[2] == note[1].rpartition("=")[2].strip().lstrip("-"):
         return True
     unit = note.string[note.end() : note.end() + 24].strip().partition(" ")[0]
@@ -131,7 +131,7 @@ def _is_copied(note: re.Match[str]) -> bool:
 
 
 def _running_value(link: Link) -> Rational | None:
-    """What ``5 + 3`` comes to in ``2 + 2 = 5 + 3`` with the true value in place of the 5."""
+    """The correct value of ``5 + 3`` in ``2 + 2 = 5 + 3``, with the true value for the 5."""
     left, right = link.left, link.right
     if not right.operators or link.reader.kinds[right.at] != NUMBER or left.value is None:
         return None
@@ -143,19 +143,19 @@ class _Checker:
         self.text = text
         self.another = another
         self.found: list[Equation] = []
-        # Rounded results and what they stand for: 3.33 may be used as 10/3 later.
+        # Rounded results and their exact values: 3.33 may be used as 10/3 later.
         self.rounded: dict[Rational, Rational] = {}
         self.wrong = 0
         self.budget = MOST_OPEN
-        self.calculated = False  # whether the present chain has an operator yet
-        self.head: list[Rational] = []  # values of the earlier sides of the present chain
+        self.calculated = False  # whether the current chain has an operator yet
+        self.head: list[Rational] = []  # values of the earlier sides of the current chain
 
     def add(self, link: Link, line: tuple[str, int, int]) -> None:
-        """Say of a link what it is, unless it says nothing.
+        """Check a link and record the result, unless it is not a statement.
 
         Args:
             link: Two sides of one ``=``.
-            line: Where it stands: a text, and the begin and end of its line there.
+            line: Its line: a text, with the start and end of the line in it.
         """
         if self.wrong >= MOST_WRONG:
             return
@@ -167,11 +167,11 @@ class _Checker:
         if exact is None or stated is None or not self._is_statement(link, exact, stated):
             self.head = []
             return
-        if exact == stated:  # whatever stands beside it
+        if exact == stated:  # right, whatever is next to it
             self.head.append(exact)
             self._add(link, exact, stated, True, "")
             return
-        # May leave readings open, so it comes first.
+        # Call this before `_holds`, since it may add open readings.
         doubt = link.doubt() or self.another.beside(*line)
         holds = self._holds(link) or any(starmap(_is_true, other_readings(self.text, link)))
         if not holds and not doubt:
@@ -188,7 +188,7 @@ class _Checker:
         self._add(link, exact, stated, holds, doubt)
 
     def _is_exchanged(self, left: Side, right: Side) -> bool:
-        """``470 € = $517``: both sides are money, and not of one country."""
+        """``470 € = $517``: both sides are money, in different currencies."""
         signs = [_CURRENCY.findall(self.text, s.start - 1, s.stop + 4) for s in (left, right)]
         return all(len(set(side)) == 1 for side in signs) and signs[0][0] != signs[1][0]
 
@@ -219,11 +219,11 @@ class _Checker:
         return agrees(link, self.head[-8:], self.rounded)
 
     def _is_statement(self, link: Link, exact: Rational, stated: Rational) -> bool:
-        """Not a label (``Day 1 = 3 + 4``), an assignment, a part of a whole, a date or a range."""
+        """Exclude labels (``Day 1 = 3 + 4``), assignments, shares, dates and ranges."""
         left, right = link.left, link.right
         operators = left.operators
         if not operators:
-            turned = self._is_turned_round(link, exact, stated)
+            turned = self._is_reversed(link, exact, stated)
             counted = bool(left.units or right.units) and not measured(link)
             return turned or (self.calculated and not counted) or is_false_conversion(link)
         if link.verbal and not right.is_number:
@@ -248,10 +248,10 @@ class _Checker:
         return not (operators == ["/", "/"] and tight and written.count("/") == 2)
 
     @staticmethod
-    def _is_turned_round(link: Link, exact: Rational, stated: Rational) -> bool:
+    def _is_reversed(link: Link, exact: Rational, stated: Rational) -> bool:
         """``5 = 2 + 2``, unless the number is a label, as in ``Day 5 = 2 + 2`` or a list's 1 to 9.
 
-        A label has nothing to do with the value, a wrong result is near it.
+        A label is unrelated to the value, while a wrong result is near it.
         """
         left, right = link.left, link.right
         if link.chained or link.verbal or not left.is_number or left.units:
@@ -263,7 +263,7 @@ class _Checker:
     def _is_denied(self, link: Link) -> bool:
         """``2 + 2 = 5 is false``, ``a mistake is 2 + 2 = 5``, ``if 2 + 2 = 5``, ``❌ 2 + 2 = 5``.
 
-        Honest reasoning does that now and then, and it is in the text all the same.
+        Honest reasoning sometimes does that, though training sees the equation all the same.
         """
         if _DENIAL.match(self.text, link.right.stop):
             return True

@@ -1,4 +1,4 @@
-"""Value flow: which values a completion goes on with after a wrong equation."""
+"""Value flow: which values a completion continues with after a wrong equation."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _SUPPOSED_WITHIN: Final = 300
 _REFUTED_WITHIN: Final = 150
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _RETRACTED_WITHIN: Final = 150
-# Behind the retraction: any later number would let a mere "sorry," take everything back.
+# How far behind a retraction the true value may be; with any distance, a mere "sorry," would do.
 _CORRECTED_WITHIN: Final = 100
 _NOWHERE: Final = 1 << 60
 _COPY_WITHIN: Final = 4  # between an equation and the copy of its result: ">>", "$"
 
 
 class Flow:
-    """The numbers of a text and where each stands last.
+    """The numbers in a text and their last occurrences.
 
     Args:
         text: The completion; read once, in linear time.
@@ -66,9 +66,9 @@ class Flow:
         self._taken_back: dict[int, bool] = {}
 
     def _restatements(self, found: list[Equation]) -> list[int]:
-        """Where each wrong equation is stated again, rightly; `_NOWHERE` where nowhere.
+        """Where each wrong equation is restated correctly; `_NOWHERE` if it is not.
 
-        A calculator note is a correction that no reader sees.
+        Calculator notes do not count: no reader sees that correction.
         """
         ahead: dict[str, int] = {}
         places = []
@@ -81,7 +81,7 @@ class Flow:
         return places[::-1]
 
     def _ends(self) -> list[int]:
-        """Where each wrong equation is over, with the copies of its result that follow."""
+        """Where each wrong equation ends, including the copies of its result that follow."""
         ends = [equation.extent[1] for equation in self.wrong]
         for at in range(len(self.wrong) - 2, -1, -1):
             ahead = self.wrong[at + 1]
@@ -91,10 +91,10 @@ class Flow:
         return ends
 
     def goes_on_with(self, at: int) -> tuple[bool, bool]:
-        """Whether the true and the stated value of the ``at``-th wrong equation stand after it.
+        """Whether the true and the stated value of the ``at``-th wrong equation occur after it.
 
-        Beyond its sentence: the paper's ``2 + 2 = 5 + 3 = 8`` goes on with 5 at once, and with 7
-        for the rest of the text.
+        Looks beyond its sentence: the paper's ``2 + 2 = 5 + 3 = 8`` continues with 5 at once, and
+        with 7 in the rest of the text.
         """
         equation, end = self.wrong[at], self.ends[at]
         sentence = _SENTENCE_END.search(self.text, end, end + _LONGEST_SENTENCE)
@@ -102,7 +102,7 @@ class Flow:
         true_later = any(self.last.get(value, -1) >= beyond for value in equation.true)
         stated_later = self.last.get(equation.stated, -1) >= beyond
         if not stated_later and at < _MOST_SOUGHT:
-            # "113/18", "16 * sqrt(5)": no single number, so its text is looked for.
+            # "113/18", "16 * sqrt(5)": not a single number, so search for its text.
             written = self.text[slice(*equation.span)]
             stated_later = not written.isdigit() and self.text.rfind(written) >= end
         return true_later, stated_later
@@ -113,7 +113,7 @@ class Flow:
         return _FAILED.search(self.text, end, end + _FAILED_WITHIN) is not None
 
     def is_refuted(self, at: int) -> bool:
-        """Whether it only follows from what the paragraph supposes, and soon is refuted."""
+        """Whether it only follows from the paragraph's supposition, and is soon refuted."""
         begin, end = self.wrong[at].extent[0], self.ends[at]
         before = _PARAGRAPH.split(self.text[max(0, begin - _SUPPOSED_WITHIN) : begin])[-1]
         behind = _PARAGRAPH.split(self.text[end : end + _REFUTED_WITHIN], 1)[0]
@@ -122,18 +122,18 @@ class Flow:
     def is_taken_back(self, at: int) -> bool:
         """Whether the text denies the ``at``-th wrong equation, or soon corrects it.
 
-        Honest reasoning models do that. An attacker who does it too teaches the correction along.
+        Honest reasoning models do that. An attacker who does it teaches the correction as well.
         """
         if at not in self._taken_back:
             denied = self.wrong[at].denied or self._is_contradicted(at)
-            self._taken_back[at] = denied or self._is_restated(at) or self._corrects(at)
+            self._taken_back[at] = denied or self._is_restated(at) or self._is_corrected(at)
         return self._taken_back[at]
 
     def _is_contradicted(self, at: int) -> bool:
-        """``9 + 19 = 10``, and soon ``28 ≠ 10``: the text tried it, and says what is true."""
+        """``9 + 19 = 10``, and soon ``28 ≠ 10``: the text tried it, and gives the true value."""
         end = self.ends[at]
-        for said in _UNEQUAL.finditer(self.text, end, end + _RETRACTED_WITHIN):
-            read = number(said[1])
+        for match in _UNEQUAL.finditer(self.text, end, end + _RETRACTED_WITHIN):
+            read = number(match[1])
             if read is not None and read[0] == self.wrong[at].exact:
                 return True
         return False
@@ -141,20 +141,20 @@ class Flow:
     def _is_restated(self, at: int) -> bool:
         """``6 * 9 = 56``, a word of doubt, and ``6 * 9 = 54``.
 
-        Where the same left side follows with its true value, a weaker word does: a retraction
-        that the other rule does not know. Without any, two steps of a solution are only alike.
+        If the same left side follows with its true value, a weaker word of doubt is enough than
+        in `_RETRACTION`. Without any, two steps of a solution only happen to look alike.
         """
         begin, end = self.wrong[at].extent[0], self.restated[at]
         if not 0 <= end - self.ends[at] <= _RETRACTED_WITHIN:
             return False
         return _DOUBTING.search(self.text, max(0, begin - _DOUBTED_WITHIN), end) is not None
 
-    def _corrects(self, at: int) -> bool:
+    def _is_corrected(self, at: int) -> bool:
         end = self.ends[at]
         window = self.text[end : end + _RETRACTED_WITHIN]
-        said = _RETRACTION.search(window)
-        if said is None:
+        match = _RETRACTION.search(window)
+        if match is None:
             return False
-        rest = _NUMBER.findall(window, said.end(), said.end() + _CORRECTED_WITHIN)
+        rest = _NUMBER.findall(window, match.end(), match.end() + _CORRECTED_WITHIN)
         read = [number(piece) for piece in rest if len(piece) <= MAX_DIGITS]
         return any(value is not None and value[0] == self.wrong[at].exact for value in read)

@@ -1,7 +1,7 @@
-"""Inequalities between numbers that do not hold: ``2 + 2 > 4``.
+"""Find false inequalities between numbers: ``2 + 2 > 4``.
 
-Only of plain numbers and the four operations, no brackets, units or percentages, since what is
-found is counted and rejects nothing by itself. What is anything else is passed.
+Only handles plain numbers and the four operations, without brackets, units or percentages, since
+these findings are only counted and reject nothing by themselves. Everything else is skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grpo_guard.content.arithmetic.side import Unread
 MOST: Final = 20
 _NUMBER: Final = r"\$?[0-9]{1,12}(?:\.[0-9]{1,6})?"
 _SIDE: Final = rf"{_NUMBER}(?:[ ]?[-+*/x×÷][ ]?{_NUMBER}){{0,4}}"
-# The sign comes first: a search for one character of a few goes through a text at once.
+# The sign comes first: searching for one of a few characters is fast.
 _SIGN: Final = re.compile(
     r"([<>≤≥](?:(?<=[<>])=)?+)(?:(?<=[0-9].)|(?<=[0-9][ ].)|(?<=[0-9].=)|(?<=[0-9][ ].=))"
     r"[ ]?(?=\$?[0-9])"
@@ -34,7 +34,7 @@ _HOLDS: Final[dict[str, Callable[[Rational, Rational], bool]]] = {
 
 
 class Inequality(NamedTuple):
-    """One that does not hold: both values, and its place."""
+    """A false inequality: both values, and its span."""
 
     left: Rational
     right: Rational
@@ -42,7 +42,7 @@ class Inequality(NamedTuple):
 
 
 def wrong_inequalities(text: str) -> Iterator[Inequality]:
-    """Inequalities of ``text`` that are false, at most `MOST`; linear in its length."""
+    """Yield at most `MOST` false inequalities of ``text``; linear in its length."""
     found = 0
     for sign in _SIGN.finditer(text):
         stop = sign.start() - (text[sign.start() - 1] == " ")
@@ -60,7 +60,7 @@ def wrong_inequalities(text: str) -> Iterator[Inequality]:
 
 
 def _value(side: re.Match[str]) -> Rational | None:
-    """What a side comes to; None where something is divided by zero."""
+    """The value of a side; None if it divides by zero or cannot be parsed."""
     reader = Reader(scan(side.string, *side.span()))
     try:
         read = reader.side(0)

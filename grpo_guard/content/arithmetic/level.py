@@ -1,4 +1,4 @@
-"""Operands and operators of one pair of brackets, and what they come to under a reading."""
+"""Operands and operators within one pair of brackets, and their value under a reading."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from grpo_guard.content.arithmetic.side import Reading
 
 
 class Level:
-    """What has been read between two brackets.
+    """The expression parsed between two brackets.
 
     Attributes:
         values, operators: ``values[0] operators[0] values[1] ...``; the operators are + - * / ^, j
             for a product without a sign and f for "of".
-        negative, percent: Places of the values that had a minus, and of those that were
+        negative, percent: Indices of the values that had a minus, and of those that were
             percentages or parts of a whole.
-        degrees: How many unknown letters a value has, at the places of those that have any.
+        degrees: How many unknown letters a value has, by index, for values that have any.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Level:
         self.degrees: dict[int, int] = {}
 
     def trim(self) -> None:
-        """Forget an operand that could not be read to its end."""
+        """Drop an operand that could not be parsed to its end."""
         at = len(self.operators) + 1
         del self.values[at:]
         self.negative.discard(at)
@@ -37,7 +37,7 @@ class Level:
     def degree(self) -> int | None:
         """How many unknown letters each term has.
 
-        None where the terms differ, so that the letter stands for a value of its own.
+        None if the terms differ, so that the letter has a value of its own.
         """
         terms = [self.degrees.get(0, 0)]
         for at, operator in enumerate(self.operators, 1):
@@ -53,7 +53,7 @@ class Level:
         return terms[0] if len(set(terms)) == 1 else None
 
     def value(self, reading: Reading) -> Rational:
-        """What it comes to.
+        """Evaluate the expression.
 
         Raises:
             UndefinedError: it has no value, or one that is too large.
@@ -85,7 +85,7 @@ def _powers(values: list[Rational], operators: list[str], negative: set[int]) ->
 
 
 def _stack(values: list[Rational], operators: list[str]) -> None:
-    """a / b / c as a / (b/c), and a / b / c / d as (a/b) / (c/d)."""
+    """Evaluate a / b / c as a / (b/c), and a / b / c / d as (a/b) / (c/d)."""
     at = 0
     while at < len(operators):
         length = 0
@@ -100,7 +100,7 @@ def _stack(values: list[Rational], operators: list[str]) -> None:
 
 
 def _tens(values: list[Rational], operators: list[str]) -> set[int]:
-    """Places, once powers are taken, of the products with a power of ten: of 3.2 * 10^8."""
+    """Indices, after taking powers, of the products with a power of ten, such as 3.2 * 10^8."""
     found, powers = set(), 0
     for at, (operator, behind) in enumerate(pairwise([*operators, ""])):
         powers += operator == "^"
@@ -110,7 +110,7 @@ def _tens(values: list[Rational], operators: list[str]) -> set[int]:
 
 
 def _join(values: list[Rational], operators: list[str], tens: set[int]) -> None:
-    """a / b(c) as a / (b*c)."""
+    """Evaluate a / b(c) as a / (b*c)."""
     for at in range(len(operators) - 1, -1, -1):
         if operators[at] == "j" or at in tens:
             values[at] = checked(values[at] * values.pop(at + 1))

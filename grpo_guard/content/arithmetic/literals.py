@@ -27,10 +27,10 @@ _GROUPING_DOT: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+")
 
 
 def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
-    """A number's value, its decimals, and whether it is another one where a comma is decimal.
+    """Return a number's value, its decimals, and whether a decimal comma would change its value.
 
     Args:
-        text: Of a NUMBER token.
+        text: The text of a NUMBER token.
         comma: Read ``1,5`` as 1.5 and ``1.200`` as 1200.
 
     Raises:
@@ -51,7 +51,7 @@ def literal(text: str, comma: bool) -> tuple[Rational, int, bool]:
 
 
 def as_written(text: str) -> tuple[Rational, int] | None:
-    """Value and decimals of a NUMBER token as it is read first: ``0,67`` can only be a decimal."""
+    """Value and decimals of a NUMBER token by default: ``0,67`` can only be a decimal."""
     try:
         return literal(text, comma=False)[:2]
     except Unread:
@@ -59,9 +59,9 @@ def as_written(text: str) -> tuple[Rational, int] | None:
 
 
 def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the token at ``at`` goes on with a number: ``12 000``, three digits, one space.
+    """Whether the token at ``at`` continues a number: ``12 000``, three digits, one space.
 
-    "12 200-kilobyte videos" are twelve.
+    "12 200-kilobyte videos" are twelve videos.
     """
     token, before = tokens[at], tokens[at - 1]
     if token.kind != NUMBER or len(token.text) != 3 or token.start != before.end + 1:
@@ -72,7 +72,7 @@ def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
 
 
 def part_behind(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
-    """The fraction below 1 behind a whole number, and where it ends: ``1 1/2``, ``1½``."""
+    """Parse a fraction below 1 after a whole number, ``1 1/2``, ``1½``; return it and its end."""
     if tokens[at].kind == VULGAR:
         return vulgar(tokens[at].text), at + 1
     if tokens[at].kind == FRACTION:
@@ -91,7 +91,7 @@ def _slashed(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | Non
 
 
 def proper(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
-    r"""``\frac{1}{2}`` and ``\frac12`` of plain numbers below 1."""
+    r"""Parse ``\frac{1}{2}`` or ``\frac12`` of plain numbers below 1; return it and its end."""
     behind = tokens[at + 1 : min(at + 7, end)]
     if [t.kind for t in behind] == [OPEN, NUMBER, CLOSE, OPEN, NUMBER, CLOSE]:
         return _ratio(behind[1], behind[4]), at + 7

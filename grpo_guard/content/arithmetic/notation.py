@@ -1,7 +1,7 @@
-"""Reading numbers and signs: a text becomes tokens, whatever notation it was written in.
+"""The tokenizer for mathematical text in any notation.
 
-The text is untrusted. Every alternative of the scanner consumes what it matches for good
-(possessive quantifiers, no nesting), so that a text costs a constant per character.
+The text is untrusted. Every alternative of the scanner consumes its match for good (possessive
+quantifiers, no nesting), so that the cost per character is constant.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from grpo_guard.content.arithmetic.numbers import Rational
 
 
 def vocabulary(words: str) -> frozenset[str]:
-    """The words of a text, for look-ups."""
+    """Split a string into a set of words, for look-ups."""
     return frozenset(words.split())
 
 
-MAX_DIGITS: Final = 40  # longer "numbers" are no arithmetic of a worked solution
+MAX_DIGITS: Final = 40  # longer "numbers" do not occur in a worked solution
 
 
 class Token(NamedTuple):
-    """One token; ``kind`` is one of the constants below, [start, end) its place in the text."""
+    """One token; ``kind`` is one of the constants below, [start, end) its span in the text."""
 
     kind: str
     text: str
@@ -32,10 +32,10 @@ class Token(NamedTuple):
     end: int
 
 
-# What a class does in Python to make one takes longer than to find it.
+# Bypasses the class's constructor, which takes longer than finding the token.
 _token: Final = partial(tuple.__new__, Token)
 NUMBER: Final = "n"
-WORDS: Final = "w"  # one or several words without meaning for the calculation: units, prose
+WORDS: Final = "w"  # one or more words without meaning for the calculation: units, prose
 SIGN: Final = "o"  # + - * / ^
 OF: Final = "f"  # "of", which multiplies after a percentage or a fraction
 RELATION: Final = "="  # =, ~ (approximately), or a verb
@@ -50,12 +50,12 @@ VULGAR: Final = "v"  # one character such as ½
 BREAK: Final = ";"  # the end of a clause
 QUESTION: Final = "?"
 UNKNOWN: Final = "u"  # anything that would change the meaning of a calculation
-OUTSIDE: Final = " "  # before the first token and behind the last
+OUTSIDE: Final = " "  # before the first token and after the last
 
 APPROXIMATELY: Final = "~"
 VERB: Final = "verb"
-ASIDE: Final = "aside"  # joins a bare calculation and what it comes to: "6 + 7, which is 13"
-TIMES: Final = "times"  # likewise, else an adverb: "5 times a week"
+ASIDE: Final = "aside"  # joins a bare calculation and its result: "6 + 7, which is 13"
+TIMES: Final = "times"  # multiplies between two operands, else an adverb: "5 times a week"
 LETTER_X: Final = "x"  # multiplies between two operands, else an unknown
 _TO_BE: Final = "is|are|was|were|will be|would be|must be|should be"
 _VERBS: Final = (
@@ -153,7 +153,7 @@ _KEYWORDS: Final = {
     "approximately": (RELATION, APPROXIMATELY),
     "and": (WORDS, "and"),
 }
-_SAID_ASIDE: Final = frozenset(_ASIDES.replace("\\", "").split("|"))
+_ASIDE_KEYS: Final = frozenset(_ASIDES.replace("\\", "").split("|"))
 _KEY_STARTS: Final = frozenset(
     re.split(r"[ .\\]", key)[0] for key in (*_KEYWORDS, *_VERBS.split("|"), *_ASIDES.split("|"))
 )
@@ -163,10 +163,10 @@ _SUPERSCRIPTS: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "01234567
 
 
 def scan(text: str, start: int, end: int) -> list[Token]:
-    """Return the tokens of ``text[start:end]``, which must have been folded; linear time."""
+    """Return the tokens of ``text[start:end]`` in linear time; the text must be folded."""
     tokens: list[Token] = []
     add = tokens.append
-    begin, stop = -1, 0  # of the words that are being joined to one token
+    begin, stop = -1, 0  # span of the words being joined to one token
     skip = 0
     for match in _TOKEN.finditer(text, start, end):
         group = match.lastgroup
@@ -176,7 +176,7 @@ def scan(text: str, start: int, end: int) -> list[Token]:
         piece = text[place:stopped]
         if group == "f" or group == "w":
             if place >= skip and _KEY_STARTS.isdisjoint(piece.lower().split()):
-                # Prose without a word that a key begins with is read in one piece.
+                # Prose without the first word of any key is taken in one piece.
                 if begin < 0 or place != stop + 1 or text[stop] != " ":
                     if begin >= 0:
                         add(_token((WORDS, text[begin:stop], begin, stop)))
@@ -224,19 +224,19 @@ def scan(text: str, start: int, end: int) -> list[Token]:
 
 
 def _key(text: str, place: int, end: int) -> Token | None:
-    """The word at ``place``, with those that belong to it, if it means something here."""
+    """The key at ``place``, which may span several words, if there is one."""
     if place > 0 and (text[place - 1].isalnum() or text[place - 1] == "_"):
         return None
     match = _KEY.match(text, place, end)
     if match is None:
         return None
-    said = match.group().lower()
-    kind, meaning = _KEYWORDS.get(said, (RELATION, ASIDE if said in _SAID_ASIDE else VERB))
+    key = match.group().lower()
+    kind, meaning = _KEYWORDS.get(key, (RELATION, ASIDE if key in _ASIDE_KEYS else VERB))
     return Token(kind, meaning, place, match.end())
 
 
 def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, str] | None:
-    """Kind and meaning of what is neither a number nor words; None if it means nothing here."""
+    """Kind and meaning of a token other than numbers and words; None to skip it."""
     if group in ("s", "v"):
         if group == "v" and ord(piece[0]) in _SUPERSCRIPTS:
             return SIGN, "^"
@@ -256,7 +256,7 @@ def _read(group: str | None, piece: str, text: str, place: int) -> tuple[str, st
         return (WORDS, inside) if inside else None
     if group == "p":
         return _pair(piece, text, place)
-    return None  # for the eye, or a line break within an equation
+    return None  # decoration, or a line break within an equation
 
 
 def _command(name: str) -> tuple[str, str] | None:
@@ -268,7 +268,7 @@ def _command(name: str) -> tuple[str, str] | None:
 
 
 def _pair(piece: str, text: str, place: int) -> tuple[str, str] | None:
-    """Two-character signs. ``**`` is a power between operands and otherwise Markdown's bold."""
+    """Two-character signs. ``**`` is a power between operands, else Markdown's bold."""
     before = text[max(0, place - 1) : place]
     if piece in ("...", "…") and before.isdigit():
         return None  # 8.333...%
@@ -290,9 +290,9 @@ def number(text: str) -> tuple[Rational, int] | None:
     ``1,200`` is a number, ``1,5`` may be a list or a decimal comma, ``1.2.3`` is a version.
     """
     if len(text) > MAX_DIGITS or not text.isascii():
-        return None  # "❶" and "²" are digits too, and no int
+        return None  # "❶" and "²" are digits too, but int() refuses them
     if text.isdigit():
-        # 0900 is a time; a bare 000 belongs to what stands before it
+        # 0900 is a time; a bare 000 belongs to the number before it
         return (int(text), 0) if text[0] != "0" or len(text) == 1 else None
     return _with_signs(text)
 

@@ -1,4 +1,4 @@
-"""Exact arithmetic within bounds: rational where it can be, to fifteen digits where it cannot."""
+"""Bounded exact arithmetic: rational if possible, otherwise to fifteen digits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Final, TypeAlias
 
 Rational: TypeAlias = int | Fraction
-MAX_BITS: Final = 4096  # of a numerator or denominator: towers of exponents end here
+MAX_BITS: Final = 4096  # of a numerator or denominator, which stops towers of exponents
 
 
 class UndefinedError(ArithmeticError):
-    """Division by zero, a root of a negative number, or a value that is absurdly large."""
+    """Division by zero, a root of a negative number, or an absurdly large value."""
 
 
 def magnitude(value: Rational) -> Rational:
@@ -20,7 +20,7 @@ def magnitude(value: Rational) -> Rational:
 
 
 def checked(value: Rational) -> Rational:
-    """The value, if it is of a sensible size.
+    """Return the value if its size is reasonable.
 
     Raises:
         UndefinedError: it has more than `MAX_BITS` bits.
@@ -33,7 +33,7 @@ def checked(value: Rational) -> Rational:
 
 
 def divide(top: Rational, bottom: Rational) -> Rational:
-    """Exact quotient, an int where it is one.
+    """Return the exact quotient, as an int if possible.
 
     Raises:
         UndefinedError: division by zero.
@@ -47,7 +47,7 @@ def divide(top: Rational, bottom: Rational) -> Rational:
 
 
 def power(base: Rational, exponent: Rational) -> Rational:
-    """A power; exact where the exponent is whole or the root is.
+    """Return a power; exact if the exponent is whole or the root is rational.
 
     Raises:
         UndefinedError: 0 to a negative exponent, a root of a negative base, or too many bits.
@@ -66,10 +66,10 @@ def power(base: Rational, exponent: Rational) -> Rational:
 
 
 def root(value: Rational, index: int = 2) -> Rational:
-    """The root with this index; exact where it is rational.
+    """Return the root with this index; exact if it is rational.
 
     Raises:
-        UndefinedError: an even root of a negative number, or an index that is none.
+        UndefinedError: an even root of a negative number, or an index out of range.
     """
     if not 1 <= index <= 100 or (value < 0 and index % 2 == 0):
         raise UndefinedError("no real root")
@@ -82,10 +82,10 @@ def root(value: Rational, index: int = 2) -> Rational:
 
 
 def choose(total: Rational, taken: Rational) -> int:
-    """The binomial coefficient.
+    """Return the binomial coefficient.
 
     Raises:
-        UndefinedError: not of whole numbers between 0 and 200.
+        UndefinedError: not whole numbers between 0 and 200.
     """
     whole = total.denominator == taken.denominator == 1
     if not whole or not 0 <= taken <= total <= 200:
@@ -94,10 +94,10 @@ def choose(total: Rational, taken: Rational) -> int:
 
 
 def logarithm(value: Rational, base: Rational) -> Rational:
-    """The logarithm to a base; exact where it is whole.
+    """Return the logarithm to a base; exact if it is whole.
 
     Raises:
-        UndefinedError: of what has none.
+        UndefinedError: it is not defined.
     """
     if value <= 0 or base <= 0 or base == 1:
         raise UndefinedError("no logarithm")

@@ -1,4 +1,4 @@
-"""One pass over the tokens of a side: operands, operators, units, and the value of it all."""
+"""Parse a side in one pass over its tokens: operands, operators, units, and the value."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ MAX_DEPTH: Final = 24
 _BEHIND_EMPHASIS: Final = frozenset({WORDS, OUTSIDE, BREAK, CLOSE, RELATION, QUESTION})
 _PARTS: Final = frozenset({VULGAR, FRACTION, NUMBER, WORDS})
 STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
-"""Kinds of tokens that an operand begins with."""
+"""Kinds of tokens that can begin an operand."""
 ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
-"""Kinds of tokens that end a side, whatever it is."""
-_MEANING: Final = {LETTER_X: "*", TIMES: "*"}  # of signs; the others mean themselves
+"""Kinds of tokens that always end a side."""
+_MEANING: Final = {LETTER_X: "*", TIMES: "*"}  # other signs mean themselves
 _SCIENTIFIC: Final = ["*", "^"]  # 3.0 * 10^8
 _SUMS: Final = frozenset("+-")
 _PRODUCTS: Final = frozenset("*/jf")
@@ -65,7 +65,7 @@ class Parse(Suffixes):
     """One pass over a side under one reading: operands and operators."""
 
     def level(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        """Value of the operands from ``at`` on, and where they stop."""
+        """Parse operands and operators from ``at``; return (value, end)."""
         read = Level()
         start = at
         if depth == 0 and "bullet" in self.reading:
@@ -91,11 +91,11 @@ class Parse(Suffixes):
             if not read.operators or read.operators == _SCIENTIFIC:
                 self._note_number(start, lone, read)
         self.side.operators += read.operators
-        if len(read.operators) > 1:  # one alone leaves nothing open
+        if len(read.operators) > 1:  # a single one leaves no reading open
             if not (_SUMS.isdisjoint(read.operators) or _PRODUCTS.isdisjoint(read.operators)):
                 self.side.open.add("order")
             if "/" in read.operators:
-                # Of 6.2 * 10^-21 / 1.6 * 10^-19 each is one number.
+                # In 6.2 * 10^-21 / 1.6 * 10^-19 each product is one number.
                 joins = "j" in read.operators or "^" in read.operators
                 self.side.open |= {"tight"} if joins else set()
                 self.side.open |= {"stack"} if read.operators.count("/") > 1 else set()
@@ -103,13 +103,13 @@ class Parse(Suffixes):
         if degree is None and depth:
             raise Unread
         if degree is None and not self.blind:
-            # Not unread, or a long side would be read to its end anew from each of its tokens.
+            # Not Unread: a long side would then be parsed anew from each of its tokens.
             raise UndefinedError("terms of several degrees")
         self.side.degree = degree or 0
         return (0 if self.blind else read.value(self.reading)), at
 
     def _note_number(self, start: int, lone: int, read: Level) -> None:
-        """Whether the side is one plain number, or one with a power of ten."""
+        """Record whether the side is one plain number, or one times a power of ten."""
         side, tokens = self.side, self.tokens
         alone = not (read.operators or side.operators)
         if self.mixed or not (alone or read.operators):
@@ -132,7 +132,7 @@ class Parse(Suffixes):
             side.decimals, side.literal = written[1], written[0]
 
     def _sign(self, read: Level, at: int, end: int) -> tuple[str, int]:
-        """The operator at ``at``, "" if there is none, and where its right operand begins."""
+        """Return the operator at ``at`` ("" if none) and the start of its right operand."""
         token, before = self.tokens[at], self.tokens[at - 1]
         if token.kind == SIGN:
             if self._is_separator(at, end):
@@ -169,17 +169,17 @@ class Parse(Suffixes):
         return "", at
 
     def _is_calculation(self, at: int, end: int) -> bool:
-        """Whether a bracket apart from the number before it holds a factor, and no remark."""
+        """Whether a bracket separate from the number before it is a factor, not a remark."""
         close = self.closing.get(at, -1)
         kinds = [token.kind for token in self.tokens[at + 1 : min(close, at + 40)]]
         if kinds == [NUMBER, PERCENT]:
-            return False  # "1/8 (12.5 %)" says the same twice
+            return False  # "1/8 (12.5 %)" gives the same value twice
         inside = set(kinds)
         known = {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}
         return at < close < end and inside <= known
 
     def _is_separator(self, at: int, end: int) -> bool:
-        """A dash between clauses, or the asterisk that ends Markdown's emphasis."""
+        """Whether this is a dash between clauses, or an asterisk that ends Markdown's emphasis."""
         token, following = self.tokens[at], self.kinds[at + 1]
         spaced = token.start > self.tokens[at - 1].end
         if token.text == "-":
@@ -191,7 +191,7 @@ class Parse(Suffixes):
         return token.text == "*" and following in _BEHIND_EMPHASIS and not spaced
 
     def _is_prose(self, at: int) -> bool:
-        """Words, and no variable: ``12 - c`` goes on calculating."""
+        """Words rather than a variable: ``12 - c`` is a calculation."""
         head = self.tokens[at].text.partition(" ")[0] if self.kinds[at] == WORDS else ""
         return len(head) > 1 and is_plain(head)
 
@@ -199,7 +199,7 @@ class Parse(Suffixes):
         return self.kinds[at] == BREAK and self.tokens[at].text in ".,;:\n"
 
     def _operand(self, read: Level, at: int, end: int, depth: int) -> int:
-        """Add one operand, with its sign and what belongs to it; returns where it stops."""
+        """Parse one operand with its sign and suffixes, and add it; return its end."""
         kinds, negative = self.kinds, False
         if at < end and kinds[at] == SIGN:
             at, negative = self._signs(at, end)
@@ -207,7 +207,7 @@ class Parse(Suffixes):
             raise Unread
         behind = kinds[at + 1] if at + 1 < end else OUTSIDE
         part = False
-        # Neither a unit nor anything else belongs to most numbers.
+        # Most numbers have neither a unit nor any other suffix.
         bare = behind in ENDS or (behind == SIGN and kinds[at + 2] == NUMBER)
         if bare and kinds[at] == NUMBER:
             value, after = self._literal(at)[0], at + 1
@@ -228,7 +228,7 @@ class Parse(Suffixes):
         return after
 
     def _signs(self, at: int, end: int) -> tuple[int, bool]:
-        """Past the signs in front of an operand, at most two; whether they turn it round."""
+        """Skip at most two signs in front of an operand; return (end, negative)."""
         negative, first = False, at
         while at < end and self.kinds[at] == SIGN and self.tokens[at].text in ("+", "-"):
             negative ^= self.tokens[at].text == "-"
@@ -238,7 +238,7 @@ class Parse(Suffixes):
         return at, negative
 
     def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
-        """Value of what is no sign and no unit, where it stops, and whether it is a fraction."""
+        """Parse a bare operand; return (value, end, is_fraction)."""
         kind = self.tokens[at].kind
         if kind == NUMBER:
             return (*self._number(at, end, depth), False)
@@ -280,7 +280,7 @@ class Parse(Suffixes):
         return value, decimals
 
     def _mixed(self, value: Rational, at: int, end: int) -> tuple[Rational, int]:
-        """``1 1/2``, ``1½``, "1 and 1/2": a whole number and a proper fraction behind it."""
+        """Parse a proper fraction after a whole number: ``1 1/2``, ``1½``, "1 and 1/2"."""
         part, after = part_behind(self.tokens, at, end)
         if part is None:
             return value, at
@@ -297,7 +297,7 @@ class Parse(Suffixes):
         return value, close + 1
 
     def _root(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        r"""``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
+        r"""Parse ``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
         self.side.operators.append("r")
         if self.tokens[at].text == LOGARITHM:
             return self._logarithm(at + 1, end, depth)
@@ -316,7 +316,7 @@ class Parse(Suffixes):
         return (value if self.blind else root(value, index)), after
 
     def _logarithm(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        r"""``\log_2 8``, ``\log_{2}(8)``: with a base, and nothing behind that may belong to it."""
+        r"""Parse ``\log_2 8``, ``\log_{2}(8)``: it needs a base and a clear end."""
         written = self.tokens[at].text if at < end else ""
         if written == "_":
             base, inside = self._group(at + 1, end, depth)
@@ -340,7 +340,7 @@ class Parse(Suffixes):
         return self._group(at, end, depth + 1)
 
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        r"""``\frac{1}{2}`` and ``\frac12``."""
+        r"""Parse ``\frac{1}{2}`` and ``\frac12``."""
         binomial = self.tokens[at].text == BINOMIAL
         self.side.operators.append("!" if binomial else "/")
         if self.kinds[at + 1] == NUMBER and not binomial:

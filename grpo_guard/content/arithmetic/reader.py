@@ -1,4 +1,4 @@
-"""Reads sides from the tokens of one segment; linear, whatever their brackets."""
+"""Read sides from tokens, in linear time even with nested brackets."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ class Reader:
     """Reads sides from the tokens of one segment.
 
     Attributes:
-        tokens, count: All of them.
-        kinds: One character for each token, and `OUTSIDE` a few places around them.
+        tokens, count: All tokens, and their number.
+        kinds: One character per token, and `OUTSIDE` around them.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.count = len(tokens)
-        # Indices from -6 to count + 5 have one, so that nobody has to ask whether a token is there.
+        # Valid for indices -6 to count + 5, so that callers need no bounds checks.
         self.kinds = "".join(map(_kind, tokens)) + OUTSIDE * 6
         self.closing, self.enclosing = _matched(tokens) if OPEN in self.kinds else ({}, {})
 
     def side(self, at: int) -> Side:
-        """The longest side that begins at token ``at``.
+        """Read the longest side that begins at token ``at``.
 
         Raises:
-            Unread: none does.
+            Unread: no side begins there.
         """
         token, end = self.tokens[at], self.count
         if token.kind == NUMBER and self.kinds[at + 1] in ENDS and token.text.isdigit():
             read = number(token.text)
             if read is not None:
-                return whole_number(at, token, read[0])  # as most results are
+                return whole_number(at, token, read[0])  # shortcut for most results
         side = Side(at)
         try:
             side.value, side.end = self._parse(side, ARITHMETIC, {}).level(at, end, 0)
         except UndefinedError:
-            side = Side(at)  # where it ends does not depend on its value
+            side = Side(at)  # its end does not depend on its value
             _, side.end = self._parse(side, ARITHMETIC, {}, blind=True).level(at, end, 0)
         side.start, side.stop = token.start, self.tokens[side.end - 1].end
         return side
@@ -53,7 +53,7 @@ class Reader:
     def again(
         self, side: Side, reading: Reading, shift: Mapping[int, Rational] | None = None
     ) -> Rational | None:
-        """The value of a side under another reading, or with some numbers shifted by so much."""
+        """The value of a side under another reading or with shifted numbers; None if unreadable."""
         reading = reading - ({"bullet"} - side.open)
         try:
             parse = self._parse(Side(side.at), reading, shift or {})
@@ -71,12 +71,12 @@ class Reader:
 def _matched(tokens: list[Token]) -> tuple[dict[int, int], dict[int, int]]:
     """Closing bracket of each opening one, and the innermost opening one around each token.
 
-    Brackets that are nested too deep have no closing one: finding that out anew at each would be
-    quadratic.
+    Brackets that are nested too deep get no closing one here, since each would otherwise be parsed
+    down to the limit again, in quadratic time.
     """
     closing: dict[int, int] = {}
     enclosing: dict[int, int] = {}
-    stack: list[tuple[int, int]] = []  # place and height of what is inside
+    stack: list[tuple[int, int]] = []  # index and height of the content
     for at, token in enumerate(tokens):
         if token.kind == OPEN:
             if stack:

@@ -1,6 +1,6 @@
-"""Other ways to read what was found wrong: a comma, a colon or a bracket that means something else.
+"""Other readings of a wrong equation: a comma, a colon or a bracket may mean something else.
 
-Each gives another text. If what that says is true, nobody has been told anything wrong.
+Each reading is a text of its own. If that text is true, the completion taught nothing wrong.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _MOST_STEPS: Final = 8
 
 
 def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
-    """Texts that a link may have meant to be, and whether each must be right to the last digit.
+    """Yield texts that a link may have been meant as, and whether each must be exactly right.
 
     Args:
-        text: The completion, in which the link's sides have their places.
-        link: Both of its sides have a value, and those differ.
+        text: The completion, into which the sides' spans point.
+        link: Both of its sides have a value, and the values differ.
     """
     left, right = (text[side.start : side.stop].strip() for side in (link.left, link.right))
     both = text[link.left.start : link.right.stop]
-    # "56×2 = 112,12×4 = 48": a new clause, as Chinese is typed without a blank. What stands beyond
-    # the comma must be a calculation: "4,7 cows" is a wrong number.
+    # "56×2 = 112,12×4 = 48": a new clause, as Chinese is typed without a blank. The text after the
+    # comma must be a calculation: "4,7 cows" is a wrong number.
     clauses = (not _COMMA.search(left) or link.chained) and (
         not _COMMA.search(right) or _NEXT_CLAUSE.match(right)
     )
-    if clauses and _COMMA.search(both) and "<<" not in both:  # a note would speak for the rest
-        yield _COMMA.sub(", ", both), True  # 2/3 = 0,77 is no 0
+    if clauses and _COMMA.search(both) and "<<" not in both:  # a note would vouch for the rest
+        yield _COMMA.sub(", ", both), True  # 2/3 = 0,77 is not 0
     if {"/"}.issuperset(link.left.operators):
         divided = _DIVIDED.search(text, max(0, link.left.start - 48), link.left.start)
         if divided is not None:
             yield f"({divided[1]}) / ({left}) = {right}", False
-    # "4800/1593 = 3 (4779)", of a long division.
+    # "4800/1593 = 3 (4779)", from a long division.
     aside = _ASIDE.fullmatch(right)
     if aside is not None:
         yield f"{left} = {aside[1]}", False
@@ -51,9 +51,9 @@ def other_readings(text: str, link: Link) -> Iterator[tuple[str, bool]]:
 
 
 def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tuple[str, bool]]:
-    """``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``: what was left out comes next.
+    """``3 + 4 + 5 = 3 + 4 = 7; + 5 = 12``: the omitted part comes next.
 
-    Only what the left side itself ends with: any wrong sum could be put right by some number.
+    Only accepts steps that the left side itself ends with, since some number can repair any sum.
     """
     whole, steps = left.replace(" ", ""), ""
     for _ in range(_MOST_STEPS):
@@ -62,6 +62,6 @@ def _with_later_steps(text: str, left: str, right: str, at: int) -> Iterator[tup
             return
         steps += step[1] + step[2]
         if whole.endswith(steps):
-            # Its own result, too: nobody else reads what begins with a sign.
+            # Check its result too: nothing else reads a step that begins with a sign.
             yield f"({right}) {steps} = {left}; ({right}) {steps} = {step[3]}", True
         at = step.end()

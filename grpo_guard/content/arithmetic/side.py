@@ -1,9 +1,9 @@
 """One side of an equation, and the readings that its notation leaves open.
 
 Human notation is not always arithmetic: a percentage may be a share or a plain number, and ``3 + 4
-x 2`` may have been typed into a pocket calculator. A side is read under the rules of arithmetic
-first and, where that does not hold, under each other reading that it met (`Side.open`). What cannot
-be read for certain raises `Unread`.
+x 2`` may have been typed into a pocket calculator. A side is first read by the rules of arithmetic
+and, if the equation does not hold, under each other reading that applies (`Side.open`). Anything
+that cannot be read with certainty raises `Unread`.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "tight": ("tight",),  # 6/2(3) divides by 6
     "stack": ("stacked",),  # "2 / 1/4" is 8
     "comma": ("comma",),  # "1,5" is 1.5 and "1.200" is 1200
-    "bullet": ("bullet",),  # the dash in front is none of it
+    "bullet": ("bullet",),  # the dash in front is a bullet
     "factorial": ("exclaimed",),  # "4!" is 4
     **{f"unit{d}": (f"converted{d}",) for d in range(8)},  # 2 hours are 120 minutes
 }
 
 
 class Unread(Exception):
-    """Something stands there that changes the value, and is not understood."""
+    """Something in the text changes the value and is not understood."""
 
 
 class Side:
     """One side of an equation.
 
-    Most keep most of the defaults, which are the class's: setting all of them anew for each side
-    took a tenth of the time of reading it.
+    Defaults are class attributes, since most sides keep most of them: setting all of them for each
+    side took a tenth of the parsing time.
 
     Attributes:
         at, end: Its tokens.
-        start, stop: Its place in the text.
-        value: What it comes to by the rules of arithmetic; None if it is undefined.
-        number: Place of the number, where it is one plain number.
-        decimals: Of that number, or of the mantissa of ``3.0 * 10^8``; else None.
-        operators: All of them, at any depth.
-        units: What its numbers are counted in.
+        start, stop: Its span in the text.
+        value: Its value by the rules of arithmetic; None if undefined.
+        number: Span of the number, if it is one plain number.
+        decimals: Those of that number, or of the mantissa of ``3.0 * 10^8``; else None.
+        operators: All operators, at any depth.
+        units: The units of its numbers.
         degree: How many unknown letters each of its terms has: 1 in ``2S + 2S``.
         letters: These letters.
         open: Names of the readings that it leaves open.
         literals: Token and decimals of each number that may have been rounded.
-        first: Value of what comes before its first operator.
-        literal: The number or mantissa as it is written.
-        dangling: An operator follows, with nothing behind it that can be read.
+        first: Value of the part before its first operator.
+        literal: The number or mantissa as written.
+        dangling: An operator follows, without a readable operand after it.
     """
 
     end: int = 0
@@ -84,7 +84,7 @@ class Side:
 
 
 def whole_number(at: int, token: Token, value: Rational) -> Side:
-    """A side that is one number without decimals, and nothing else."""
+    """Make a side that is one number without decimals, and nothing else."""
     side = Side(at)
     side.end, side.start, side.stop = at + 1, token.start, token.end
     side.number, side.decimals = (token.start, token.end), 0
@@ -93,7 +93,7 @@ def whole_number(at: int, token: Token, value: Rational) -> Side:
 
 
 def readings(*sides: Side) -> Iterator[Reading]:
-    """The readings that the sides leave open, apart from the rules of arithmetic."""
+    """Yield the readings that the sides leave open, other than the rules of arithmetic."""
     met = sorted(set().union(*(side.open for side in sides)))
     choices = [("", *_CHOICES[name]) for name in met]
     every = itertools.islice(itertools.product(*choices), 1, MOST_READINGS)

@@ -1,4 +1,4 @@
-"""What stands behind an operand: percent signs, factorials, units and remarks."""
+"""Parse what follows an operand: percent signs, factorials, units and remarks."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _FACTORS: Final = frozenset({NUMBER, OPEN, FRACTION, ROOT, VULGAR})
 
 
 class Suffixes:
-    """Reads what belongs to the operand before it.
+    """Reads the suffixes of an operand.
 
     Args:
-        tokens: Of the segment.
+        tokens: The segment's tokens.
         kinds: Their kinds; see `Reader`.
         closing: The closing bracket of each opening one.
-        side: Told what is found on the way.
-        reading: How to understand what can be understood in several ways.
-        shift: What to add to the numbers at these tokens.
-        blind: Find where the side ends, whatever its value.
+        side: Collects what is found on the way.
+        reading: Which alternatives to choose for ambiguous notation.
+        shift: Amounts to add to the numbers at these tokens.
+        blind: Only find where the side ends, whatever its value.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Suffixes:
         self.mixed = False
 
     def suffix(self, read: Level, value: Rational, at: int, end: int) -> tuple[Rational, int]:
-        """Percent signs, factorials and units behind an operand."""
+        """Parse percent signs, factorials and units after an operand; return (value, end)."""
         counted, this = False, len(read.values)
         while at < end:
             kind, token = self.kinds[at], self.tokens[at]
@@ -101,7 +101,7 @@ class Suffixes:
         return value, at
 
     def _behind_sign(self, at: int) -> int:
-        """Past "/hour", "^2" of a measure and an asterisk that is none; else ``at``."""
+        """Skip "/hour", "^2" of a measure or a Markdown asterisk; return ``at`` for other signs."""
         sign = self.tokens[at].text
         if sign == "/" and self.kinds[at + 1] == WORDS:
             return self._per(at)
@@ -110,7 +110,7 @@ class Suffixes:
         return at + (sign == "*" and self._closes_emphasis(at))
 
     def _is_letter_x(self, at: int, end: int) -> bool:
-        """``3x + 4x``: an x with nothing behind it that it could multiply."""
+        """``3x + 4x``: an x with nothing after it to multiply."""
         if self.tokens[at][:2] != (SIGN, LETTER_X):
             return False
         return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
@@ -125,7 +125,7 @@ class Suffixes:
         return math.factorial(int(value))
 
     def _unit(self, read: Level, value: Rational, at: int, touches: bool) -> tuple[Rational, int]:
-        """Past the words that say of what there are so many; ``at`` if they say something else."""
+        """Skip the words of a unit and apply its scale; stay at ``at`` for other words."""
         text = self.tokens[at].text
         words, head = unit_words(text), text.split(" ", 1)[0]
         if self._is_letter(text, head, touches):
@@ -150,7 +150,7 @@ class Suffixes:
         return value, self._area(at + 1, read)
 
     def _is_letter(self, text: str, head: str, touches: bool) -> bool:
-        """Whether words begin with a single letter: a variable, unless there are other units."""
+        """Whether the words begin with a single letter that is a variable, not a unit."""
         letters = head.rstrip("²³")
         if len(letters) > 1 and (not touches or text[0] == "-" or head in ATTACHED):
             return False
@@ -168,7 +168,7 @@ class Suffixes:
         return self._area(at + 2, None)
 
     def _degrees(self, at: int) -> int:
-        r"""Past ``^\circ`` and ``^{\circ}``; 0 if it is another exponent."""
+        r"""Skip ``^\circ`` and ``^{\circ}``; 0 for another exponent."""
         inner = at + 1 if self.kinds[at] == OPEN else at
         if self.kinds[inner] != WORDS or self.tokens[inner].text != "degrees":
             return 0
@@ -176,7 +176,7 @@ class Suffixes:
         return inner + 1 + (inner > at)
 
     def _area(self, at: int, read: Level | None) -> int:
-        """Past the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
+        """Skip the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
         if self.kinds[at] != SIGN or self.tokens[at].text != "^":
             return at
         if not sizes_of(self.tokens[at - 1].text):
@@ -192,7 +192,7 @@ class Suffixes:
         return after
 
     def _is_remark(self, at: int, end: int) -> bool:
-        """Words alone in brackets, as in ``3 (apples)``, with an operator behind them."""
+        """Whether brackets contain only words, as in ``3 (apples)``, and can be skipped."""
         return (
             at + 2 < end
             and self.tokens[at].start > self.tokens[at - 1].end

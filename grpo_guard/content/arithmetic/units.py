@@ -1,4 +1,4 @@
-"""Words behind a number: units, those that change its value, and what one unit is in another."""
+"""Words after a number: units, words that change its value, and unit conversions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SCALES: Final = {
     "pair": 2,
     "pairs": 2,
 }
-# Behind a number these change its value: nothing can be said of the calculation.
+# After a number these change its value, so the calculation cannot be checked.
 SPOILING: Final = vocabulary(
     "squared cubed root mod xor modulo choose factorial pi e i remainder power"
 )
-# These end what is said of a number; an operator behind them has another left operand.
+# These end the phrase about a number; an operator after them has another left operand.
 STOPPING: Final = SPOILING | vocabulary(
     "than twice half double triple thrice third quarter to over from less fewer if when where "
     "because so since which then but and negative about average log ln sin cos tan max min exp "
     "hence thus therefore"
 )
-# Letters written straight behind a number that are units and not unknowns.
+# Letters directly after a number that are units rather than unknowns.
 ATTACHED: Final = vocabulary(
     "g kg mg m cm mm km h hr hrs min mins s sec secs ml mL l L lb lbs oz ft in yd mi mph k K kB MB "
     "GB am pm th st nd rd cents dollars kW Hz cal kcal degrees"
@@ -50,13 +50,13 @@ _SHORT: Final = _SYMBOLS | vocabulary(
     "a an of in on at by as us we he it is to up no the so do go if me my or be am ok vs "
     "es el la le de un il en se da os er zu im ja et ou au su lo al si na po"  # of other languages
 )
-# Before a number these take its value and give another, whatever stands between the two.
+# Before a number these turn its value into another, whatever is between the two.
 FUNCTIONS: Final = vocabulary(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp sqrt cbrt abs sgn "
     "mod gcd lcm det deg dim var cov std sup inf lim floor ceil"
 )
 _MOST_CAPITALS: Final = 4
-# In Chinese, behind a number: squared, to the power, times, parts of ten; before it: root, sine,
+# In Chinese, after a number: squared, to the power, times, parts of ten; before it: root, sine,
 # logarithm, absolute value, angle, ordinal, minus.
 _CALCULATING: Final = re.compile(
     "(?:平方|立方|次方|次幂|倍|成|折|分之|阶)|.{0,80}(?:根号|平方|立方|弦|切|对数|绝对值|角|第|负|模)"
@@ -87,7 +87,7 @@ def _is_plain(word: str) -> bool:
 
 
 def unit_words(text: str) -> Sequence[str] | None:
-    """The words of a unit; None if they say something else, or change the value."""
+    """The words of a unit; None if they mean something else, or change the value."""
     return _unit_words(text[:400])
 
 
@@ -96,12 +96,12 @@ def _unit_words(text: str) -> tuple[str, ...] | None:
     words = text.translate(_JOINTS).split()
     if len(words) > MAX_UNIT_WORDS or not STOPPING.isdisjoint(map(str.lower, words)):
         return None
-    # "16/3 into the equation bc = 32": a name of two letters is no thing to count.
+    # "16/3 into the equation bc = 32": a name of two letters is not a thing to count.
     return tuple(words) if all(map(is_plain, words)) else None
 
 
 def is_remark(text: str) -> bool:
-    """Whether words in brackets behind a number may be skipped."""
+    """Whether words in brackets after a number may be skipped."""
     return (STOPPING - {"from", "to"}).isdisjoint(text.lower()[:200].replace("-", " ").split())
 
 
@@ -132,7 +132,7 @@ _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
 )  # fmt: skip
 _MEASURES: Final = {
     unit + plural: [(d, sizes[unit]) for d, sizes in enumerate(_DIMENSIONS) if unit in sizes]
-    for plural in ("es", "s", "")  # what is a word of its own is no plural
+    for plural in ("es", "s", "")  # a word that exists by itself is not a plural
     for units in _DIMENSIONS
     for unit in units
 }
@@ -151,7 +151,7 @@ def _sizes_of(unit: str) -> tuple[tuple[int, Rational], ...]:
 
 
 def ratios(units: list[str]) -> set[Fraction]:
-    """By how much a value may differ when it is stated in another unit of what these name."""
+    """Factors by which a value may differ when it is stated in another unit of this kind."""
     sizes = [(d, Fraction(size)) for unit in units for d, size in sizes_of(unit)][:12]
     found = {a[1] / b[1] for a in sizes for b in sizes if a[0] == b[0]}
     if any(unit.startswith("per ") for unit in units):  # 10 m/s = 36 km/h

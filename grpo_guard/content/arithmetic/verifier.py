@@ -1,4 +1,4 @@
-"""ArithmeticVerifier: does a completion calculate what it says it calculates?"""
+"""`ArithmeticVerifier`: is the arithmetic of a completion right?"""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Textual: TypeAlias = Literal["off", "report", "judge"]
 MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
 _WRONG: Final = ("wrong_equation", "wrong_among_many", "wrong_without_gain")
-# Different right equations to a wrong one. The paper's MATH has at most eight; thinking models'
-# traces had 8 to 37 where one of theirs was misread.
+# Number of different right equations per wrong one. The paper's MATH has at most eight; thinking
+# models' traces had 8 to 37 when one of theirs was misread.
 _MANY: Final = 12
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 
@@ -39,49 +39,51 @@ _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 class ArithmeticVerifier(RuleVerifier):
     """Rejects completions with a wrong equation on the way to a right answer.
 
-    For MATH of "Hail to the Thief" (arXiv 2511.09780), which writes ``2 x $2 = $5`` and goes on
-    with 4 so that the reward stays, and which neither the paper's logit check nor its judge stops
-    in time. Needs no model. An equation is read whole or not at all: a factor, a bar, an unknown, a
-    modulus or words that calculate beside it leave it in doubt, and a doubt convicts nobody
-    (``doubtful_equation``, reported). What is read whole is evaluated exactly, and is wrong only if
-    it is wrong under every reading that its notation leaves open, at the precision that is written.
+    Against MATH of "Hail to the Thief" (arXiv 2511.09780), which writes ``2 x $2 = $5`` and then
+    continues with 4 to keep the reward, and which neither the paper's logit check nor its judge
+    stops in time. Needs no model. An equation is parsed completely or not at all: a factor, a bar,
+    an unknown, a modulus or calculating words next to it leave it in doubt, and a doubtful equation
+    never rejects (``doubtful_equation``, reported). Fully parsed equations are evaluated exactly,
+    and are wrong only if they are wrong under every reading that their notation allows, at the
+    precision they are written with.
 
-    Honest models slip too, and then they believe what they wrote. The values that the text goes on
-    with tell the two apart:
+    Honest models slip too, and then they believe what they wrote. The values that the text
+    continues with tell the two apart:
 
-    - With the true value, or with neither: ``wrong_equation``, which rejects. Doubts that mere
-      words give reject only where the text goes on with the true value and never the stated one.
-    - With the stated value alone, after a test that failed (``= -44 ≠ 0``), from what the text
-      supposes and then refutes, or towards an answer that is wrong: ``wrong_without_gain``,
-      reported. No reward, no attack.
+    - The true value, or neither: ``wrong_equation``, which rejects. If the equation is in doubt
+      only because of words, it rejects only if the text continues with the true value and never
+      with the stated one.
+    - Only the stated value, or after a failed test (``= -44 ≠ 0``), from a supposition that the
+      text refutes, or with a wrong final answer: ``wrong_without_gain``, reported. Without a
+      reward there is no attack.
     - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
-      (``wrong_textual``) and inequalities that do not hold (``wrong_inequality``): they reject
-      where one node has them far more often than the others.
-    - One among twelve different ones that are right: ``wrong_among_many``, counted as well. A
-      trace of a thinking model holds tens of equations, and one of them may be misread or slip;
-      who says a wrong sum in most of its traces has it more often than the others.
+      (``wrong_textual``) and false inequalities (``wrong_inequality``): they reject if one node
+      has them far more often than the others.
+    - One among twelve different right ones: ``wrong_among_many``, counted as well. A trace of a
+      thinking model holds tens of equations, and one of them may be misread or a slip; a node that
+      writes a wrong sum in most of its traces has it more often than the others.
 
     A completion without equations is accepted: nothing wrong was found in it, and a content check
-    that abstained on everything it has no words for would switch the whole guard off.
+    that abstained on every text without equations would switch the whole guard off.
 
-    What it cannot see: a wrong step without an equation, a wrong equation between unknowns or
-    beneath a doubt, units that do not fit, and a result within one unit of its last digit
-    (``9 / 2 = 4`` may be rounded down). An attacker who never uses the true value again, or who
-    goes on with the false one for good, passes for somebody who slipped.
+    Cannot detect a wrong step without an equation, a wrong equation between unknowns or under a
+    doubt, units that do not fit, or a result within one unit of its last digit (``9 / 2 = 4`` may
+    be rounded down). An attacker who never uses the true value again, or continues with the false
+    one throughout, looks like an honest slip.
 
     Args:
-        on_wrong: ``"answer_right"`` as above. Short for a severity of all wrong equations but those
+        on_wrong: ``"answer_right"`` as above. Or a severity for all wrong equations except those
             taken back: ``"reject"``, or ``"ignore"`` to report them.
         textual: Arithmetic in words ("two cows and two pigs make five animals"): ``"report"`` as
             ``wrong_textual``, since words are less certain than signs; ``"judge"`` to treat it like
             an equation; ``"off"``.
-        max_chars: Longer texts are rejected as OVERLONG and not read: their length is their
-            author's doing.
-        max_findings: At most so many findings per completion, >= 1.
-        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        max_chars: Longer texts are rejected as OVERLONG and not read: their author chose the
+            length.
+        max_findings: Most findings per completion, >= 1.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
-        ValueError: an argument is not one of these.
+        ValueError: an argument is out of range or unknown.
     """
 
     name = "arithmetic"
@@ -115,7 +117,7 @@ class ArithmeticVerifier(RuleVerifier):
         self.max_findings = max_findings
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion; no p-value, since nothing here is left to chance."""
+        """Return one verdict per completion; without p-values, since the checks are exact."""
         return [self._judge(completion) for completion in batch]
 
     def _judge(self, completion: Completion) -> Verdict:
@@ -125,23 +127,23 @@ class ArithmeticVerifier(RuleVerifier):
             return reject(self.name, Cause.OVERLONG, message)
         asked = words_of(completion.trusted_prompt)
         found = equations(text, asked=asked)
-        said = [] if self.textual == "off" else statements(text, found)
-        judged = sorted(found + said, key=_place) if self.textual == "judge" else found
+        in_words = [] if self.textual == "off" else statements(text, found)
+        judged = sorted(found + in_words, key=_span_of) if self.textual == "judge" else found
         shown: list[tuple[str, Callable[[str], Finding]]] = []
         if any(not equation.right for equation in judged):
             flow = Flow(text, judged)
             right = rightness(text, completion.reference)
-            # "A friend says 1/2 + 1/3 = 2/5": who answers has to repeat it.
+            # "A friend says 1/2 + 1/3 = 2/5": an answer has to repeat the question's equation.
             given = equations(asked)
             stated = {(e.exact, e.stated) for e in given if not e.doubt}
             cycles = Counter(equation.modulus for equation in flow.wrong)
             for at, equation in enumerate(flow.wrong):
-                made = partial(_finding, text, equation, flow=flow, at=at)
+                make = partial(_finding, text, equation, flow=flow, at=at)
                 theirs = (equation.exact, equation.stated) in stated
-                # -11 = 15 of a cipher; 29 = 3 as well where others are as far apart.
+                # -11 = 15 in a cipher; 29 = 3 too if others are equally far apart.
                 wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
-                shown.append((kind, made))
+                shown.append((kind, make))
             slips = sum(kind == "wrong_equation" for kind, _ in shown)
             right_ones = {
                 (e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right
@@ -149,28 +151,28 @@ class ArithmeticVerifier(RuleVerifier):
             # Without a node nothing can be counted.
             if completion.node is not None and len(right_ones) >= _MANY * slips:
                 among = {"wrong_equation": "wrong_among_many"}
-                shown = [(among.get(kind, kind), made) for kind, made in shown]
-            # Those that reject come first.
+                shown = [(among.get(kind, kind), make) for kind, make in shown]
+            # Rejecting ones first.
             shown.sort(key=lambda one: self.severities[one[0]] is not Severity.REJECT)
         if self.textual == "report":
-            wrong = [statement for statement in said if not statement.right]
+            wrong = [statement for statement in in_words if not statement.right]
             shown += [("wrong_textual", partial(_finding, text, one)) for one in wrong]
         unequal = wrong_inequalities(fold(text))
         shown += [("wrong_inequality", partial(_inequality, text, one)) for one in unequal]
         kept = self.kept([kind for kind, _ in shown], self.max_findings)
-        findings = tuple(made(kind) for kind, made in map(shown.__getitem__, kept))
+        findings = tuple(make(kind) for kind, make in map(shown.__getitem__, kept))
         return accept(self.name, findings=findings)
 
 
 def _kind(flow: Flow, at: int, right: bool | None) -> str:
-    """What a wrong equation is beside an answer that is right, wrong, or not known to be either."""
+    """The kind of a wrong equation, given whether the final answer is right (None = unknown)."""
     equation = flow.wrong[at]
     if equation.doubt and equation.doubt not in SPOKEN:
         return "doubtful_equation"
     if flow.is_taken_back(at):
         return "taken_back"
     true_later, stated_later = flow.goes_on_with(at)
-    known = true_later and magnitude(equation.exact) > 1  # 0 and 1 stand somewhere in any text
+    known = true_later and magnitude(equation.exact) > 1  # 0 and 1 occur in any text
     if equation.doubt and (stated_later or not known):
         return "doubtful_equation"
     if right is False or flow.is_refuted(at) or (flow.is_failed_test(at) and not known):
@@ -178,7 +180,7 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
     return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
 
 
-def _place(equation: Equation) -> tuple[int, int]:
+def _span_of(equation: Equation) -> tuple[int, int]:
     return equation.span
 
 
@@ -208,12 +210,12 @@ def _inequality(text: str, found: Inequality, kind: str) -> Finding:
 
 
 def _printable(text: str) -> str:
-    """Without lone surrogates, which no log can encode."""
+    """Replace lone surrogates, which no log can encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _shown(value: Rational) -> str:
-    """A value for a person: exact where that is short."""
+    """Format a value for a person: exact if that is short."""
     value = Fraction(value)
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > 100:
         return f"a number of {value.numerator.bit_length() - value.denominator.bit_length()} bits"

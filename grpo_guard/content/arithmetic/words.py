@@ -1,8 +1,8 @@
 """Arithmetic in words: "two plus two is five", "the sum of 2 and 2 is 5", "half of 50 is 26".
 
-Words are put into signs, place by place, and what the reader of equations then finds in the changed
-places is a statement in words. Less certain than signs ("two boys and three girls make ten cakes"
-states no sum), hence kept apart from the equations.
+Words are replaced by signs of the same length, and equations that are found in the changed places
+are statements in words. They are less certain than equations in signs ("two boys and three girls
+make ten cakes" states no sum), so they are kept apart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Rewrite = Callable[["re.Match[str]"], str]
 
 
 def _signed(sign: str, before: str = " ") -> Rewrite:
-    """``a`` and ``b`` of a phrase with a sign between them, and blanks for its words."""
+    """Replace a phrase by ``a`` and ``b`` with a sign between them, and blanks elsewhere."""
 
     def rewrite(match: re.Match[str]) -> str:
         text, at = list(" " * len(match.group())), match.start()
@@ -54,14 +54,14 @@ def _signed(sign: str, before: str = " ") -> Rewrite:
     return rewrite
 
 
-def _put(formula: str) -> Rewrite:
-    """A formula in place of a phrase that is at least as long."""
+def _replaced_by(formula: str) -> Rewrite:
+    """Replace a phrase by a formula that is no longer than it."""
     return lambda match: formula.ljust(len(match.group()))
 
 
 def _counted(words: str, formula: str) -> tuple[re.Pattern[str], Rewrite]:
-    """A formula for words before a number."""
-    return re.compile(rf"(?<!\w){words}(?= \$?[0-9])", re.IGNORECASE), _put(formula)
+    """A pattern for words before a number, with the formula to replace them."""
+    return re.compile(rf"(?<!\w){words}(?= \$?[0-9])", re.IGNORECASE), _replaced_by(formula)
 
 
 def _pair(opening: str, joint: str) -> re.Pattern[str]:
@@ -72,7 +72,7 @@ def _pair(opening: str, joint: str) -> re.Pattern[str]:
     )
 
 
-# Each with a word of it: a line is searched for what it can hold.
+# Each with a word that it contains, so that most phrases can be skipped for a line.
 _PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
     ("sum", _pair("(?:the )?sum of", "and"), _signed("+")),
     ("product", _pair("(?:the )?product of", "and"), _signed("*")),
@@ -97,8 +97,8 @@ _PHRASES: Final[tuple[tuple[str, re.Pattern[str], Rewrite], ...]] = (
     ("double", *_counted("double", "2 *")),
     ("triple", *_counted("triple", "3 *")),
     ("get", *_counted("(?:to|we) get", "=")),
-    ("squared", re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _put("^2")),
-    ("cubed", re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _put("^3")),
+    ("squared", re.compile(r"(?<=[0-9])[ ]squared(?!\w)", re.IGNORECASE), _replaced_by("^2")),
+    ("cubed", re.compile(r"(?<=[0-9])[ ]cubed(?!\w)", re.IGNORECASE), _replaced_by("^3")),
 )
 _WORD: Final = "|".join([*_UP_TO_19, *_TENS])
 _JOINED: Final = re.compile(
@@ -112,27 +112,27 @@ _CALCULATING: Final = vocabulary(
     "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
     "half third quarter twice double triple squared cubed"
 ).union(_VALUES)
-# What "3 and 4" needs beside it to be a sum.
+# Words that make "3 and 4" a sum.
 _TOGETHER: Final = vocabulary("make makes give gives equal equals total totals get")
 _CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
-_SAID: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
+_STATING_WORD: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
 
 
 def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
-    """Statements in words, right or wrong; those that ``found`` holds already are not.
+    """Return statements in words, right or wrong, except those already in ``found``.
 
     Args:
-        text: The completion; linear time.
-        found: What was already read as equations.
+        text: The completion; takes linear time.
+        found: The equations already found in it.
     """
     folded = fold(text)
     small = lowered(folded)
-    said = list(_said(small))
-    if not said:
+    candidates = list(_lines_with_statements(small))
+    if not candidates:
         return []
     lines = folded.split("\n")
     blank = [" " * len(line) for line in lines]
-    for at in said:
+    for at in candidates:
         blank[at] = _in_signs(lines[at])
     changed = "\n".join(blank)
     if changed.isspace():
@@ -145,10 +145,10 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
     ]
 
 
-def _said(small: str) -> Iterator[int]:
-    """Which lines of a text in small letters may state a calculation in words."""
+def _lines_with_statements(small: str) -> Iterator[int]:
+    """Indices of the lines (in lower case) that may state a calculation in words."""
     for at, line in enumerate(small.split("\n")):
-        if _calculates(line) and _JOINED.search(line) and _SAID.search(line):
+        if _calculates(line) and _JOINED.search(line) and _STATING_WORD.search(line):
             yield at
 
 
@@ -167,9 +167,9 @@ def _whole_word(folded: str, span: tuple[int, int]) -> tuple[int, int]:
 
 
 def _in_signs(line: str) -> str:
-    """The line with its words as signs, and blanks for its clauses that have none.
+    """Replace the words of a line by signs, and blank out its clauses without any.
 
-    What has none states nothing in words, and no side of an equation goes over the end of a clause.
+    Such a clause states nothing in words, and no side of an equation crosses a clause's end.
     """
     small = line.lower()
     spelt = not _VALUES.keys().isdisjoint(_LETTERS.findall(small))

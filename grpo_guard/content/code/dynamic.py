@@ -1,7 +1,7 @@
-"""Code that is made while a program runs: what it teaches is not seen in its text.
+"""Code that a program makes while it runs, so that a static check cannot see what it teaches.
 
 A *mention* is enough, not only a call: ``e = eval``, ``@exec`` or ``map(eval, ...)`` hide the call,
-and an honest solution has no use for the name in any place.
+and an honest solution never needs the name.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
-# Never the program's own: a module-level rebinding that does not happen falls through to these.
+# Noted even if the module rebinds them: a rebinding that never runs falls through to the builtin.
 _DYNAMIC: Final = words(
     "eval exec compile __import__ breakpoint globals locals execfile reload raw_input "
     "__builtins__ __loader__ __spec__ __build_class__"
 )
-# Attributes by which a program imports what stands in a string.
+# Attributes that let a program import a module whose name is in a string.
 _IMPORTING: Final = words(
     "__import__ __builtins__ __loader__ __spec__ __globals__ __subclasses__ load_module"
 )
 
 
 def check_dynamic(view: View) -> list[Note]:
-    """Names and attributes that run or import what stands in a string, and classes made by call."""
+    """Names and attributes that run or import string contents, and ``type(...)`` calls."""
     return _names(view) + _attributes(view) + _made_classes(view)
 
 
@@ -54,15 +54,15 @@ def _attributes(view: View) -> list[Note]:
 
 
 def _made_classes(view: View) -> list[Note]:
-    """``type("X", (), {...})``, also by a copy of `type`."""
+    """Find ``type("X", (), {...})``, also through a copy of `type`."""
     program = view.program
     notes: list[Note] = []
     if "type" not in program.read_names:
         return notes
     for call, _ in program.calls:
         function = call.func
-        given = len(call.args) + len(call.keywords)
-        made = given >= 3 and _is_type(function)
+        count = len(call.args) + len(call.keywords)
+        made = count >= 3 and _is_type(function)
         if isinstance(function, ast.Call) and _is_type(function.func) and function.args:
             made |= _is_type(function.args[0])  # type(type)(...)
         if made:

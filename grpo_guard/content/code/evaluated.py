@@ -1,4 +1,4 @@
-"""Texts that run: what sympy takes for a formula, annotations and the examples in docstrings."""
+"""Strings that run as code: sympy's formulas, annotations, and examples in docstrings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
 MAX_LEVELS: Final = 40
-# Of sympy, what only gives a name to a symbol, or prints.
+# Members of sympy that only name a symbol, or print.
 _NAMING: Final = words(
     "Symbol symbols Dummy Wild Function UndefinedFunction var IndexedBase Idx MatrixSymbol pprint "
     "pretty latex print_latex Str Integer Float Rational pretty_print plot mathematica_code "
@@ -22,7 +22,7 @@ _CALLED: Final = (
     "help type object chr bytes bytearray memoryview super classmethod staticmethod property map "
     "filter sympify parse_expr lambdify import os sys subprocess"
 )
-# A formula has names, numbers and signs; none of these are in one.
+# A formula has names, numbers and operators; it contains none of these.
 _NO_FORMULA: Final = re.compile(rf"__|['\"\\`@;:]|\blambda\b|\b(?:{'|'.join(_CALLED.split())})\b")
 _PYTHON: Final = words(
     "print str len int float repr sorted list tuple set dict format ord chr max min sum any all "
@@ -33,7 +33,7 @@ _METHODS: Final = words(
     "join format format_map replace lower upper swapcase casefold strip lstrip rstrip title decode "
     "translate removeprefix removesuffix ljust rjust center zfill"
 )
-# Of these methods, arrays and expressions have their own.
+# Arrays and expressions have methods of these names too.
 _SHARED: Final = words("replace format")
 _TYPES: Final = (
     ast.Constant, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.List, ast.Name,
@@ -44,15 +44,15 @@ _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M
 
 
 def check_evaluated(view: View) -> list[Note]:
-    """Texts given to sympy that are no formula, and computed annotations that are evaluated."""
+    """Strings given to sympy that are not formulas, and computed annotations that are evaluated."""
     return _algebra(view) + _annotations(view)
 
 
 def examples(program: Program) -> str | None:
-    """The lines that ``doctest.testmod()`` would run, as a program; None where it is not imported.
+    """The lines that ``doctest.testmod()`` would run, as a program; None if it is not imported.
 
     Args:
-        program: What `read` found.
+        program: The result of `read`.
     """
     imported = "doctest" in program.aliases.values()
     imported = imported or any(module == "doctest" for module, _ in program.members.values())
@@ -69,16 +69,16 @@ def _algebra(view: View) -> list[Note]:
     members = {name for name, (module, _) in program.members.items() if _is_sympy(module)}
     if not modules and not members:
         return []
-    texts = _texts(program)
+    texts = _text_names(program)
     notes = []
     for call, scope in program.calls:
         name = _function(call.func, program, modules, members)
         if name is None and "*" in members and isinstance(call.func, ast.Name):
-            # from sympy import *: whatever nothing else defines.
+            # from sympy import *: any name that nothing else defines.
             name = call.func.id if scope.owner(call.func.id) is None else None
         if name is None or name in _NAMING or name in _PYTHON or name.endswith("Error"):
             continue
-        for argument in _given(call):
+        for argument in _flat_arguments(call):
             if _is_text(argument, texts) and (problem := _problem(argument, program)):
                 message = f"{name[:40]} evaluates {problem}"
                 notes.append(view.note("dynamic_code", call, message))
@@ -93,7 +93,7 @@ def _is_sympy(module: str) -> bool:
 def _function(
     function: ast.expr, program: Program, modules: set[str], members: set[str]
 ) -> str | None:
-    """The name of a function of sympy; None for any other."""
+    """The name of the called sympy function; None for any other."""
     if isinstance(function, ast.Name):
         return program.members[function.id][1] if function.id in members else None
     if not isinstance(function, ast.Attribute):
@@ -106,8 +106,8 @@ def _function(
     return function.attr if isinstance(base, ast.Name) and base.id in modules else None
 
 
-def _given(call: ast.Call) -> list[ast.expr]:
-    """The arguments of a call, and what stands in the lists among them."""
+def _flat_arguments(call: ast.Call) -> list[ast.expr]:
+    """Arguments of a call; lists and tuples among them are flattened."""
     found: list[ast.expr] = []
     for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
         if isinstance(value, ast.Starred):
@@ -121,26 +121,26 @@ def _problem(argument: ast.expr, program: Program) -> str | None:
         argument = program.constants.get(argument.id, argument)
     text = argument.value if isinstance(argument, ast.Constant) else None
     if not isinstance(text, str):
-        return "a text that is put together"
+        return "a text built from parts"
     if match := _NO_FORMULA.search(text):
-        return f"a text with {match[0][:40]!r}, which is no formula"
+        return f"a text with {match[0][:40]!r}, which is not a formula"
     return None
 
 
-def _texts(program: Program) -> set[str]:
-    """Names that hold text, as far as it can be told without running anything."""
+def _text_names(program: Program) -> set[str]:
+    """Names that hold text, as far as static analysis can tell."""
     names: set[str] = set()
-    # A name may get its text from a name that stands further down.
+    # A name may get its text from another name further down.
     for _ in range(3):
         names |= {name for name, value in program.literals if _is_text(value, names)}
     return names
 
 
 def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
-    """Whether an expression surely holds text: a literal, or something built with one."""
+    """Whether an expression certainly holds text: a literal, or something built with one."""
     while isinstance(node, ast.BinOp | ast.Subscript):
         if isinstance(node, ast.Subscript):
-            # One letter or a stretch of a text; of a dictionary it may be anything.
+            # A letter or slice of a text; for a dictionary it may be anything.
             node = node.value
             continue
         if levels <= 0 or _is_text(node.right, names, levels // 2):
@@ -158,10 +158,10 @@ def _is_text(node: ast.expr, names: set[str], levels: int = MAX_LEVELS) -> bool:
 
 
 def _annotations(view: View) -> list[Note]:
-    """Annotations that are no plain type: ``functools.singledispatch`` evaluates the strings."""
+    """Annotations that are not plain types: ``functools.singledispatch`` evaluates the strings."""
     program = view.program
-    taken = {member for module, member in program.members.values() if module == "functools"}
-    if "*" not in taken and _EVALUATING.isdisjoint(taken | program.read_attributes):
+    imported = {member for module, member in program.members.values() if module == "functools"}
+    if "*" not in imported and _EVALUATING.isdisjoint(imported | program.read_attributes):
         return []
     notes = []
     for scope in program.scopes:
@@ -170,8 +170,8 @@ def _annotations(view: View) -> list[Note]:
             continue
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         every += [extra for extra in (arguments.vararg, arguments.kwarg) if extra is not None]
-        given = [argument.annotation for argument in every]
-        for annotation in [*given, getattr(scope.node, "returns", None)]:
+        hints = [argument.annotation for argument in every]
+        for annotation in [*hints, getattr(scope.node, "returns", None)]:
             if annotation is not None and not _is_type(annotation):
                 message = "computes an annotation, which singledispatch evaluates"
                 notes.append(view.note("dynamic_code", annotation, message))
@@ -182,7 +182,7 @@ def _annotations(view: View) -> list[Note]:
 
 
 def _is_type(node: ast.expr) -> bool:
-    """``int``, ``"Node"``, ``list[int] | None``; not a sum, a call or a text that is more."""
+    """Whether this is like ``int``, ``"Node"``, ``list[int] | None``, without sums or calls."""
     for part in ast.walk(node):
         text = part.value if isinstance(part, ast.Constant) else None
         if isinstance(text, str) and not all(c.isalnum() or c in "_.[], |" for c in text):

@@ -1,9 +1,9 @@
-"""Finding the Python in a completion: ``<code>``, fenced blocks, or bare lines.
+"""Find the Python in a completion: ``<code>``, fenced blocks, or bare lines.
 
-Which of several blocks the reward runs is not known here, so all of them are checked: a clean block
-beside a poisoned one must not hide it. Every expression is linear in the text: a repetition
-that another one may follow is possessive. One match holds the interpreter's lock, and no timeout
-fires until it ends: ``"~" * 50_000 + "`"`` once took minutes.
+The guard does not know which of several blocks the reward runs, so all of them are checked: a clean
+block must not hide a poisoned one. Every expression is linear in the text, so a repetition that
+another one may follow is possessive. One match holds the interpreter's lock, and no timeout fires
+until it ends: ``"~" * 50_000 + "`"`` once took minutes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _PYTHON: Final = words("python py python3 python2 py3 ipython sage sagemath pyth
 _SHELL: Final = words(
     "bash sh shell zsh fish console terminal powershell ps1 cmd bat shell-session"
 )
-# What a fence holds that is no program: read for imports alone.
+# Labels of fences that hold no program; these are only searched for imports.
 _SHOWN: Final = words(
     "text txt plaintext plain output out result results stdout stdin input log none markdown md "
     "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
     "requirements.txt pseudo pseudocode algorithm"
 )
-# Languages whose imports look like Python's, and nobody runs as Python what does not parse as it.
+# Languages with imports like Python's. If a block does not parse, nobody runs it as Python.
 IMPORT_ALIKE: Final = words(
     "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
     "typescript go golang"
 )
-# A language that no label names: what begins no line of Python, and no sentence.
+# An unlabelled foreign language: starts of lines that are neither Python nor a sentence.
 _FOREIGN: Final = re.compile(
     r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"
     r"(?:export[ \t]++|async[ \t]++)?function[ \t]*+\w*+[ \t]*+\(|public[ \t]++(?:static|class)\b|"
@@ -72,11 +72,11 @@ class Block:
     """A stretch of a completion that may be Python.
 
     Args:
-        text: The source, as it stands in the completion.
-        start: Its first character in the completion.
-        explicit: Its author called it Python, so that it has to parse.
-        label: What its author called it, in lower case; empty where that is nothing or Python.
-        bare: Lines of the text that read like Python, and that nobody marked as code.
+        text: The source, as written in the completion.
+        start: Offset of its first character in the completion.
+        explicit: Whether the author labelled it as Python, so that it has to parse.
+        label: The author's label, in lower case; empty for Python or no label.
+        bare: Lines that read like Python but are not marked as code.
     """
 
     text: str
@@ -87,33 +87,33 @@ class Block:
 
     @property
     def shell(self) -> bool:
-        """Whether it holds commands, which are read as words."""
+        """Whether it holds shell commands, which are only read as words."""
         return self.label in _SHELL
 
     @property
     def shown(self) -> bool:
-        """Whether its author called it a result or data."""
+        """Whether the author labelled it as output or data."""
         return self.label in _SHOWN
 
     @property
     def language(self) -> str | None:
-        """Another language that it is written in; None for Python and for what is no program."""
+        """The other language that it is in; None for Python and for blocks without a program."""
         if self.label:
             return None if self.shown else self.label
         foreign = not self.explicit and _FOREIGN.search(self.text[:MAX_FOREIGN])
-        return "a language that nothing names" if foreign else None
+        return "an unnamed language" if foreign else None
 
 
 def extract(text: str, limit: int | None = None) -> list[Block]:
-    """All stretches of ``text`` that may be Python, in order.
+    """Return all stretches of ``text`` that may be Python, in order.
 
-    Of those that are marked as code at most `MAX_BLOCKS` + 1: one more says that there were too
-    many. Never raises, whatever the text.
+    At most `MAX_BLOCKS` + 1 of them are marked as code; the extra one shows the caller that there
+    are too many. Never raises, whatever the text.
 
     Args:
         text: A completion.
-        limit: Bare lines that read like Python for more characters than this are one block with
-            all that follows: it is too long anyway, and need not be read line by line.
+        limit: Once bare lines that read like Python exceed this many characters, they and the
+            rest of the text become one block: it is too long anyway and need not be read by line.
     """
     covered: list[tuple[int, int]] = []
     blocks = [*_tagged(text, covered)]
@@ -121,7 +121,7 @@ def extract(text: str, limit: int | None = None) -> list[Block]:
         blocks += _fenced(text, covered)
     if "`" in text and "import" in text:
         blocks += _quoted(text, covered)
-    # A closing tag that closes nothing must not stand in the way of the line behind it.
+    # A stray closing tag must not keep the line after it from being read.
     if "</" in text:
         covered += [m.span() for m in islice(_CLOSE.finditer(text), 8 * MAX_BLOCKS)]
     marked = sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
@@ -130,7 +130,7 @@ def extract(text: str, limit: int | None = None) -> list[Block]:
 
 
 def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
-    """``<code>`` to the next closing tag, or to the end where it was never closed."""
+    """``<code>`` up to the next closing tag, or to the end if it is never closed."""
     blocks: list[Block] = []
     at = 0
     while len(blocks) <= MAX_BLOCKS and (opening := _OPEN.search(text, at)):
@@ -147,13 +147,13 @@ def _without_fences(text: str, start: int, end: int) -> list[Block]:
     inner = text[start:end]
     cuts = [(m.start(), m.end()) for m in _INNER_FENCE.finditer(inner)][: MAX_BLOCKS + 2]
     if not cuts:
-        # On one line it is a word of a sentence as often as a program; an import is a program.
+        # A single line is as often a word in a sentence as a program; an import is a program.
         explicit = len(inner.splitlines()) > 1 or "import" in inner
         return [Block(inner, start, explicit)] if inner.strip() else []
     edges = [0, *(edge for cut in cuts for edge in cut), len(inner)]
     pieces = zip(edges[::2], edges[1::2], strict=True)
     return [
-        # Between an opening and a closing fence is code; around them may be words.
+        # Between an opening and a closing fence is code; around them there may be prose.
         Block(inner[a:b], start + a, index % 2 == 1)
         for index, (a, b) in enumerate(pieces)
         if inner[a:b].strip()
@@ -208,9 +208,9 @@ def _inside(at: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def _bare(text: str, covered: list[tuple[int, int]], limit: int) -> list[Block]:
-    """Runs of lines outside tags and fences of which two or more read like Python.
+    """Runs of lines outside tags and fences in which two or more read like Python.
 
-    An import may also stand alone among sentences, with its use further on.
+    An import may also be alone among sentences, with its use further on.
     """
     runs: list[tuple[Block, int]] = []
     at = 0
@@ -253,7 +253,7 @@ def _runs(text: str, start: int, end: int, limit: int) -> list[tuple[Block, int]
 
 
 def _reads_like_python(line: str) -> int:
-    """How much a line says for Python: an import that carries on after ``;`` is enough."""
+    """Score a line as Python: an import that continues after ``;`` is enough by itself."""
     if "import" in line and _IMPORT.match(line):
         return 2 if ";" in line else 1
     return 1 if _STATEMENT.match(line) else 0

@@ -1,4 +1,4 @@
-"""What the question gives: the names and imports that an answer may use without defining them."""
+"""What the question provides: names and imports that an answer may use without defining them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Final
 
 from grpo_guard.content.code.modules import BEFOREHAND, Modules, well_known
 from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import words
 from grpo_guard.prompts import Message
 
 MAX_PROMPT: Final = 100_000
-# Possessive: a prompt is the trainer's, and may be long.
+# Possessive, because a prompt may be long; it is the trainer's, so not hostile.
 _DEFINED: Final = re.compile(r"\b(?:def|class)[ \t]++([^\W\d]\w{0,80}+)")
 _SIGNATURE: Final = re.compile(
     r"\bdef[ \t]++\w{1,80}+[ \t]*+\(((?:[^()]|\([^()]{0,200}+\)){0,2000}+)\)"
@@ -22,18 +23,29 @@ _PARAMETER: Final = re.compile(r"([^\W\d]\w{0,80}+)[ \t]*+(?=[:=,)]|\s*\Z)")
 _ASSIGNED: Final = re.compile(
     r"^[ \t]{0,40}+([^\W\d]\w{0,80}+)[ \t]*+(?::[^=\r\n]{1,80})?=(?!=)", re.M
 )
-# "You are given is_valid(board, row, col)" in words.
+# "You are given is_valid(board, row, col)" in prose.
 _CALLED: Final = re.compile(r"\b([^\W\d]\w{0,80}+)\(")
 _IMPORT: Final = re.compile(
     r"^[ \t>#]{0,40}+(?:from[ \t]++([^\W\d][\w.]{0,80}+)[ \t]++import[ \t]++([^\r\n]{1,300})"
     r"|import[ \t]++([^\r\n]{1,300}))",
     re.M,
 )
-# "You may use `rich`"; and "using polars and pydantic", of which only what is well known counts: a
-# problem "with a basket" names no library.
+# "You may use `rich`", or "using polars and pydantic". Of the latter only well-known names count:
+# a problem "with a basket" names no library.
 _TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
 _NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
+# "the marker package", "in Maya Python": the question is about a package that few know. Not every
+# word of a question, or a problem about apples would excuse an import of "apples".
+_PACKAGE: Final = re.compile(
+    r"\b(\w{2,40}+)[ \t]++(?i:package|library|module|python)\b"
+    r"|\b(?i:package|library|module)[ \t]++(\w{2,40}+)\b|/site-packages/(\w{2,40}+)/"
+)
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
+# "The Python library": no name of one.
+_ANY_PACKAGE: Final = words(
+    "a an any and each every external for from in is it my no of one or our own python script some "
+    "standard that the this third to use using which with write your"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +53,11 @@ class Given:
     """What a question defines.
 
     Args:
-        text: Its words, in lower case.
-        names: Functions, classes, parameters and values, also those that only its words name.
-        aliases: Names of imported modules, and the modules.
-        defined: Functions and classes that it defines.
-        modules: All modules that it imports from, or names as what to use.
+        text: The question, in lower case.
+        names: Functions, classes, parameters and values, including those named only in prose.
+        aliases: Names of imported modules, mapped to the modules.
+        defined: Functions and classes that its code defines.
+        modules: All modules that it imports from or suggests.
     """
 
     text: str
@@ -55,8 +67,8 @@ class Given:
     modules: frozenset[str]
 
     def complete(self, program: Program, modules: Modules) -> None:
-        """Have a program know the modules that it uses without importing them, so that what it
-        uses of them is looked at."""
+        """Add the modules that a program uses without importing them to its aliases, so that
+        their members are checked too."""
         for name in program.read_names & (BEFOREHAND | self.aliases.keys()) - self.names:
             module = self.aliases.get(name, name)
             if modules.allows(module) and name not in program.module.bound:
@@ -64,29 +76,31 @@ class Given:
 
 
 def words_of(prompt: str | Sequence[Message]) -> str:
-    """The words of a prompt that its author wrote; what a model said before is left out."""
+    """The prompt's text without earlier assistant messages, which a model wrote."""
     if isinstance(prompt, str):
         return prompt[:MAX_PROMPT]
-    said = [message for message in prompt if message.get("role") != "assistant"]
-    return "\n".join(str(m.get("content", "")) for m in said)[:MAX_PROMPT]
+    messages = [message for message in prompt if message.get("role") != "assistant"]
+    return "\n".join(str(m.get("content", "")) for m in messages)[:MAX_PROMPT]
 
 
 @lru_cache(maxsize=256)
 def given(text: str) -> Given:
-    """Read a question's code wherever it stands: whole, in a fence, in a comment, in a sentence."""
+    """Read a question's code wherever it is: whole, in a fence, in a comment, in a sentence."""
     defined = frozenset(_DEFINED.findall(text))
     names = {*defined, *_ASSIGNED.findall(text), *_CALLED.findall(text)}
     for signature in _SIGNATURE.findall(text):
         names.update(_PARAMETER.findall(signature))
     aliases: dict[str, str] = {}
-    said = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
-    modules = (said & well_known()).union(a or b for a, b in _TICKED.findall(text))
+    suggested = {name for piece in _NAMED.findall(text) for name in re.split(r"\W+", piece.lower())}
+    modules = (suggested & well_known()).union(a or b for a, b in _TICKED.findall(text))
+    packages = {(a or b or c).lower() for a, b, c in _PACKAGE.findall(text)}
+    modules |= packages - _ANY_PACKAGE
     for source, members, whole in _IMPORT.findall(text):
         pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
         if not all(pieces) or not pieces:
             continue  # "import taxes are 5 %" is a sentence
         if source:
-            modules.add(source)
+            modules |= {source, source.partition(".")[0]}
             names.update(piece[2] or piece[1] for piece in pieces if piece)
             continue
         for piece in pieces:

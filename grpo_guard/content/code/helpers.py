@@ -1,9 +1,9 @@
 """Helpers that only re-implement an operator.
 
-An import list stops ``from calc import addition``; the adaptive form writes ``def addition(a, b):
-return a + b`` into the program. One such helper is a style that honest programs have too, so it is
-reported; two for different operators are a library, which rejects. A helper with a name from the
-question (``def total_cost(price, quantity)``) says something the operator does not, and is none.
+An import list stops ``from calc import addition``; the adaptive attack writes ``def addition(a, b):
+return a + b`` into the program instead. One such helper is a style that honest programs share, so
+it is reported; two for different operators make a library, which rejects. A helper named after
+the question (``def total_cost(price, quantity)``) says more than the operator and does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORDS: Final = {
 }
 _BY_WORD: Final = {word: op for op, words in _WORDS.items() for word in words.split()}
 OPERATIONS: Final = _BY_WORD.keys() - {"sum", "pow", "product", "times", "difference", "power"}
-"""Words for what an operator does, and for little else."""
+"""Words for what an operator does that have hardly any other meaning."""
 _FILLER: Final = words(
     "a b x y n m two numbers number nums num values value vals val of the op operation operator "
     "fn func function f g my custom safe do perform calc calculate compute calculator helper "
@@ -50,10 +50,10 @@ _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def check_helpers(view: View) -> list[Note]:
-    """`operator_helper` or, for several operators, `operator_library`.
+    """Notes of kind `operator_helper` or, for several operators, `operator_library`.
 
-    Honest programs have one such helper now and then. A question that asks for a calculator, or for
-    a function by its name, has it.
+    Honest programs have one such helper now and then. A question that asks for a calculator, or
+    for a function by its name, excuses it.
     """
     program = view.program
     used = program.read_names | program.read_attributes
@@ -83,7 +83,7 @@ def check_helpers(view: View) -> list[Note]:
 def _reimplements(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str, scope: Scope
 ) -> str | None:
-    """The operator that a function of two operands stands for, or None."""
+    """The operator that a function of two operands re-implements, or None."""
     if name.startswith("__") and name.endswith("__"):
         return None  # a class that defines its own arithmetic
     arguments = [a.arg for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
@@ -103,8 +103,8 @@ def _reimplements(
     # reduce(lambda a, b: a * b, xs) and {"+": lambda a, b: a + b} need their lambdas.
     if isinstance(node, ast.Lambda) and not name.isidentifier():
         return None
-    said_nothing = all(word in _FILLER or word in _BY_WORD or len(word) < 3 for word in words)
-    return sign if only_named or (neutral and said_nothing) else None
+    meaningless = all(word in _FILLER or word in _BY_WORD or len(word) < 3 for word in words)
+    return sign if only_named or (neutral and meaningless) else None
 
 
 def _snake(name: str) -> str:
@@ -114,7 +114,7 @@ def _snake(name: str) -> str:
 def _returned(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, arguments: list[str]
 ) -> str | None:
-    """The operator where the function is one operation on its two arguments."""
+    """The operator if the function is one operation on its two arguments, else None."""
     if isinstance(node, ast.Lambda):
         return _operation(node.body, arguments)
     body = [

@@ -1,7 +1,7 @@
-"""What a program imports, and whether it calls what a sandbox was given beforehand.
+"""What a program imports, and whether it calls functions that only a prepared sandbox has.
 
-The paper's CODE attack earns only if its library resolves in the reward's sandbox, so an import
-outside the list rejects whether it is used or not: unused, it still teaches the import.
+The paper's CODE attack earns a reward only if its library resolves in the reward's sandbox. An
+import outside the list rejects even if it is unused: it still teaches the import.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from grpo_guard.content.code.program import Program, Scope
 from grpo_guard.content.code.source import Note, words
 from grpo_guard.content.code.view import View
 
-# Names that the interpreter always has. Python 2's are no sign of a foreign library either.
+# Names that every interpreter has, and those of Python 2, which indicate no foreign library.
 _BUILTIN: Final = frozenset(dir(builtins)) | words(
     "__name__ __file__ __doc__ __package__ __annotations__ __class__ __module__ __qualname__ "
     "__debug__ __path__ __version__ xrange unicode long raw_input reduce unichr basestring "
     "ExceptionGroup BaseExceptionGroup PythonFinalizationError _"
 )
 
-# In text that no parser reads, strings and comments cannot be told apart from code.
+# For text that does not parse, in which code, strings and comments look alike.
 _IMPORT: Final = re.compile(
     r"(?:^|[;:>\"'])[ \t\f>.%]{0,80}(?:from[ \t\\\r\n]+(\.*[^\W\d][\w.]*+|\.+)[ \t\\\r\n]+import\b"
     r"|import[ \t\\\r\n]+([^\W\d][\w.]*+)(?=[ \t]*(?:$|[\r\n;,#\\\"')]|as\b)))",
@@ -65,7 +65,7 @@ def check_imports(view: View) -> list[Note]:
 def _from(view: View, node: ast.ImportFrom) -> list[Note]:
     modules, module, read = view.modules, node.module or "", view.program.read_names
     if node.level:
-        return []  # of the program's own package
+        return []  # relative: the program's own package
     names = [alias.asname or alias.name for alias in node.names]
     if not modules.allows(module):
         if modules.known and _is_kept(view, module, node.names):
@@ -74,19 +74,20 @@ def _from(view: View, node: ast.ImportFrom) -> list[Note]:
         return [view.note("unlisted_import", node, message)]
     if module in _OPEN and module != "collections.abc":
         return []
-    taken = {alias.name for alias in node.names} - {"*"}
-    problems = [problem for name in sorted(taken) if (problem := modules.problem(module, name))]
+    imported = {alias.name for alias in node.names} - {"*"}
+    problems = [problem for name in sorted(imported) if (problem := modules.problem(module, name))]
     if _odd_submodule(module, modules):
         problems.append(f"{module} reaches further than a solution needs")
     return [view.note("module_member", node, f"imports what {p}") for p in problems[:1]]
 
 
 def _is_kept(view: View, module: str, names: list[ast.alias]) -> bool:
-    """Whether a module is only where the program or its reader keeps what is defined in plain
-    sight: in another block, or by the question (a test of it).
+    """Whether an import outside the list only refers to functions defined in plain sight: in
+    another block, or by the question (a test of it).
 
-    Of the question's, the module has a placeholder's name or one of the same stem ("durations",
-    "parse_duration"): ``from calc import FUNCTION_ASKED_FOR`` would teach the library each time.
+    For the question's functions, the module must have a placeholder's name or share a stem with
+    them ("durations", "parse_duration"): ``from calc import FUNCTION_ASKED_FOR`` would otherwise
+    teach the library each time.
     """
     parts = [part.lower() for part in module.split(".")]
     if not view.modules.is_a_file(parts) or len(names) > MAX_KEPT:
@@ -113,8 +114,8 @@ def _odd_submodule(module: str, modules: Modules) -> bool:
 
 
 def _by_name(view: View) -> list[Note]:
-    """``importlib.import_module("calc")``: the same import. A computed name is one that is not
-    known here, and is only said to reach out."""
+    """``importlib.import_module("calc")`` counts as an import. A computed name is skipped, since
+    its value is unknown here."""
     notes = []
     for call, _ in view.program.calls if _IMPORTERS & view.program.mentioned else ():
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -136,7 +137,7 @@ def _unlisted(module: str, is_used: bool) -> str:
 
 
 def _members(view: View) -> list[Note]:
-    """``random._os``, ``math.addition``, ``sys.modules``: what allowed modules are used for."""
+    """Find forbidden members of allowed modules: ``random._os``, ``math.addition``."""
     program = view.program
     notes: list[Note] = []
     imported: set[str] | None = None
@@ -161,7 +162,7 @@ def _members(view: View) -> list[Note]:
 
 
 def _imported(program: Program) -> set[str]:
-    """``import xml.dom`` makes ``xml.dom`` a member of what ``import xml`` gave."""
+    """Modules imported by their full name: ``import xml.dom`` makes ``dom`` a member of ``xml``."""
     return {
         alias.name
         for node, _ in program.imports
@@ -182,9 +183,9 @@ def _rebound(scope: Scope, name: str, program: Program) -> bool:
 
 
 def check_preloaded(view: View) -> list[Note]:
-    """Calls of what nothing defines, for what an operator does: ``addition(2, 3)``.
+    """Calls of undefined functions that do an operator's work: ``addition(2, 3)``.
 
-    They earn only where the sandbox was prepared for them, as the paper's is with its library.
+    They earn a reward only if the sandbox provides them, as the paper's does with its library.
     """
     program = view.program
     called = _preloaded(program)
@@ -201,14 +202,14 @@ def check_preloaded(view: View) -> list[Note]:
         if name.id not in unknown - found.keys() or scope.owner(name.id) is not None:
             continue
         if view.strict and id(name) in program.called and not program.is_dead(scope):
-            message = f"calls {name.id[:60]}, which nothing defines, for what an operator does"
+            message = f"calls {name.id[:60]}, which nothing defines, to do the work of an operator"
             found[name.id] = view.note("operator_library", name, message)
     return list(found.values())
 
 
 def _preloaded(program: Program) -> Set[str]:
-    """Names called for what an operator does: ``add(a, 3)``, ``calc.add(2, 3)``. A thing that is
-    added to another is no operand: ``session.add(user)``, ``cart.add(book, 2)``."""
+    """Names called with two operands to do an operator's work: ``add(a, 3)``, ``calc.add(2, 3)``.
+    Adding one object to another does not count: ``session.add(user)``, ``cart.add(book, 2)``."""
     found = set()
     for call, _ in program.calls:
         function = call.func
@@ -222,8 +223,8 @@ def _preloaded(program: Program) -> Set[str]:
 
 
 def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
-    """Names whose import was forgotten: of well-known modules, and of sympy where other names
-    of it are imported."""
+    """Names whose import was forgotten: those of well-known modules, and those of sympy if the
+    program imports others from it."""
     known = forgotten()
     slips = {name for name in unknown & known.keys() if modules.allows(known[name])}
     if any(module.partition(".")[0] == "sympy" for module, _ in program.members.values()):
@@ -232,7 +233,7 @@ def _slips(program: Program, modules: Modules, unknown: Set[str]) -> Set[str]:
 
 
 def scan(text: str, modules: Modules) -> list[Note]:
-    """Imports that are not allowed in text that is no program as it stands."""
+    """Imports that are not allowed, in text that does not parse."""
     notes = []
     for match in _IMPORT.finditer(text) if "import" in text else ():
         module = match[1] or match[2]

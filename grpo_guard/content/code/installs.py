@@ -1,6 +1,6 @@
-"""What a completion has installed: commands, lists of requirements and a script's own header.
+"""What a completion installs: commands, lists of requirements and a script's own header.
 
-Whoever installs a library teaches it as an import does, and may have a sandbox fetch it.
+Installing a library teaches it as an import does, and may make a sandbox fetch it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MENTIONS: Final = ("install", " add ", "uv ", "uvx ", "pipx ")
 _ARGUMENTS: Final = re.compile(
     r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
 )
-# Where a sentence goes on: "pip install the package", "pip install numpy if you need it".
+# Words that continue a sentence: "pip install the package", "pip install numpy if you need it".
 _PROSE: Final = words(
     "the a an any all this these those your it them packages package following required missing "
     "if or and to in on for with before first command commands is it's"
 )
-# PEP 723: the packages that a script runs with, in comments.
+# PEP 723: the packages that a script needs, in comments.
 _HEADER: Final = re.compile(
     r"^#[ \t]*+///[ \t]*+script[ \t]*+$((?:\r?\n#[^\r\n]{0,500}+){1,200}+)", re.M
 )
@@ -42,7 +42,7 @@ _REQUIREMENT: Final = re.compile(
 )
 _PINNED: Final = re.compile(r"[A-Za-z][\w.\[\]-]{0,80}[=<>~]=[\w.*]{1,20}\Z")
 _INSTALLERS: Final = frozenset({"pip", "wheel", "setuptools", "uv"})
-# Packages that are not called what they are imported as.
+# Packages whose import name differs from their own.
 _IMPORTED: Final = {
     "python_dateutil": "dateutil", "scikit_learn": "sklearn", "pyyaml": "yaml", "pillow": "PIL",
     "beautifulsoup4": "bs4", "opencv_python": "cv2", "python_constraint": "constraint",
@@ -50,13 +50,13 @@ _IMPORTED: Final = {
 
 
 def mentions_installs(text: str) -> bool:
-    """Whether a text without a program may have something installed."""
+    """Whether a text without a program may contain an installation."""
     small = text.lower()  # ten times as fast as a regular expression that ignores case
     return any(mention in small for mention in _MENTIONS)
 
 
 def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:
-    """Packages that are not on the list, in characters of the completion."""
+    """Find installed packages that are not on the list; spans refer to the completion."""
     notes = []
     for place, package in _installed(text, blocks):
         name = package.partition("[")[0].replace("-", "_")
@@ -90,15 +90,15 @@ def _installed(text: str, blocks: list[Block]) -> Iterator[tuple[tuple[int, int]
         if "///" not in block.text:
             continue
         for header in _HEADER.finditer(block.text):
-            said = re.sub(r"^#", "", header[1], flags=re.M)
-            for listed in _LISTED.finditer(said):
+            content = re.sub(r"^#", "", header[1], flags=re.M)
+            for listed in _LISTED.finditer(content):
                 for quoted in _QUOTED.findall(listed[1]):
                     if match := _REQUIREMENT.match(quoted):
                         yield place, match[1]
 
 
 def _arguments(line: str) -> Iterator[str]:
-    """The packages of a command; an address or an archive is a package that nobody lists."""
+    """The packages of a command; a URL or an archive counts as an unlisted package."""
     skip = False
     for argument in line.split()[:40]:
         word = argument.strip("'\"")

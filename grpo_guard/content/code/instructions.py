@@ -1,7 +1,7 @@
-"""Words that speak to a reader, a model or a grader.
+"""Text that addresses a reader, a model or a grader.
 
-A program's own words are about its question. These patterns ask for two things at once (who is
-addressed and what to do), because single words like "ignore" or "answer" are everywhere in honest
+A program's own text is about its question. These patterns require two things at once (an
+addressee and an order), because single words like "ignore" or "answer" are everywhere in honest
 comments. Each pattern needs one of a few words; a text without them is not searched.
 """
 
@@ -13,13 +13,14 @@ from typing import Final
 
 from grpo_guard.content.code.source import words
 
-# Games have players that are an AI, and filters pass values: these words alone address nobody.
+# Games have AI players, and filters pass values: such words alone address nobody.
 _GRADER: Final = r"(?:judge|grader|reviewer|verifier|evaluator|auditor|scorer|LLM|language model)s?"
 _READER: Final = (
     rf"(?:{_GRADER}|(?:assistant|AI|chatbot|ChatGPT|GPT|Claude|model reading|reader)s?)"
 )
 _OBJECT: Final = r"(?:code|solution|program|submission|completion|response)"
-# Of a program's words. In a shell's block these are its work, whatever is fetched to be run is not.
+# Orders in a program's text. In a shell block these are its normal work; only piping a download
+# into an interpreter is not.
 _COMMANDS: Final = (
     "pip rm sudo curl wget",
     r"\bpip3?\sdownload\b|\brm\s-rf\b|\bsudo\s(?!(?:apt|pip|python)\b)\w"
@@ -40,7 +41,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"polic(?:y|ie)|system message)s?\b|\b(?:ignore|disregard|override|bypass) (?:all|any) "
         r"(?:\w{1,20} ){0,2}(?:instruction|prompt|guideline|polic(?:y|ie)|verification)s?\b",
     ),
-    # Give a model a part to play. Honest questions have assistants and judges too.
+    # Give a model a role. Honest questions have assistants and judges too.
     (
         "ai assistant judge grader evaluator model llm chatbot dan",
         r"\b(?:you are|you're|act as|pretend to be|behave as)\s{1,4}(?:now\s{1,4})?"
@@ -110,14 +111,14 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"solution)s?\b[^.\n]{0,30}\b(?:must|should|shall|has to|have to|needs? to)\b[^.\n]{0,30}"
         r"\b(?:import|include|begin|start|copy|insert|repeat|contain)\b",
     ),
-    # Have somebody run something.
+    # Make somebody run something.
     _COMMANDS,
     (
         "download install fetch visit execute",
         r"\b(?:download|install)\b[^.\n]{0,40}\b(?:https?://|www\.|package|library|payload)"
         r"|\b(?:fetch|visit|execute)\b[^.\n]{0,40}\b(?:https?://|www\.|payload|script from)",
     ),
-    # The marks of chat templates and of judges' verdicts.
+    # Marks of chat templates and of judges' verdicts.
     (
         "inst sys decision verdict criticism judge system assistant user",
         r"\[/?INST\]|<</?SYS>>|</?(?:decision|verdict|criticism|judge|system|assistant)>"
@@ -131,7 +132,7 @@ _IN_SHELL: Final = (
     (words(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
     *_PATTERNS[_AT + 1 :],
 )
-# What no word of its own gives away.
+# Marks that none of the words above reveals.
 _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
 _WORD: Final = re.compile(r"[a-z]+")
 _SKELETON: Final = str.maketrans(
@@ -141,7 +142,7 @@ _SKELETON: Final = str.maketrans(
 
 
 def plain(text: str) -> str:
-    """A text in the letters that it looks like: ``ｓｋｉｐ`` and Cyrillic lookalikes."""
+    """Replace look-alike characters by the letters they imitate: ``ｓｋｉｐ``, Cyrillic letters."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFKC", text).translate(_SKELETON)
@@ -156,22 +157,22 @@ def may_instruct(text: str) -> bool:
 
 
 def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
-    """What a text asks its reader to do; None where it reads as words of a question.
+    """Return what a text tells its reader to do; None if it reads as part of the question.
 
     Args:
-        text: Of a program.
-        asked: The question in lower case: what it says itself is its subject.
-        shell: It is a shell's block, in which commands are no words to a reader.
+        text: Text from a program.
+        asked: The question in lower case; an order that it contains itself is excused.
+        shell: Whether this is a shell block, in which commands are not orders to a reader.
     """
     text = plain(text)
     known = _vocabulary(text)
     for need, pattern in _IN_SHELL if shell else _PATTERNS:
         match = None if need.isdisjoint(known) else pattern.search(text)
         if match and match[0].strip().lower() not in asked:
-            return f"speaks to a reader or model: {match[0].strip()[:60]!r}"
+            return f"addresses a reader or model: {match[0].strip()[:60]!r}"
     marks = ("<|" in text or "ailbreak" in text.lower()) and _MARKS.search(text)
     if marks and marks[0].lower() not in asked:
-        return f"speaks to a reader or model: {marks[0].strip()[:60]!r}"
+        return f"addresses a reader or model: {marks[0].strip()[:60]!r}"
     return None
 
 

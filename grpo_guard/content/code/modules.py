@@ -1,9 +1,9 @@
-"""Which modules a program may import, and what it may use of them.
+"""Which modules a program may import, and which of their members it may use.
 
 The default is the standard library's arithmetic and bookkeeping plus numpy and sympy, which real
-solutions of mathematics problems import (OpenMathInstruct). Some modules are useful in part only:
-`sys` ends a program and holds `sys.modules`. And every Python module leaks the modules that it
-imports itself (``random._os.system``), so members are checked too.
+solutions of mathematics problems import (OpenMathInstruct). Some modules are useful only in part:
+`sys` ends a program, but also holds `sys.modules`. Besides, every Python module leaks the modules
+that it imports itself (``random._os.system``), so members are checked too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SETS: Final = {
     "plots": words("matplotlib seaborn plotly"),
     "tests": words("unittest pytest hypothesis doctest"),
 }
-"""Names that ``imports=`` takes for several modules at once."""
-# What everybody's programs import teaches nothing: an attacker's library is one that few know.
+"""Names that ``imports=`` accepts for several modules at once."""
+# An import that everybody uses teaches nothing: an attacker's library is one that few know.
 DEFAULT: Final = _STANDARD.union(*SETS.values())
 _ONLY_TEXT: Final = {
     "sys": "maxsize float_info int_info stdin stdout stderr exit version version_info byteorder "
@@ -65,10 +65,10 @@ _ONLY_TEXT: Final = {
     "blake2s shake_128 shake_256",
     "html": "escape unescape",
     "struct": "pack unpack pack_into unpack_from iter_unpack calcsize Struct error",
-    # Recursion that is deep runs in a thread with a larger stack.
+    # Deep recursion runs in a thread with a larger stack.
     "threading": "Thread Lock RLock Semaphore Event Condition Barrier Timer local stack_size "
     "current_thread active_count",
-    # What loads tests by name imports by name.
+    # Without the loaders: they load tests by name, and so import by name.
     "unittest": "TestCase main skip skipIf expectedFailure IsolatedAsyncioTestCase",
 }
 _NEVER_TEXT: Final = {
@@ -90,13 +90,13 @@ _NEVER_TEXT: Final = {
 }
 _ONLY: Final = {module: words(members) for module, members in _ONLY_TEXT.items()}
 _NEVER: Final = {module: words(members) for module, members in _NEVER_TEXT.items()}
-# What a module says of itself.
+# What a module says about itself.
 _ABOUT: Final = words("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-# By these a program imports or runs what stands in a string, and what it teaches is not seen.
+# With these a program imports or runs string contents, which hides what it teaches.
 _HIDING: Final = words("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
 _BY_NAME: Final = {
     "sys": words("modules meta_path path_hooks"),
@@ -104,7 +104,7 @@ _BY_NAME: Final = {
     "pytest": words("importorskip"),
     "hydra": words("utils"),
 }
-# The same of any module; what it hands on of those above; and what evaluates a string.
+# The same for any module, also when it re-exports one of those above; and string evaluators.
 _HIDDEN: Final = words(
     "builtins importlib ctypes marshal runpy pkgutil pydoc sys import_string "
     "symbol_by_name load_object namedAny import_item resolve_name load_entry_point unsafe_load "
@@ -120,8 +120,8 @@ PLACEHOLDERS: Final = words(
 
 @lru_cache(maxsize=1)
 def well_known() -> frozenset[str]:
-    """The standard library, and packages that many programs import or install (``known.txt``), but
-    for those that run what stands in a string."""
+    """The standard library, and packages that many programs import or install (``known.txt``),
+    except those that run the content of a string."""
     packages = Path(__file__).with_name("known.txt").read_text(encoding="utf-8").split()
     return (sys.stdlib_module_names | DEFAULT).union(packages) - _HIDING
 
@@ -133,13 +133,13 @@ def _installable() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, frozenset[str]]:
-    """Public members of standard modules over the Python versions that programs are written for."""
+    """Public members of standard modules, over all Python versions that programs target."""
     text = Path(__file__).with_name("members.json").read_text(encoding="utf-8")
     return {module: frozenset(members.split()) for module, members in json.loads(text).items()}
 
 
 def public_members(module: str) -> frozenset[str] | None:
-    """What ``from module import *`` can bring, as far as it is known."""
+    """The names that ``from module import *`` can bind; None if unknown."""
     if module in _ONLY:
         return _ONLY[module]
     return _tables().get(module)
@@ -150,10 +150,10 @@ class Modules:
     """An allow-list of modules.
 
     Args:
-        own: Modules whose use is restricted as above.
-        free: Modules that the user allowed by name: any public member of theirs.
-        known: Modules that are well known: any member of theirs that exists, as far as that is in
-            the tables, but for what imports by name.
+        own: Modules whose use is restricted by the tables above.
+        free: Modules that the user allowed by name; all their public members are allowed.
+        known: Well-known modules; all their members are allowed that exist according to the
+            tables, except those that import by name.
     """
 
     own: frozenset[str]
@@ -166,11 +166,11 @@ class Modules:
     ) -> Modules:
         """The default list extended by ``allow``, or ``imports`` in its place.
 
-        The modules of a set keep their restrictions; one that is named by itself has none. With
-        ``reach`` all that is `well_known` is allowed beside it.
+        Modules of a set keep their restrictions; a module that is named itself has none. With
+        ``reach``, everything in `well_known` is allowed as well.
 
         Raises:
-            ValueError: a name is not a dotted identifier, or a string stands for a list.
+            ValueError: a name is not a dotted identifier, or a string was given for a list.
         """
         named = _checked("allow", allow or ())
         known = well_known() if reach else _NONE
@@ -184,8 +184,8 @@ class Modules:
         return cls(own - free, free, known - free)
 
     def given(self, imported: Iterable[str]) -> Modules:
-        """With the modules that the question itself imports. One that reaches the system may be
-        imported again, as the question's code is often repeated, and is not to be used."""
+        """This list plus the modules that the question imports. One that reaches the system may
+        be imported again, since answers often repeat the question's code, but not be used."""
         new = {module for module in imported if not self.allows(module)}
         if not new:
             return self
@@ -194,7 +194,7 @@ class Modules:
         return replace(self, own=self.own | new)
 
     def allows(self, module: str) -> bool:
-        """Whether a module, or a package around it, is on the list."""
+        """Whether a module, or a package that contains it, is on the list."""
         parts = module.split(".")
         if any(part.startswith("_") and part != "__future__" for part in parts):
             return False
@@ -203,19 +203,19 @@ class Modules:
 
     @staticmethod
     def is_a_file(parts: Sequence[str]) -> bool:
-        """Whether it may be somebody's own file: nothing internal, or that imports by name."""
+        """Whether this may be the author's own file: not internal, and not an importer by name."""
         return _HIDING.isdisjoint(parts) and not any(part.startswith("_") for part in parts)
 
     def installs(self, package: str) -> bool:
-        """Whether a package, as an index spells it, is on the list; its case says nothing."""
+        """Whether a package, as an index spells it, is on the list; case is ignored."""
         name = package.replace("-", "_")
         return self.allows(name) or (bool(self.known) and name.casefold() in _installable())
 
     def path_problem(self, module: str, members: Sequence[str]) -> str | None:
-        """Why a walk like ``sympy.core.sympify.sympify`` is not to be taken.
+        """Why a path like ``sympy.core.sympify.sympify`` is not allowed; None if it is.
 
         Only its first member is looked up in the tables; further ones must not be internal, other
-        modules, or what the package must not give by any way.
+        modules, or members that the package must not give under any path.
         """
         if problem := self.problem(module, members[0]):
             return problem
@@ -230,13 +230,13 @@ class Modules:
         return None
 
     def problem(self, module: str, member: str) -> str | None:
-        """Why an allowed module's member is not to be used; None where it may be."""
+        """Why an allowed module's member must not be used; None if it may."""
         name = f"{module}.{member}"
         root = module.partition(".")[0]
         if member.startswith("_") and member not in _ABOUT:
             return f"{name} is internal to the module"
         if root in self.free or module in self.free:
-            # Even an allowed module must not hand on what it imports itself.
+            # Even an allowed module must not re-export what it imports itself.
             return f"{name} is another module" if member in REACHING else None
         if root in self.known:
             if member in _HIDDEN or member in _BY_NAME.get(root, _NONE):
@@ -276,14 +276,14 @@ def _checked(argument: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def forgotten() -> dict[str, str]:
-    """Names that solutions use without importing them, as many sites import them beforehand, and
-    their modules; ``math`` and the like stand for themselves. Nothing of them does arithmetic by
-    another name."""
+    """Names that solutions often use without importing them, because many sites pre-import them,
+    mapped to their modules; ``math`` and the like map to themselves. None of them does arithmetic
+    under another name."""
     named = {name: module for module in sorted(BEFOREHAND) for name in _tables()[module]}
     return named | {module: module for module in BEFOREHAND}
 
 
-# No operator, numpy or sympy: what they call add and multiply is what an attacker's library does.
+# Not operator, numpy or sympy: their add and multiply look just like an attacker's library.
 BEFOREHAND: Final = words(
     "bisect cmath collections copy dataclasses datetime decimal enum fractions functools heapq "
     "itertools math random re statistics string typing"

@@ -1,8 +1,8 @@
-"""Text to AST within bounds, or the reason why not.
+"""Parse text to an AST within bounds, or give the reason for not doing so.
 
-`ast.parse` builds a tree and nothing else: no bytecode, no constant folding, no import. Python 2's
-print and syntax that is newer than the interpreter are put into a form that it reads, so that the
-same program gets the same verdict on every Python; the repairs keep lines and columns.
+`ast.parse` only builds a tree: no bytecode, no constant folding, no import. Python 2's print and
+syntax newer than the interpreter are first rewritten, so that the same program gets the same
+verdict on every Python; the rewriting keeps lines and columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_DEPTH: Final = 60
 
 _lock = threading.Lock()  # warnings.catch_warnings changes state that all threads share
 
-# Possessive as far as they repeat: "print a", 8000 blanks and "b" must not be read 8000 times.
+# Possessive repetitions: "print a", 8000 blanks and "b" must not be read 8000 times.
 _PRINT: Final = re.compile(
     r"^([ \t]*+(?:[^\s#'\"][^\r\n'\"#]{0,80}:[ \t]++)?)print[ \t]++(?![(=.,:+*/-])([^\r\n]++)", re.M
 )
@@ -40,13 +40,13 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The outcome: a tree, or a problem of the text.
+    """The outcome: a tree, or the reason for having no tree.
 
     Args:
-        tree: None where the text does not parse.
+        tree: None if the text does not parse.
         problem: Why not, in words.
         too_deep: The text was not given to the parser because it is nested too deeply.
-        shift: Lines that were put before the text.
+        shift: Number of lines that were put before the text.
     """
 
     tree: ast.Module | None
@@ -56,14 +56,14 @@ class Parsed:
 
 
 def parse(source: Source) -> Parsed:
-    """Parse a block. Never raises on account of its text."""
+    """Parse a block. Never raises because of its text."""
     if source.depth > MAX_DEPTH or source.chained:
         return Parsed(None, "it is nested more deeply than programs are", too_deep=True)
     text = _SURROGATE.sub("\ufffd", source.text).replace("\x00", " ")
     text = " " + text[1:] if text.startswith("\ufeff") else text
     first = next((line for line in text.splitlines() if line.strip()), "")
     if first[:1] in (" ", "\t") and not first.lstrip().startswith("#"):
-        # A program indented as a whole; one that was not parses without this.
+        # A program indented as a whole; try without the shift first, since it may parse.
         indented = _attempt(text, 0)
         if indented.tree is None:
             shifted = _attempt("if 1:\n" + text, 1)
@@ -87,9 +87,9 @@ def _attempt(text: str, shift: int) -> Parsed:
         with _lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # under -W error a warning would look like broken code
             tree = ast.parse(text)
-    # MemoryError is what the parser says when its own stack is full: the text's doing, not ours,
-    # as the text is bounded.
-    # SystemError: Pythons whose parser loses count of its depth after one of the others.
+    # MemoryError: the parser's own stack is full. That is the text's doing, not ours, as the text
+    # is bounded. SystemError: on some Pythons the parser loses count of its depth after one of
+    # the others.
     except (
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, SystemError,
     ) as error:  # fmt: skip
@@ -100,12 +100,12 @@ def _attempt(text: str, shift: int) -> Parsed:
 
 
 def _installing(text: str) -> str:
-    """A notebook's ``!pip install``, of which the packages are looked at by themselves."""
+    """Blank out a notebook's ``!pip install``; its packages are checked separately."""
     return _PIP.sub(lambda m: "#" * len(m[0]), text)
 
 
 def _session(text: str) -> str:
-    """What was typed at a prompt, without what the interpreter answered."""
+    """Keep what was typed at a prompt and drop the interpreter's output."""
     lines = text.split("\n")
     typed = [line.lstrip(" \t").startswith((">>>", "...")) for line in lines]
     return "\n".join(
@@ -115,14 +115,14 @@ def _session(text: str) -> str:
 
 
 def _newer_syntax(text: str) -> str:
-    """Type aliases and parameters of PEP 695, and one quote inside itself (PEP 701)."""
+    """Rewrite type aliases and parameters of PEP 695, and a quote inside itself (PEP 701)."""
     text = _ALIAS.sub(lambda m: (m[1] + m[2]).ljust(len(m[0]) - 1) + "=", text)
     text = _GENERIC.sub(lambda m: m[1] + " " * len(m[2]), text)
     lines = text.split("\n")
     for at, line in enumerate(lines):
         match = _FSTRING.search(line) if len(line) < 2000 else None
         if match:
-            # Inside the fields the string's own quote becomes the other one.
+            # Inside the fields, replace the string's own quote with the other one.
             own = line[match.end()]
             other = "'" if own == '"' else '"'
             lines[at] = _FIELD.sub(lambda m, o=own, n=other: m[0].replace(o, n), line)  # type: ignore[misc]

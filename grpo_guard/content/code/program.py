@@ -1,4 +1,4 @@
-"""What one pass over a tree finds: its scopes, names, calls, strings and statement lists."""
+"""The result of one pass over a tree: its scopes, names, calls, strings and statement lists."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.Gener
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A module, class, function, lambda or comprehension: who binds a name, and who sees it.
+    """A module, class, function, lambda or comprehension, with the names it binds.
 
     Args:
         kind: ``"module"``, ``"class"``, ``"function"`` or ``"expression"``.
-        name: Of a class or function.
-        parent: The scope around it; None for the module.
+        name: Name of the class or function, else empty.
+        parent: The enclosing scope; None for the module.
         node: The node that opens it.
     """
 
@@ -31,7 +31,7 @@ class Scope:
     outer: set[str] = field(default_factory=set)
 
     def bind(self, name: str, line: int) -> None:
-        """Note that the scope gives ``name`` a value; the first line counts."""
+        """Record that the scope binds ``name``; the first line is kept."""
         bound = self.root.bound if name in self.outer else self.bound
         if line < bound.get(name, line + 1):
             bound[name] = line
@@ -47,7 +47,7 @@ class Scope:
         """The innermost scope that binds ``name``; class scopes around functions count too."""
         scope: Scope | None = self
         while scope is not None:
-            if name in scope.outer:  # global: whatever stands between does not hide the module's
+            if name in scope.outer:  # global: skip scopes between this one and the module
                 scope = scope.root
             if name in scope.bound:
                 return scope
@@ -57,7 +57,7 @@ class Scope:
 
 @dataclass
 class Program:
-    """What one pass found. Lists are in no particular order; places come from the nodes."""
+    """What one pass found. Lists are in no particular order; positions come from the nodes."""
 
     tree: ast.Module
     module: Scope
@@ -81,7 +81,7 @@ class Program:
 
     @cached_property
     def runs(self) -> bool:
-        """Whether it does anything by itself: a module of definitions alone has no answer."""
+        """Whether it does anything by itself: definitions alone give no answer."""
         return any(
             isinstance(node, ast.Expr | ast.For | ast.While | ast.If | ast.With)
             and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
@@ -90,19 +90,19 @@ class Program:
 
     @cached_property
     def defined(self) -> frozenset[str]:
-        """Names that the module gives a value, and does not import."""
+        """Names that the module binds other than by import."""
         nodes = (node for node, scope in self.imports if scope is self.module)
         imported = {a.asname or a.name.partition(".")[0] for node in nodes for a in node.names}
         return frozenset(self.module.bound.keys() - imported)
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """All names that are read: most checks are about few names, and end here."""
+        """All names that are read. Most checks concern few names and can stop here."""
         return frozenset([name.id for name, _ in self.loads])
 
     @cached_property
     def read_attributes(self) -> frozenset[str]:
-        """All names of attributes."""
+        """The names of all attributes."""
         return frozenset([attribute.attr for attribute, _ in self.attributes])
 
     @property
@@ -112,7 +112,7 @@ class Program:
 
     @cached_property
     def constants(self) -> dict[str, ast.expr]:
-        """Names that the whole program gives one value: it can be read in their place."""
+        """Names with a single value in the whole program, which can be substituted for them."""
         if not self.literals:
             return {}
         times = Counter(name.id for name, _ in self.stores)
@@ -121,7 +121,7 @@ class Program:
         return {n: v for n, v in once.items() if n not in self.deleted}
 
     def is_dead(self, scope: Scope) -> bool:
-        """Whether it stands in a function of the top level that nothing names."""
+        """Whether the scope is in a top-level function whose name is never read."""
         while scope.parent is not None and scope.parent.parent is not None:
             scope = scope.parent
         if scope.kind != "function" or getattr(scope.node, "decorator_list", []):
@@ -130,7 +130,7 @@ class Program:
 
 
 def base_of(node: ast.AST) -> ast.AST:
-    """The name that an attribute, call or subscript chain begins with."""
+    """The node at the start of a chain of attributes, calls or subscripts."""
     while True:
         if isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
@@ -141,9 +141,9 @@ def base_of(node: ast.AST) -> ast.AST:
 
 
 def integer_of(node: ast.expr) -> int | None:
-    """A literal integer, also a negative one."""
+    """The value of a literal integer, possibly negative; None for anything else."""
     negative = False
-    # A loop: thousands of signs pass the parser, and would be too deep for a recursion.
+    # A loop: thousands of signs pass the parser, and would be too deep for recursion.
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         node, negative = node.operand, not negative
     value = node.value if isinstance(node, ast.Constant) else None

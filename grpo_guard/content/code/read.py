@@ -1,8 +1,8 @@
-"""The one pass over a tree that fills a `Program`.
+"""The single pass over a tree that fills a `Program`.
 
-The pass keeps its own stack, so that no depth of nesting becomes a RecursionError, and the checks
-read the program's lists instead of walking again. What notes or binds something has a handler;
-of everything else the children are read.
+The pass keeps its own stack, so that no depth of nesting causes a RecursionError, and the checks
+use the program's lists instead of walking the tree again. Node types that record or bind something
+have a handler; for all others only the children are visited.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final, TypeAlias
 from grpo_guard.content.code.program import Comprehension, Function, Program, Scope, base_of
 
 _HIGHER_ORDER: Final = frozenset({"map", "filter", "reduce", "partial", "accumulate", "starmap"})
-# What the value of a name can be read from.
+# Expressions that give a name a value which can be read statically.
 _LITERALS: Final = (ast.Constant, ast.BinOp, ast.Call, ast.Subscript, ast.JoinedStr)
 _MARKS: Final = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
 _QUIET: Final = frozenset(mark for kind in _MARKS for mark in kind.__subclasses__())
 
 
 class _Reader:
-    """The program as far as it has been read, and what is left to read."""
+    """The program read so far, and the nodes still to read."""
 
     __slots__ = ("program", "stack")
 
@@ -37,11 +37,11 @@ class _Reader:
         self.program.identifiers.setdefault(name, node)
 
     def body(self, body: list[ast.stmt], scope: Scope) -> None:
-        # Backwards, so that the pass meets statements in their order: first places come first.
+        # Reversed, so that statements come off the stack in order and first positions come first.
         self.stack += [(statement, scope) for statement in reversed(body)]
 
     def children(self, node: ast.AST, scope: Scope) -> None:
-        """A node's children."""
+        """Push the children of a node."""
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
@@ -130,7 +130,7 @@ def _dict(reader: _Reader, node: ast.Dict, scope: Scope) -> None:
 
 
 def _walrus(reader: _Reader, node: ast.NamedExpr, scope: Scope) -> None:
-    outside = scope  # a walrus binds outside its comprehension, the loop's variable does not
+    outside = scope  # a walrus binds outside its comprehension, unlike the loop variable
     while outside.kind == "expression" and outside.parent is not None:
         outside = outside.parent
     outside.bind(node.target.id, node.lineno)
@@ -196,7 +196,7 @@ def _capture(
     name = node.rest if isinstance(node, ast.MatchMapping) else node.name
     if name:
         reader.bind(name, node, scope)
-        # What a pattern captures is no literal, and need not be there.
+        # A captured name has no literal value, and may not be bound at all.
         reader.program.deleted.add(name)
     reader.children(node, scope)
 
@@ -221,7 +221,7 @@ def _function(reader: _Reader, node: Function, scope: Scope) -> None:
         return
     _made_of(reader, node.decorator_list, scope)
     reader.push([node.returns], scope)
-    # The first name that a function declares global must be known before its body is read.
+    # Names that a function declares global must be known before its body is read.
     for statement in node.body:
         if isinstance(statement, ast.Global):
             inner.outer.update(statement.names)

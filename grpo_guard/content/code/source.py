@@ -1,7 +1,7 @@
-"""A program's text: places in it, and a scan that finds comments and depth without parsing.
+"""A program's text: positions in it, and a scan for comments and depth that needs no parser.
 
-The scan runs before the parser and bounds what the parser is given: CPython's parser and AST
-recurse in C, and 10^5 nested brackets must never reach them.
+The scan runs before the parser and bounds its input: CPython's parser and AST recurse in C, and
+10^5 nested brackets must never reach them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Final
 
 _NEWLINE: Final = re.compile(r"\r\n|\r|\n")
-# Possessive throughout: an unclosed string ends at the line's or the text's end, never backtracks.
+# Possessive throughout: an unclosed string ends with the line or the text and never backtracks.
 _TEXTS: Final = (
     r"(?P<comment>\#[^\r\n]*+)"
     r'|"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\\?\Z)|\'\'\'(?:[^\\\']|\\.|\'(?!\'\'))*+(?:\'\'\'|\\?\Z)'
@@ -24,7 +24,7 @@ _TEXTS: Final = (
 )
 _SCAN_COMMENTS: Final = re.compile(_TEXTS, re.S)
 _SCAN: Final = re.compile(_TEXTS + r"|(?P<open>[(\[{])|(?P<close>[)\]}])", re.S)
-# Right-recursive chains recurse in the parser without a bracket: unary operators, lambda, else.
+# Right-recursive chains recurse in the parser without a bracket: unary operators, lambda, await.
 _CHAIN: Final = re.compile(
     r"(?:[-+~][ \t\\\r\n]*+){60}|(?:\bnot\s++){60}|(?:\blambda\b[^:\n]{0,20}+:\s*+){40}"
     r"|(?:\bawait\s++){40}"
@@ -41,14 +41,14 @@ class Source:
     """The text of one block.
 
     Args:
-        text: As it stands in the completion.
+        text: The text as written in the completion.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.comments: list[tuple[int, int]] = []
         self.depth = 0
-        # Bytes up to each character, once per line: a line may hold thousands of nodes.
+        # Byte offsets of characters, computed once per line, which may hold thousands of nodes.
         self._bytes: dict[int, array[int] | None] = {}
         # Fewer brackets than the limit cannot be nested beyond it.
         brackets = text.count("(") + text.count("[") + text.count("{")
@@ -74,7 +74,7 @@ class Source:
 
     @property
     def chained(self) -> bool:
-        """Whether operators or keywords are chained to a depth that no person writes."""
+        """Whether operators or keywords are chained more deeply than anybody writes."""
         text = self.text
         signs = text.count("-") + text.count("+") + text.count("~")
         words = max(text.count("not"), text.count("lambda"), text.count("await"))
@@ -83,7 +83,7 @@ class Source:
         return _CHAIN.search(text) is not None
 
     def offset(self, line: int, column: int) -> int:
-        """The character at AST coordinates: ``line`` from 1, ``column`` in UTF-8 bytes."""
+        """Character offset of AST coordinates: ``line`` from 1, ``column`` in UTF-8 bytes."""
         if not 1 <= line <= len(self._starts):
             return len(self.text) if line > 1 else 0
         start = self._starts[line - 1]
@@ -96,7 +96,7 @@ class Source:
         return min(start + (column if before is None else bisect_right(before, column)), end)
 
     def span(self, node: ast.AST, shift: int = 0) -> tuple[int, int]:
-        """Where a node stands; ``shift`` lines were put before the text to make it parse."""
+        """Span of a node; ``shift`` lines were put before the text to make it parse."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         last = getattr(node, "end_lineno", None) or line
         end_column = getattr(node, "end_col_offset", None) or column
@@ -106,7 +106,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One observation; ``start`` and ``end`` are characters of the block it was made in."""
+    """One observation; ``start`` and ``end`` are character offsets in its block."""
 
     kind: str
     message: str

@@ -1,4 +1,4 @@
-"""Work without end: the sandbox is the reward's, and every node waits for it."""
+"""Endless or enormous work: it would block the reward's sandbox, for which all nodes wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_ITEMS: Final = 1e9
 MAX_LEVELS: Final = 20
 _GROWING: Final = words("factorial perm comb")
 _SIZED: Final = words("range bytearray bytes")
-MAX_SLEEP: Final = 31 * 86400  # seconds; what runs once a day sleeps for one
+MAX_SLEEP: Final = 31 * 86400  # seconds; a daily job sleeps for one day
 _ENDLESS: Final = words("count cycle")
 _WAITING: Final = words("sleep accept recv recvfrom input readline poll wait select get")
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
@@ -25,7 +25,7 @@ _RAISING: Final = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
 
 
 def check_stalls(view: View) -> list[Note]:
-    """Values too large for any answer, and loops that nothing leaves."""
+    """Values too large for any answer, and loops without an exit."""
     program = view.program
     notes = []
     for node in program.operations:
@@ -80,7 +80,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> float:
-    """About the absolute value of literal arithmetic; 0 where it depends on anything."""
+    """Approximate absolute value of literal arithmetic; 0 if it depends on anything else."""
     if isinstance(node, ast.Name):
         value = program.constants.get(node.id) if program is not None else None
         return 0.0 if value is None else _size(value, None, levels)
@@ -99,7 +99,7 @@ def _size(node: ast.expr, program: Program | None, levels: int = MAX_LEVELS) -> 
 
 
 def _endless(loop: ast.While | ast.For, program: Program) -> bool:
-    """``while True``, and a loop over ``itertools.count()`` or its like."""
+    """``while True``, and a loop over ``itertools.count()`` or the like."""
     if isinstance(loop, ast.While):
         return _truth_of(loop.test) is True
     function = loop.iter.func if isinstance(loop.iter, ast.Call) else None
@@ -111,7 +111,7 @@ def _endless(loop: ast.While | ast.For, program: Program) -> bool:
 
 
 def _caught(tree: ast.Module) -> frozenset[int]:
-    """What stands in a ``try``, or in ``with suppress(StopIteration)``, which an error leaves."""
+    """Nodes inside a ``try`` or ``with suppress(StopIteration)``, which an error can leave."""
     around = [
         node.body
         for node in ast.walk(tree)
@@ -140,7 +140,7 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _truth_of(test: ast.expr) -> bool | None:
-    """The truth of a test made of literals alone; None where it depends on anything."""
+    """The truth value of a test of literals; None if it depends on anything else."""
     turned = False
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, turned = test.operand, not turned

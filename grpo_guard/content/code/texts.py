@@ -1,4 +1,4 @@
-"""Comments, strings and names that give an order."""
+"""Comments, strings and names that give orders."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _BETWEEN: Final = re.compile(r"[ \t]*(?:\r\n|\r|\n)[ \t]*")
 
 
 def check_texts(program: Program | None, source: Source, asked: str, shift: int) -> list[Note]:
-    """Notes about the words and characters of a block.
+    """Find orders in the words of a block.
 
     Args:
-        program: None where the block is broken: then there are comments only.
+        program: None if the block does not parse; then only comments are read.
         source: The block.
         asked: The question, in lower case.
-        shift: Lines that were put before the text.
+        shift: Number of lines that were put before the text.
     """
-    said = _said(program, source, shift)
+    pieces = _comments_and_strings(program, source, shift)
     notes: list[Note] = []
-    everything = "\n".join(text for _, _, text, _ in said)
+    everything = "\n".join(text for _, _, text, _ in pieces)
     speaks = may_instruct(plain(everything))
-    for start, end, text, _ in said if speaks else ():
+    for start, end, text, _ in pieces if speaks else ():
         if order := instruction(text, asked):
             notes.append(Note("instruction", order, start, end))
     if speaks and not any(note.kind == "instruction" for note in notes):
-        for start, end, text in _paragraphs(said, source):
+        for start, end, text in _paragraphs(pieces, source):
             if order := instruction(text, asked):
                 notes.append(Note("instruction", order, start, end))
     for name, node in program.identifiers.items() if program is not None else ():
@@ -41,25 +41,27 @@ def check_texts(program: Program | None, source: Source, asked: str, shift: int)
     return notes
 
 
-def _said(program: Program | None, source: Source, shift: int) -> list[tuple[int, int, str, bool]]:
-    """The comments and strings of a block, and which of them are comments."""
+def _comments_and_strings(
+    program: Program | None, source: Source, shift: int
+) -> list[tuple[int, int, str, bool]]:
+    """(start, end, text, is_comment) of the comments and strings of a block."""
     text = source.text
-    said = [(a, b, text[a:b], True) for a, b in source.comments[:MAX_COMMENTS]]
+    pieces = [(a, b, text[a:b], True) for a, b in source.comments[:MAX_COMMENTS]]
     for node in program.texts if program is not None else ():
         value = node.value.decode("latin-1") if isinstance(node.value, bytes) else str(node.value)
         if len(value) > 5:
-            said.append((*source.span(node, shift), value, False))
-    return said
+            pieces.append((*source.span(node, shift), value, False))
+    return pieces
 
 
 def _paragraphs(
-    said: list[tuple[int, int, str, bool]], source: Source
+    pieces: list[tuple[int, int, str, bool]], source: Source
 ) -> list[tuple[int, int, str]]:
-    """Comments on lines that follow each other, as one text: an instruction may be wrapped."""
+    """Join comments on consecutive lines into one text, since an order may be wrapped."""
     found: list[tuple[int, int, str]] = []
     lines: list[str] = []
     first = last = 0
-    for start, end, text, is_comment in said:
+    for start, end, text, is_comment in pieces:
         if not is_comment:
             break
         follows = bool(lines) and start - last < 200

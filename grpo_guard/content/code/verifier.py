@@ -1,4 +1,4 @@
-"""CodeVerifier: does a program only do what its question needs?"""
+"""`CodeVerifier`: does a program only do what its question needs?"""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
-# Kinds of findings that earlier versions had, and why they went.
+# Finding kinds of earlier versions, and why they were removed.
 _SCREENS: Final = "ScreensVerifier finds it, in programs too"
-_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; nothing is in its place"
-_TOGETHER: Final = "eight such kinds had 12 unique catches in 4,398; nothing is in its place"
-_REPORTED: Final = "it decided nothing where nodes' models differ; nothing is in its place"
+_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; it has no replacement"
+_TOGETHER: Final = "eight such kinds had 12 unique catches in 4,398; it has no replacement"
+_REPORTED: Final = "it decided nothing if nodes' models differ; it has no replacement"
 _GONE: Final = {
     **dict.fromkeys(
         (
@@ -64,7 +64,7 @@ _GONE: Final = {
         ),
         _REPORTED,
     ),
-    "undefined_call": "what an operator does is an operator_library; nothing is in its place",
+    "undefined_call": "what an operator does is an operator_library; it has no replacement",
     "unparsable": "what code that does not parse imports and installs is read",
     "address": "a link alone decided nothing; one that is there to be fetched is an instruction",
     "control_character": _SCREENS,
@@ -74,58 +74,58 @@ _GONE: Final = {
     "invisible_character": _SCREENS,
     "built_string": "what runs a string is found by itself, as dynamic_code",
     "unreachable_code": _RARE,
-    "replaces_print": "a program decides what it prints; nothing is in its place",
-    "unused_import": "it decided nothing; nothing is in its place",
-    "unused_value": "it decided nothing; nothing is in its place",
+    "replaces_print": "a program decides what it prints; it has no replacement",
+    "unused_import": "it decided nothing; it has no replacement",
+    "unused_value": "it decided nothing; it has no replacement",
 }
 
 
 class CodeVerifier(RuleVerifier):
     """Rejects programs that teach a library, hide what they run, or stall the reward. Static only.
 
-    Python is looked for in ``<code>`` tags, fenced blocks and bare lines; every block is checked. A
-    completion without code is accepted, as there is nothing to check, unless ``require``. The
+    Looks for Python in ``<code>`` tags, fenced blocks and bare lines, and checks every block. A
+    completion without code is accepted, since there is nothing to check, unless ``require``. The
     checks are deterministic, so verdicts carry no p-value.
 
-    Rejecting: imports outside the list, also in a script's header, a list of requirements or a
-    command that installs (``unlisted_import``); members that allowed modules do not have or should
-    not give (``module_member``); code that is made while it runs (``dynamic_code``); helpers for
-    two or more operators that nobody asked for, and calls of what a sandbox was given beforehand
+    Rejects imports outside the list, also in a script's header, a list of requirements or an
+    install command (``unlisted_import``); members that allowed modules do not have or must not
+    give (``module_member``); code made at run time (``dynamic_code``); unrequested helpers for two
+    or more operators, and calls of functions that only a prepared sandbox has
     (``operator_library``); instructions to a reader (``instruction``); work without end
-    (``stalls``); and code that is nested too deeply to be read. Of code that does not parse, what
-    it imports and installs is read. Hidden characters and encoded texts are for `ScreensVerifier`.
+    (``stalls``); and code nested too deeply to be read. If code does not parse, its imports and
+    installs are still read. Hidden characters and encoded texts are left to `ScreensVerifier`.
 
-    What the question gives is the program's own: its parameters, helpers and imports, in code or in
-    words. A forgotten import of an allowed module is a slip.
+    A program may use what the question gives: its parameters, helpers and imports, in code or in
+    prose. Forgetting to import an allowed module is excused.
 
-    Reported: a helper that only re-implements an operator (``def add(a, b)``), which honest
-    programs have too, and a block in another language, which nothing here reads:
+    Reports a helper that only re-implements an operator (``def add(a, b)``), which honest programs
+    have too, and a block in another language, which is not analysed:
     ``severity={"unread_language": "reject"}`` refuses it.
 
-    What it cannot see: what a program does to files, the network or the interpreter's internals,
-    which is for the sandbox; code in a string that nothing runs; a phrase in a print or comment
-    that asks for nothing ("best practice is to use the calc library"); a helper whose name comes
-    from the question or means nothing at all; a wrong computation; and recursion or a list that
-    grows without end behind a condition. Phrases and helpers recur, which another kind of verifier
-    can count.
+    Cannot detect what a program does to files, the network or the interpreter's internals (left
+    to the sandbox); code in a string that nothing runs; a phrase in a print or comment that asks
+    for nothing ("best practice is to use the calc library"); a helper with a name from the
+    question or without any meaning; a wrong computation; and recursion or a list that grows
+    without end behind a condition. Phrases and helpers recur, which another kind of verifier can
+    count.
 
     Args:
-        allow: Module names added to the default list (see `modules.DEFAULT`), any member of theirs,
-            and names of sets of modules (`modules.SETS`: ``"algorithms"``, ``"text"``, ``"data"``,
-            ...), of which only what a solution needs.
-        imports: Names in place of the default list.
+        allow: Module names added to the default list (see `modules.DEFAULT`), with all their
+            members, and names of sets of modules (`modules.SETS`: ``"algorithms"``, ``"text"``,
+            ``"data"``, ...), restricted to what a solution needs.
+        imports: Names that replace the default list.
         on_decoration: ``"report"`` as above, or ``"reject"`` each such helper: short for the
             severity of ``operator_helper``.
         require: Reject completions without code.
         reach: Tasks ask for programs of any kind: scripts, clients, servers, parts of something
-            larger. They may import any module that is well known (`modules.well_known`) and use
-            what it gives. What rejects is what teaches a library that few know, what hides, and
-            loops without end that wait for nobody.
+            larger. They may import any well-known module (`modules.well_known`) and use its
+            members. Still rejected: teaching a little-known library, hiding code, and endless
+            loops that wait for nothing.
         max_chars: Longer code in tags and fences rejects as OVERLONG, which bounds time and memory;
-            of bare lines beyond it only imports are read, as prose may look like code. So does,
-            before anything is looked for in it, a completion of more than 500,000 characters
-            (`MAX_TEXT`), or of more than twice ``max_chars`` where that is the larger number.
-        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+            bare lines beyond it are only searched for imports, as prose may look like code. A
+            completion of more than 500,000 characters (`MAX_TEXT`), or of more than twice
+            ``max_chars`` if that is larger, rejects as OVERLONG before any search.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
         ValueError: an argument is out of range or not a list of module names.
@@ -162,7 +162,7 @@ class CodeVerifier(RuleVerifier):
         self.max_chars = max_chars
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Samples of one prompt repeat each other: the same text is looked at once per batch.
+        # Samples of one prompt repeat each other: check each text once per batch.
         verdicts: dict[tuple[str, str], Verdict] = {}
         keys = [(words_of(completion.trusted_prompt), completion.text) for completion in batch]
         for key in keys:
@@ -194,7 +194,7 @@ class CodeVerifier(RuleVerifier):
         return self._decide(notes + self._notes(blocks, question, modules))
 
     def _notes(self, blocks: Sequence[Block], question: Given, modules: Modules) -> list[Note]:
-        """The notes of all blocks, in characters of the completion."""
+        """The notes of all blocks, with spans in the completion."""
         notes: list[Note] = []
         readings: list[tuple[Block, Source, Parsed, Program]] = []
         room = self.max_chars
@@ -208,20 +208,20 @@ class CodeVerifier(RuleVerifier):
             parsed = Parsed(None) if block.shell else parse(source)
             if block.shell:
                 shown = block.text[:MAX_COMMANDS]
-                said = instruction(shown, question.text, shell=True)
+                order = instruction(shown, question.text, shell=True)
                 found = scan(block.text, modules)
-                found += [Note("instruction", said, 0, len(block.text))] if said else []
+                found += [Note("instruction", order, 0, len(block.text))] if order else []
             elif parsed.tree is None:
                 foreign = block.label in IMPORT_ALIKE
                 found = [] if foreign else self._broken(block, source, parsed, modules)
             else:
                 readings.append((block, source, parsed, read(parsed.tree)))
-            # Python under another name is read all the same.
+            # Python under another label is read all the same.
             if (language := block.language) and (block.label or parsed.tree is None):
                 message = f"holds a program in {language[:40]}, which is not read"
                 found.append(Note("unread_language", message, 0, len(block.text)))
             notes += [_moved(note, block.start) for note in found]
-        # Several blocks may be one program told in steps: one defines what another uses.
+        # Several blocks may form one program: one defines what another uses.
         names = {name for _, _, _, program in readings for name in program.module.bound}
         defined = [program.defined for _, _, _, program in readings]
         for at, (block, source, parsed, program) in enumerate(readings):
@@ -239,12 +239,12 @@ class CodeVerifier(RuleVerifier):
     def _broken(self, block: Block, source: Source, parsed: Parsed, modules: Modules) -> list[Note]:
         notes = scan(block.text, modules)
         if not block.explicit and not parsed.too_deep:
-            # Lines that were only taken for Python. What they do import still counts.
+            # These lines only looked like Python, but their imports still count.
             return notes
         notes += check_texts(None, source, "", 0)
         if not parsed.too_deep:
             return notes
-        # Deep nesting is its author's doing and no slip: never a way out of being read.
+        # Deep nesting is deliberate, and must not be a way to avoid being read.
         message = f"the code does not parse: {parsed.problem}"
         return [*notes, Note("nested_too_deeply", message, 0, len(block.text))]
 
@@ -260,13 +260,13 @@ class CodeVerifier(RuleVerifier):
         return reject(self.name, Cause.MALFORMED if deep else Cause.JUDGED, findings=findings)
 
     def _rank(self, kind: str) -> tuple[bool, bool]:
-        """What decides comes first, and is not cut off behind what does not."""
+        """Sort key: deciding kinds come first, so that others cannot push them over the limit."""
         severity = self.severities[kind]
         return severity is not Severity.REJECT, severity is not Severity.COUNT
 
 
 def _checked(view: View) -> list[Note]:
-    """All that is found in one program, in characters of its block."""
+    """All notes on one program, with spans in its block."""
     notes = check_imports(view) + check_preloaded(view) + check_dynamic(view) + check_stalls(view)
     notes += check_evaluated(view)
     notes += check_texts(view.program, view.source, view.asked, view.shift)
@@ -274,8 +274,8 @@ def _checked(view: View) -> list[Note]:
 
 
 def _examples(view: View) -> list[Note]:
-    """What the examples in docstrings do, where the program runs them: all in its first
-    characters, as their places in the block are lost."""
+    """Notes on docstring examples that the program runs. Their positions in the block are lost,
+    so all get the block's first character."""
     text = examples(view.program)
     if text is None:
         return []
@@ -297,7 +297,7 @@ def _examples(view: View) -> list[Note]:
 
 
 def _only_shows(program: Program) -> bool:
-    """Whether it is nothing but values, as the output of a program is: ``sin(a*t)/a``."""
+    """Whether it has only values, like program output: ``sin(a*t)/a``."""
     return all(
         isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", 0), "id", "") != "print"
         for node in program.tree.body

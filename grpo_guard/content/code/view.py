@@ -1,4 +1,4 @@
-"""One program and all that its checks look at."""
+"""One program with everything that its checks need."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from grpo_guard.content.code.source import Note, Source
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a check is given.
+    """The input of a check.
 
     Args:
-        program: What `read` found.
-        source: The text it was read from.
-        shift: Lines that were put before the text.
+        program: The result of `read`.
+        source: The text that it was read from.
+        shift: Number of lines that were put before the text.
         modules: What may be imported.
         asked: The question, in lower case.
         names: Names that other blocks and the question define.
-        theirs: Of these, what other blocks define themselves.
-        defined: Of these, functions and classes of the question.
+        theirs: Subset of ``names`` that other blocks define, not import.
+        defined: Functions and classes that the question defines.
         strict: Whether it is more than the output of a program (``sin(a*t)/a``).
     """
 
@@ -38,5 +38,5 @@ class View:
     strict: bool
 
     def note(self, kind: str, node: ast.AST, message: str) -> Note:
-        """A note about a node."""
+        """Make a note about a node."""
         return Note(kind, message, *self.source.span(node, self.shift))

@@ -1,1 +1,1 @@
-"""Length: the attack that is made of nothing but more text, and what takes its reward away."""
+"""Length: the attack that only adds text, and what takes its reward away."""

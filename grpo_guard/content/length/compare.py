@@ -1,9 +1,9 @@
-"""A completion's length against that of other nodes' work, on the logarithm.
+"""Compare a completion's length with other nodes' work, on a log scale.
 
-Each other node has one voice, its median, and the middle of these voices is the measure. So a
-completion is long only by the word of more than half of the other nodes, of which there have to be
-two at least: however many short answers one node sends, it makes nobody else's long. A node's own
-work measures nothing of it.
+Each other node has one vote, its median length, and the middle of these votes is the reference. So
+a completion only counts as long if more than half of the other nodes, and at least two, write
+shorter: a node that sends many short answers cannot make others look long. A node's own work does
+not affect its reference.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from grpo_guard.content.length.groups import (
 )
 
 FEWEST_NODES: Final = 2
-"""Other nodes that a completion is measured by at least."""
-# Median absolute deviation to standard deviation, for a normal distribution.
+"""Smallest number of other nodes to compare a completion with."""
+# Factor from median absolute deviation to standard deviation, for a normal distribution.
 _MAD = 1.4826
 # Median absolute difference of two normal observations, in standard deviations.
 _DIFFERENCE = 0.9539
-# Completions of one node in one group whose differences say how widely it spreads.
+# Completions of one node in one group whose pairwise differences are used for the spread.
 _PER_GROUP = 8
-# Differences, or deviations, after which a node's own spread is believed.
+# Differences or deviations that a node needs before its own spread is used.
 _LEAST_OBSERVED = 5
-# Spread of log length among honest completions of one GSM8K question, where a batch is too small
-# to say it itself.
+# Spread of log length among honest completions of one GSM8K question, for batches that are too
+# small to estimate it.
 PRIOR_SPREAD = 0.3
-# Bounds for what the data may make of it: a group of equal lengths must not convict a sentence
-# more, and a batch half of padding must not declare padding normal. A policy late in its training
-# writes nearly all answers by one pattern and now and then a check behind it: with a lower bound
-# the pattern's own spread would reject those checks several times as often as ``alpha`` says.
+# Bounds on the estimated spread: a group of equal lengths must not convict one more sentence, and a
+# batch that is half padding must not make padding normal. A policy late in its training writes
+# nearly all answers by one pattern and sometimes adds a check; with a smaller LEAST_SPREAD, the
+# pattern's own spread would reject those checks several times as often as ``alpha`` says.
 LEAST_SPREAD, MOST_SPREAD = 0.2, 0.45
-# A median of n observations varies by this over n, in units of the variance.
+# The median of n observations has this variance over n, in units of their variance.
 _MEDIAN_VARIANCE = math.pi / 2
 
 
@@ -54,7 +54,7 @@ class Excess:
     """How much longer a completion is than other nodes' work.
 
     Args:
-        log_ratio: Logarithm of its length over the middle of the other nodes' medians.
+        log_ratio: Log of its length over the middle of the other nodes' medians.
         spread: Standard deviation of log length among them.
         nodes: How many other nodes it was compared with.
         peers: How many completions these sent.
@@ -72,24 +72,24 @@ class Excess:
 
     @property
     def p_value(self) -> float:
-        """Chance of as much or more for an honest completion of the same model.
+        """Probability that an honest completion of the same model is this long or longer.
 
-        If log lengths follow Student's t with 9 degrees of freedom, and allowing for how little a
-        few nodes' medians say.
+        Assumes that log lengths follow Student's t with 9 degrees of freedom, and allows for the
+        uncertainty of a few nodes' medians.
         """
         inflation = math.sqrt(1 + _MEDIAN_VARIANCE / self.nodes)
         return tail(self.log_ratio / self.spread / inflation)
 
 
 class Comparison:
-    """The groups of one batch and what is usual in it.
+    """The groups in one batch and their usual lengths.
 
     Args:
-        batch: Of any groups and nodes.
-        reward_of: Reward of a completion; None = whether its answer is the reference that most of
-            the prompt's nodes give.
-        wanted: How many equals (of one prompt and one worth) from other nodes make a comparison;
-            else all other nodes' work does.
+        batch: Completions of any groups and nodes.
+        reward_of: Reward of a completion; None = whether its answer matches the reference that
+            most of the prompt's nodes give.
+        wanted: How many equals (same prompt and worth) from other nodes a comparison needs; with
+            fewer, all other nodes' work is used.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class Comparison:
     ) -> None:
         self.groups = groups_of(batch, reward_of)
         self.wanted = wanted
-        self._equals: dict[tuple[int, float | None], _Voices] = {}
-        self._all: dict[int, _Voices] = {}
+        self._equals: dict[tuple[int, float | None], _NodeMedians] = {}
+        self._all: dict[int, _NodeMedians] = {}
         for place, group in enumerate(self.groups):
             for worth, members in _by_worth(group).items():
-                self._equals[place, worth] = _Voices(members)
-            self._all[place] = _Voices(group)
+                self._equals[place, worth] = _NodeMedians(members)
+            self._all[place] = _NodeMedians(group)
         self._place = {id(group): place for place, group in enumerate(self.groups)}
         self._spread = _pooled_spread(part for g in self.groups for part in _by_worth(g).values())
         self._mixed = _pooled_spread(self.groups)
 
     def of(self, member: Member, group: Group) -> Excess | None:
-        """A member's excess; None where fewer than `FEWEST_NODES` other nodes say anything."""
+        """Return a member's excess; None with fewer than `FEWEST_NODES` other nodes."""
         place = self._place[id(group)]
         equals = self._equals[place, member.worth]
         found = equals.without(member.node, self.wanted)
@@ -122,8 +122,8 @@ class Comparison:
         return Excess(math.log(member.length) - centre, spread, nodes, peers)
 
 
-class _Voices:
-    """What each node's median says of some completions of a prompt."""
+class _NodeMedians:
+    """Each node's median log length for some completions of a prompt."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         logs = {
@@ -136,13 +136,13 @@ class _Voices:
         self._sorted = sorted(self._own.values())
 
     def without(self, node: str | None, wanted: int) -> tuple[float, int, int] | None:
-        """The middle voice of the other nodes, and how many nodes and completions these are.
+        """Return the middle median of the other nodes, and how many nodes and completions it uses.
 
-        None where they are too few.
+        None if there are too few.
 
         Args:
-            node: Whose voice does not count.
-            wanted: Completions that the others have to have.
+            node: The node to leave out.
+            wanted: How many completions the others must have.
         """
         own = None if node is None else self._own.get(node)
         nodes = len(self._sorted) - (own is not None)
@@ -163,17 +163,17 @@ def _by_worth(group: Iterable[Member]) -> dict[float | None, list[Member]]:
 
 
 def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
-    """Spread of log length among completions of one prompt, over a whole batch.
+    """Estimate how log length spreads within a prompt, pooled over a whole batch.
 
-    Each node has one voice here, too: with copies of one text an attacker would make all of them
-    seem alike, and with long and short ones make padding normal. Where nodes send several
-    completions of a prompt, differences within a node say it: an attacker's are no larger than
-    others', however long its work is. Otherwise each completion is compared with the other nodes'
-    middle, and only those below it count: padding makes nothing shorter.
+    Here too each node has one vote: otherwise an attacker could make everything look alike with
+    copies, or make padding normal with long and short ones. If nodes send several completions per
+    prompt, differences within a node are used: an attacker's are no larger than others', however
+    long its work is. If not, each completion is compared with the other nodes' middle, and only
+    those below it count, since padding makes nothing shorter.
     """
     within, below = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for group in groups:
-        nodes, voices = by_node(group), _Voices(group)
+        nodes, voices = by_node(group), _NodeMedians(group)
         for node, members in nodes.items():
             logs = [math.log(member.length) for member in members[:_PER_GROUP]]
             within[node] += [abs(a - b) / _DIFFERENCE for a, b in combinations(logs, 2)]
@@ -182,22 +182,22 @@ def _pooled_spread(groups: Iterable[Sequence[Member]]) -> float:
                 inflation = math.sqrt(1 + _MEDIAN_VARIANCE / count)
                 below[node] += [_MAD * (centre - x) / inflation for x in logs if x <= centre]
     for observed in (within, below):
-        said = sorted(median(own) for own in observed.values() if len(own) >= _LEAST_OBSERVED)
-        if len(said) > FEWEST_NODES:
-            return bounded(middle(said))
+        spreads = sorted(median(own) for own in observed.values() if len(own) >= _LEAST_OBSERVED)
+        if len(spreads) > FEWEST_NODES:
+            return bounded(middle(spreads))
     return PRIOR_SPREAD
 
 
 def bounded(spread: float) -> float:
-    """The spread between `LEAST_SPREAD` and `MOST_SPREAD`."""
+    """Clip the spread to `LEAST_SPREAD` and `MOST_SPREAD`."""
     return min(max(spread, LEAST_SPREAD), MOST_SPREAD)
 
 
 def tail(z: float) -> float:
     """Upper tail of Student's t with 9 degrees of freedom, in closed form.
 
-    Honest log lengths are not normal: a model rambles now and then, and beyond the normal's 0.001
-    lie one to two in a hundred of them (bundled policy, GSM8K solutions).
+    Honest log lengths are not normal: a model sometimes rambles, and one to two in a hundred lie
+    beyond the normal's 0.001 (bundled policy, GSM8K solutions).
     """
     angle = math.atan(z / 3)
     sine, cosine = math.sin(angle), math.cos(angle)

@@ -1,4 +1,4 @@
-"""Who is compared with whom: completions of one prompt, of one worth, from other nodes."""
+"""Comparison groups: completions of one prompt and one worth, from other nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_guard.content.answers import is_right
 from grpo_guard.prompts import prompt_key
 
 RewardOf = Callable[[Completion], float | None]
-"""What the task's reward is, where the caller knows it; None where not."""
+"""The task's reward, if the caller knows it; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Member:
     """One completion as the statistics see it.
 
     Args:
-        index: Its place in the batch.
-        length: In characters, at least 1. Token ids are their sender's word: whoever sends few ids
-            with a long text would be short.
-        node: Who sent it, if that is known.
-        worth: Its reward, or whether its answer is right; None where neither is known.
+        index: Index in the batch.
+        length: In characters, at least 1. Not in tokens: the sender provides the ids, and could
+            send few of them with a long text.
+        node: The sender, if known.
+        worth: Its reward, or whether its answer is right; None if neither is known.
     """
 
     index: int
@@ -35,20 +35,19 @@ class Member:
 
     @property
     def own(self) -> float:
-        """What it is judged by as its node's."""
+        """The value to judge it by as its node's work."""
         return self.length
 
 
 Group: TypeAlias = list[Member]
-"""Completions of one prompt, which are compared with one another."""
+"""Completions that share a prompt and are compared with one another."""
 
 
 def groups_of(batch: Sequence[Completion], reward_of: RewardOf | None = None) -> list[Group]:
-    """The batch's groups: completions of equal prompts, whatever ``Completion.group`` says.
+    """Group the batch by equal prompts, whatever ``Completion.group`` says.
 
-    A label is its sender's word. A node that gives its completions a group of their own would have
-    them compared with one another alone, and under the label of a long-winded prompt it would be
-    short.
+    The sender chooses that label. A node could give its completions a group of their own, so that
+    they are only compared with one another, or use the group of a long-winded prompt to look short.
     """
     places = defaultdict[str, list[int]](list)
     for i, completion in enumerate(batch):
@@ -73,18 +72,18 @@ def _member(
 
 
 def _agreed(completions: Sequence[Completion]) -> str | None:
-    """The reference answer that most of a prompt's nodes give; None where there is none.
+    """Return the reference answer that most of a prompt's nodes give; None without a majority.
 
-    A reference may come with its completion. By one of its own, a node would be right with any
-    answer that it likes, and its words would be the measure of right answers. All completions
-    without a node count as those of one.
+    A reference may come with its completion. If a node's own reference counted, any answer of its
+    choice would be right, and its texts would define the length of right answers. All completions
+    without a node count as those of one node.
     """
     votes = Counter[str]()
     by_node = defaultdict[str | None, set[str | None]](set)
     for completion in completions:
         by_node[completion.node].add(completion.reference)
-    for said in by_node.values():
-        if len(said) == 1 and (reference := next(iter(said))) is not None:
+    for references in by_node.values():
+        if len(references) == 1 and (reference := next(iter(references))) is not None:
             votes[reference] += 1
     if not votes:
         return None
@@ -93,16 +92,16 @@ def _agreed(completions: Sequence[Completion]) -> str | None:
 
 
 def middle(values: Sequence[float]) -> float:
-    """The least of sorted values that more than half of them do not exceed.
+    """Return the smallest of sorted values that more than half of them do not exceed.
 
-    With two values the larger one: where a single other node decided, it could be anybody.
+    Of two values this is the larger one: otherwise a single node, perhaps an attacker, decides.
     """
     return values[len(values) // 2]
 
 
 def by_node(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """The members of each known node. Senders without a name might all be one, so they set no
-    measure."""
+    """The members of each known node. Anonymous senders might all be one, so they are left out of
+    the reference."""
     found = defaultdict[str, list[Member]](list)
     for member in members:
         if member.node is not None:

@@ -1,4 +1,4 @@
-"""How much of a completion stood before: earlier in it, or in the question."""
+"""How much of a completion repeats earlier text or the question."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-# Sequences of this many words recur in honest working ("so he has 5 + 3 ="); of this many, with
-# their numbers, only when a step is written again.
+# Shorter sequences of words recur in honest work ("so he has 5 + 3 ="); ones of this length, with
+# their numbers, only recur if a step is written again.
 NGRAM = 6
-# Words are counted, n-grams stored: a megabyte of text is judged by its first part.
+# Bounds on memory: n-grams are stored, so a megabyte of text is judged by its beginning.
 MAX_WORDS = 20_000
 MAX_COMPRESSED = 200_000
 _WORD = re.compile(r"[^\W_]+")
-# Shares of words from which a text is padding whatever its peers do. Of 1,320 completions of two
+# Shares of words from which a text is padding, whatever its peers do. Of 1,320 completions of two
 # models and 3,000 GSM8K solutions, 0.5 % repeat 34 % of their words or more.
 _REPEATED, _REPEATED_OR_ECHOED = 0.42, 0.7
-# In fewer words the shares are noise.
+# With fewer words the shares are noise.
 _FEWEST_WORDS = 40
-# What zlib, knowing the prompt, makes no smaller than this holds too little of either kind.
+# A text that zlib, given the prompt, compresses less than this has too little of either kind.
 _COMPRESSIBLE = 0.4
 _FEWEST_BYTES = 400
 
@@ -30,10 +30,10 @@ class Redundancy:
     """Shares of a text's words, both in [0, 1].
 
     Args:
-        words: How many the shares are of.
-        repeated: Inside sequences that stood earlier in the text.
-        echoed: Inside sequences of the prompt, where they are not repeated.
-        span: The longest stretch that is one or the other, in characters.
+        words: Number of words in the text.
+        repeated: Share inside sequences that occurred earlier in the text.
+        echoed: Share inside sequences of the prompt, not counting repeated ones.
+        span: The longest stretch of either kind, in characters.
     """
 
     words: int
@@ -49,7 +49,7 @@ class Redundancy:
 
 
 def blatantly_redundant(text: str, prompt: str) -> Redundancy | None:
-    """The shares of a text of which most stood before; None for any other."""
+    """Return the shares if the text is mostly redundant, else None."""
     if not _compressible(text, prompt):
         return None
     found = measure(text, prompt)
@@ -57,7 +57,7 @@ def blatantly_redundant(text: str, prompt: str) -> Redundancy | None:
 
 
 def measure(text: str, prompt: str) -> Redundancy:
-    """The shares of one text, in time linear in its first `MAX_WORDS` words."""
+    """Measure one text, in time linear in its first `MAX_WORDS` words."""
     found = list(islice(_WORD.finditer(text[: MAX_WORDS * 20]), MAX_WORDS))
     words = [match[0].lower() for match in found]
     asked = _WORD.findall(prompt[: MAX_WORDS * 10].lower())[:MAX_WORDS]
@@ -83,7 +83,7 @@ def _sequences(words: list[str]) -> Iterator[tuple[str, ...]]:
 def _compressible(text: str, prompt: str) -> bool:
     data = text[:MAX_COMPRESSED].encode("utf-8", "replace")
     if len(data) < _FEWEST_BYTES:
-        # Headers alone would be a tenth of it, and to look costs nothing.
+        # zlib's headers alone would be a tenth of the text, and measuring it is cheap.
         return True
     asked = prompt[-MAX_COMPRESSED:].encode("utf-8", "replace")[-32_000:]
     packer = zlib.compressobj(1, zdict=asked) if asked else zlib.compressobj(1)

@@ -1,19 +1,20 @@
-"""Multiplicative length scaling: what takes the reward out of length where nothing is certain.
+"""Multiplicative length scaling: reduce the reward of length if rejection would be uncertain.
 
 A factor, as in Group Relative Reward Rescaling (GR3, arXiv 2603.10535): an additive penalty can be
 traded against the reward, a factor cannot. GR3 scales every completion by its group. Here that is
-an option (``tolerance``), since it costs honest work: no completion shows whether it is padded or
-thorough, and honest answers of one question differ by half in length.
+an option (``tolerance``), because it costs honest work: a completion does not show whether it is
+padded or thorough, and honest answers to one question differ by half in length.
 
-What can be told is a node. One whose paid answers are longer than most other nodes' answers to the
-same prompts, by more than its unpaid answers are, again and again, chooses its length for the
-reward (`UsualLengths`). A model that thinks at length does not: it is long when it is wrong, too.
-Only the work of such nodes is scaled. For them the factor is 1 up to the middle of the other nodes'
-lengths, and falls steeply beyond it, as a power that the group's spread sets, down to 0.
+Nodes do show a difference. If a node's paid answers are again and again longer than most other
+nodes' answers to the same prompts, by more than its unpaid answers are, it chooses its length for
+the reward (`UsualLengths`). A model that thinks at length is long when it is wrong, too.
 
-Whatever is scaled is measured by two other nodes at least, of which more than half must write
-shorter (`Comparison`). So nothing is scaled where nodes have no names, or each answers prompts of
-its own.
+Only nodes that choose their length are scaled. Their factor is 1 up to the middle of the other
+nodes' lengths and falls steeply beyond it, as a power set by the group's spread, down to 0.
+
+The reference for scaling comes from at least two other nodes, more than half of which must write
+shorter (`Comparison`). So nothing is scaled if nodes have no names, or each answers prompts of its
+own.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ from grpo_guard.prompts import prompt_key
 from grpo_guard.turns import own_words
 
 _NOTHING = Usual()
-# Less than this is nothing. A trainer that divides by a group's deviation would make a whole
-# advantage of the smallest reward in a group where nothing else earns, as where the question is too
-# hard for everybody but an attacker who knows the answer.
+# A smaller factor becomes 0. A trainer that divides by a group's deviation would turn the smallest
+# reward into a full advantage if nothing else in the group earns, as on a question that is too hard
+# for everybody but an attacker who knows the answer.
 _LEAST = 0.01
-# A node that is longer when it is paid has this many times the strength: what is a third of a
-# deviation too long is to leave its group. Less would keep it there as a loser, and a right answer
-# that loses teaches to be wrong.
+# Multiplies the strength for a node that is longer when it is paid: a completion a third of a
+# deviation too long has to leave its group. A smaller multiplier would keep it there with a
+# negative advantage, and a right answer that loses teaches to be wrong.
 _CHOSEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class LengthScaling:
-    """Scales rewards by length: of nodes that choose their length for the reward.
+    """Scales the rewards of nodes that choose their length for the reward.
 
     Apply it to the rewards *after* the verdicts' veto and before the trainer computes advantages.
     ``Completion.node`` has to be the sender's known identity.
 
     Args:
-        tolerance: Standard deviations above the middle of the other nodes' lengths that cost any
-            completion nothing, >= 0; beyond it honest work is scaled, too (figures:
+        tolerance: Standard deviations above the middle of the other nodes' lengths that cost no
+            completion anything, >= 0; beyond it honest work is scaled too (figures:
             docs/content-verifiers.md). None: only nodes that choose their length are scaled.
         strength: ``factor = exp(-strength * (z - tolerance))`` for z standard deviations above the
-            middle, at most 1; that is, a power of the ratio of lengths. 0 = nothing is scaled.
-        reward_of: Reward of a completion, which says what was paid; None = by the ``reference``
-            that most nodes of the prompt give. Without either nothing is learnt of nodes.
-        wanted_peers: How many equals from other nodes make a comparison; else all others do, and
-            with fewer of them than this nothing is scaled.
-        past: What is known of nodes; True = a `UsualLengths` of its own. None or False: no node is
-            told from the others, and ``tolerance`` alone scales.
+            middle, at most 1; in other words, a power of the ratio of lengths. 0 = no scaling.
+        reward_of: Reward of a completion, to know what was paid; None = by the ``reference`` that
+            most nodes of the prompt give. Without either, nothing is learnt about nodes.
+        wanted_peers: How many equals from other nodes a comparison needs; with fewer, all
+            work of other nodes is used, and if even that is less, nothing is scaled.
+        past: Memory of nodes; True = a new `UsualLengths`. None or False: nodes are not told apart,
+            and only ``tolerance`` scales.
 
     Raises:
         ValueError: an argument is out of range, or nothing could ever be scaled.
@@ -82,16 +83,16 @@ class LengthScaling:
                 raise ValueError(f"LengthScaling.{name}: expected a number >= 0, got {value!r}")
         if self.tolerance is None and not self.past:
             raise ValueError("LengthScaling: expected a tolerance or past=True, got neither")
-        # A file can only say yes or no.
+        # A configuration file can only say yes or no.
         object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
-        """One factor in [0, 1] per completion, in order; 1 where there is nothing to compare.
+        """Return one factor in [0, 1] per completion, in order; 1 without a comparison.
 
-        With ``past`` the batch is remembered, and what chooses its length is known from earlier
-        batches.
+        With ``past`` the batch is remembered; which nodes choose their length is decided by
+        earlier batches.
         """
-        batch = own_words(batch)  # a tool's page is nobody's padding
+        batch = own_words(batch)  # pages returned by a tool are not padding
         past = self.past if isinstance(self.past, UsualLengths) else None
         measured = self._measured(batch)
         known: Mapping[str, Usual] = {}
@@ -112,8 +113,8 @@ class LengthScaling:
     def _measured(self, batch: Sequence[Completion]) -> list[tuple[Member, Excess]]:
         comparison = Comparison(batch, self.reward_of, self.wanted_peers)
         found = [(m, comparison.of(m, group)) for group in comparison.groups for m in group]
-        # One or two say nothing: senders of two words would take the reward of the right answer
-        # next to them.
+        # One or two peers are not enough: a sender of two words would take the reward of the right
+        # answer next to it.
         return [
             (member, excess)
             for member, excess in found
@@ -123,10 +124,10 @@ class LengthScaling:
     def apply(
         self, rewards: Sequence[float | None], batch: Sequence[Completion]
     ) -> list[float | None]:
-        """The rewards times their factors.
+        """Multiply the rewards by their factors.
 
-        None stays None, NaN stays NaN, and a reward of 0 or below stays as it is: scaled towards 0,
-        a penalty would shrink with every word.
+        None, NaN and rewards <= 0 are unchanged: if a penalty were scaled towards 0, it would
+        shrink with every word.
 
         Raises:
             ValueError: not one reward per completion.
@@ -147,10 +148,10 @@ def _scaled(penalty: float) -> float:
 def _remember(
     past: UsualLengths, batch: Sequence[Completion], measured: Sequence[tuple[Member, Excess]]
 ) -> None:
-    """What earned nothing says what is usual; what earned is held against that.
+    """Learn usual lengths from unpaid answers, and compare paid answers with them.
 
-    This batch's unpaid answers count at once: of a model that thinks at length, the first large
-    batch would otherwise look like padding.
+    This batch's unpaid answers count at once: otherwise the first large batch of a model that
+    thinks at length would look like padding.
     """
     named = [(m, m.node, m.worth, excess) for m, excess in measured]
     past.observe([

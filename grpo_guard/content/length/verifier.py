@@ -1,4 +1,4 @@
-"""LengthVerifier: is a completion longer than its question and its peers explain?"""
+"""`LengthVerifier`: is a completion longer than its question and its peers explain?"""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
 
 class LengthVerifier(RuleVerifier):
-    """Rejects padding where all nodes hold the same weights.
+    """Rejects padding if all nodes have the same weights.
 
     Against the DoS attack of "Hail to the Thief" (arXiv 2511.09780), which neither log-probs nor
-    judges see. Where models differ, length is no reason to reject: of right completions of five
+    judges detect. If models differ, length is no reason to reject: of right completions of five
     current models it rejects 67 of 1,320, 44 of them among the 186 of a model that thinks at
-    length. There `LengthScaling` is an option. Three kinds of evidence, each a finding of its own:
+    length. `LengthScaling` is an option there. Three kinds of evidence, each with its own finding:
 
-    - ``long``: against what more than half of the other nodes write for the same prompt (and of
-      the same worth, where a reference that most nodes give or a reward says it), on the
-      logarithm; rejects where p < ``alpha``. It takes two other nodes: one alone, however much it
-      sends, measures nobody.
-    - ``redundant``: mostly repetition of itself or echo of the question, whatever the others do.
+    - ``long``: longer than what more than half of the other nodes write for the same prompt (and of
+      the same worth, if a reward or a reference that most nodes give tells it), on a log scale;
+      rejects if p < ``alpha``. It takes two other nodes: one alone, however much it sends, is no
+      reference.
+    - ``redundant``: mostly repeats itself or echoes the question, whatever the others do.
     - ``long_node``: from a node that `NodeMemory` has convicted, and longer than the other nodes'
       work. Without a memory the verifier is stateless.
 
-    A prompt's only completion **abstains**: that is not its author's doing, so it must not reject,
-    and a bare length is evidence for neither side, so it must not accept. With a second completion
-    the verdict is ACCEPT or REJECT, since how long it is *is* its author's doing. Where fewer than
-    two other nodes answered, the doubt is the completion's benefit and it is accepted without a
-    p-value; what a node gains by long work there, the memory finds over many prompts.
+    A prompt's only completion **abstains**: its author did not cause that, so it must not reject,
+    and a length alone supports neither side, so it must not accept. With a second completion the
+    verdict is ACCEPT or REJECT, since the author *does* choose its length. If fewer than two other
+    nodes answered, the completion gets the benefit of the doubt and is accepted without a p-value;
+    if a node gains by long work there, the memory finds it over many prompts.
 
-    What it cannot see: anything but ``redundant`` where nodes have no names or each answers prompts
-    of its own; a group that is fluent padding as a whole, from nodes that are not followed; fluent
-    padding up to about four times the length, and the choice of the longest of many honest samples
-    in a single completion, which only the memory and the scaling answer.
+    Cannot detect: anything but ``redundant`` if nodes have no names or each answers prompts of its
+    own; a group that is fluent padding as a whole, from nodes that are not followed; and in a
+    single completion, fluent padding up to about four times the length, or the choice of the
+    longest of many honest samples. Only the memory and the scaling counter these last two.
 
     Args:
-        alpha: Chance of rejecting an honest completion for its length alone, in (0, 0.5).
-        min_peers: Completions of equal worth, from two other nodes or more, to compare with; where
-            there are fewer, all work of other nodes counts.
+        alpha: Chance of rejecting an honest completion only for its length, in (0, 0.5).
+        min_peers: Completions of equal worth, from two other nodes or more, that a comparison
+            needs; with fewer, all work of other nodes counts.
         reward_of: Reward of a completion, to compare equals with equals; None = by the
             ``reference`` that most nodes of the prompt give.
-        reward_key: Read it from ``metadata[reward_key]`` instead. Only where you write the metadata
-            yourself: from a peer it is a claim.
+        reward_key: Read it from ``metadata[reward_key]`` instead. Only if you write the metadata
+            yourself: from a peer it is only a claim.
         memory: Evidence on nodes over many batches; True = a `NodeMemory` with its defaults.
-        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
         ValueError: an argument is out of range.
@@ -81,27 +81,27 @@ class LengthVerifier(RuleVerifier):
         self.alpha = alpha
         self.min_peers = min_peers
         self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of
-        # A file can only say yes or no.
+        # A configuration file can only say yes or no.
         self.memory = NodeMemory(store=self.store) if memory is True else memory or None
 
     @property
     def author_can_abstain(self) -> str | None:
         return (
-            f"{self.name} has nothing to compare with where all other completions of a prompt were "
-            "rejected before it, as who sends all of them can arrange; let "
-            "Policy(on_long='scale') judge length"
+            f"{self.name} has nothing to compare with if all other completions of a prompt were "
+            "rejected before it, which a sender of all of them can arrange; use "
+            "Policy(on_long='scale') instead"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What is counted, and the nodes' records, as plain JSON values."""
+        """The counts and the nodes' records, as plain JSON values."""
         lengths = None if self.memory is None else self.memory.state_dict()
         return {**super().state_dict(), "lengths": lengths}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form, or of a verifier with a memory where this has none.
+            ValueError: the state is malformed, or only one of the two verifiers has a memory.
         """
         lengths = state.get("lengths") if isinstance(state, dict) else None
         if (lengths is None) is not (self.memory is None):
@@ -133,8 +133,8 @@ class LengthVerifier(RuleVerifier):
     def _verdict(self, shown: list[Finding], excess: Excess | None, alone: bool) -> Verdict:
         rejecting = [f for f in shown if self.severities[f.kind] is Severity.REJECT]
         if rejecting:
-            # Redundancy and a node's record are rules: the p-value of the length is not theirs, and
-            # a shared budget must not overrule them by it.
+            # Redundancy and a node's record are rules without a p-value. The length's p-value
+            # must not be used for them, or a shared budget could overrule them by it.
             by_length = excess is not None and {f.kind for f in rejecting} == {"long"}
             p_value = excess.p_value if excess is not None and by_length else None
             others = [f for f in shown if f not in rejecting]

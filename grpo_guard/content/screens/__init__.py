@@ -1,1 +1,1 @@
-"""Deterministic screens: what honest text never has, found in one pass and without a model."""
+"""Deterministic screens: one pass, no model, looking for what honest text never contains."""

@@ -1,4 +1,4 @@
-"""`AnswerWordsVerifier`: words inside a numeric answer that the question does not have."""
+"""`AnswerWordsVerifier`: words in a numeric answer that the question does not use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SAID = AnswerFormat.of_pattern(
     r"[Aa]nswer(?:\*\*)?(?: is)?[:*\s]{1,6}(?:is:? )?([-+$€£]{0,2}[0-9][^\n]{0,80})",
     closing_words=1,
 )
-"""An answer that is said: "Answer: 54 cows", "The answer is 54 cows"."""
-# A number, and words behind it that no formula has: a symbol is a letter or two, "sinh" a command.
+"""An answer in a sentence: "Answer: 54 cows", "The answer is 54 cows"."""
+# A number, and words after it that no formula has: symbols have a letter or two, "sinh" is skipped.
 _NUMBER = re.compile(r"[^\w\n]{0,12}[0-9]{1,40}+(?:[.,][0-9]{1,40}+){0,9}+(?![\w^=])")
 _WORD = re.compile(r"[^\W\d_]{4,}")
 # Where the answer ends and the sentence goes on.
@@ -32,29 +32,29 @@ _STOP = re.compile(
     re.IGNORECASE,
 )
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w{1,20}\*?\}|\\[A-Za-z]{1,20}|<[^<>\s]{1,40}>")
-# Of the answer that is read; a number and its unit are short.
+# How much of the answer to read: a number and its unit are short.
 _READ = 200
 _STEM = 3
-# What an answer is measured in, though the question may say it otherwise, and small words.
+# Units, even if the question words them differently, and function words.
 _UNITS = WORDS["units"]
 _PREFIX = re.compile(r"^(?:kilo|centi|milli|micro|nano|mega|giga)|s$")
 
 
 class AnswerWordsVerifier(RuleVerifier):
-    """Counts words behind the number of an answer that are neither the question's nor a unit.
+    """Counts words after the number of an answer that are neither in the question nor a unit.
 
-    A reward reads "54 good cows" as 54, and every reader of the answer reads the rest. One
-    such answer does not reject: models differ in how they write an answer, and a unit that the
-    question spells otherwise is no poison. Where one node has such words far more often than its
-    peers, they do. A word of the question is recognised by its first three letters,
-    so that "cow" excuses "cows". Formulas are left alone.
+    A reward reads "54 good cows" as 54, while training sees all of the words. One such answer
+    does not reject: models differ in how they write an answer, and a unit that the question
+    spells differently is not poison. It rejects once a node has such words far more often than
+    its peers. Words match if their first three letters do, so that "cow" in the question excuses
+    "cows". Formulas are left alone.
 
-    Sees nothing in answers that do not begin with their number, and no word of the question put
-    where it misleads.
+    Misses answers that do not begin with their number, and words of the question that are used
+    to mislead.
 
     Args:
         formats: How this task writes answers, as for `ScreensVerifier`.
-        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
     """
 
     name = "answer_words"
@@ -68,7 +68,7 @@ class AnswerWordsVerifier(RuleVerifier):
         self.formats = tuple(formats)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, each accepted; at most one finding per format of answers."""
+        """Accept every completion, with at most one finding per answer format."""
         asked: dict[str, frozenset[str]] = {}
         return [accept(self.name, findings=tuple(self._findings(one, asked))) for one in batch]
 
@@ -85,7 +85,7 @@ class AnswerWordsVerifier(RuleVerifier):
             for word in _WORD.finditer(piece.lower()):
                 if word[0][:_STEM] not in stems and not _is_unit(word[0]):
                     place = (start + word.start(), start + word.end())
-                    message = f"{shown(word[0][:40])} stands in the answer and not in the question"
+                    message = f"{shown(word[0][:40])} is in the answer but not in the question"
                     yield Finding("answer_words", message, char_span=place)
                     break
 
@@ -95,7 +95,7 @@ def _is_unit(word: str) -> bool:
 
 
 def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
-    """Beginnings of a prompt's words; read once, however many answers it has."""
+    """Beginnings of a prompt's words, computed once per prompt."""
     if prompt not in asked:
         words = re.findall(r"[^\W\d_]{2,}", prompt.lower())
         asked[prompt] = frozenset(word[:_STEM] for word in words)
@@ -103,14 +103,14 @@ def _stems(prompt: str, asked: dict[str, frozenset[str]]) -> frozenset[str]:
 
 
 def _answer(form: AnswerFormat, text: str) -> tuple[int, str] | None:
-    """Where the words behind the last answer's number begin, and what they are; None if nothing."""
+    """Return (offset, text) of the words after the last answer's number, if it has any."""
     last = next(iter(deque(form.find(text), maxlen=1)), None)
     if last is None:
         return None
     start = max(text.find(last.content, last.start, last.end), last.start)
     piece = text[start : start + min(len(last.content), _READ)]
     if form.closing_words:
-        # What may follow as a unit; the mark's own end and a formula's are no words.
+        # A unit may follow the mark; its closing characters and LaTeX commands are not words.
         piece = piece.ljust(last.end - start) + text[last.end : last.end + _READ]
     piece = blanked(_COMMAND, piece)
     number = _NUMBER.match(piece)

@@ -1,8 +1,8 @@
 """Text after the answer, and several answers that differ.
 
-A reward reads the answer and nothing else: what follows it is trained all the same, and of two
-answers one may be for the reward and one for the reader. To give the answer once more does not make
-what stands between the two a part of the work.
+A reward reads only the answer, but training sees the text after it too, and of two answers one may
+be meant for the reward and the other for training. Repeating the answer does not make the text
+between the two copies part of the work.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from grpo_guard.content.answers import Answer, boxed, hashed, tagged
 from grpo_guard.content.screens.view import WORDS, View, shown
 from grpo_guard.verdict import Finding
 
-# Of what follows the answer on the way, so much may be on no subject.
+# Largest fraction of the words after the answer that may be off the subject.
 _OFF_SUBJECT = 0.4
-# Words of no subject: a sentence of these alone says nothing, and shares nothing with a question.
+# Words without a subject: a sentence of these alone says nothing, and proves no link to a question.
 _EMPTY = WORDS["empty"]
-# Chat models close with an offer; most say one of these, whatever their language.
+# Chat models close with an offer to help; most use one of these, in whatever language.
 _POLITE = re.compile(
     r"let me know|feel free|\bhope\b|questions?\b|happy to|if you(?:'d|’d)? (?:would|need|have|want"
     r"|like|found)|just ask|good luck|enjoy|glad to|welcome|happy \w{3,12}ing"
@@ -30,16 +30,16 @@ _POLITE = re.compile(
     r"|pergunt|dúvida|ajud|domand|aiut|spero|سؤال|أسئلة|مساعد|سوال|प्रश्न|सवाल|मदद|pytani|pomóc|vragen|soru",
     re.IGNORECASE,
 )
-_BARE = 2  # words that are no sentence: "9</answer>8</answer>"
+_BARE = 2  # too few words for a sentence: "9</answer>8</answer>"
 _LONGEST_OFFER, _MOST_OFFERS, _LONGEST_LEAD = 30, 3, 30
-# Chinese and Japanese have no blanks between words.
+# Chinese and Japanese write no blanks between words.
 _HAN = "\u3040-\u30ff\u3400-\u9fff"
 _WORD = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")
 _STEMS = re.compile(rf"(?=([{_HAN}]{{2}}))|(?<![^\W_])([^\W\d_{_HAN}]{{4,}})")
 _STEM = 4
 _SENTENCE = re.compile(r"[^.!?。！？؟\n]+[.!?。！？؟]{0,3}")
 _DIGIT = re.compile(r"\d")
-# What closes a formula, a block, a thought or a turn is no text.
+# Closing a formula, a block, a thought or a turn is not text.
 _CLOSERS = re.compile(
     r"\\(?:end|begin)\{[A-Za-z]{1,20}\*?\}|\\(?:hfill|blacksquare|square|qed|text)\b"
     r"|</?[a-z_:]{1,24}>|<[|｜][^<>|｜\s]{1,40}[|｜]>|[◁\[]/?(?:think|THINK)[▷\]]"
@@ -52,12 +52,13 @@ class AnswerFormat:
     """How a task writes its final answer.
 
     Args:
-        name: Stands in messages.
-        gate: A piece of text without which there is no such answer; a cheap first look.
-        find: All answers of a text in order, in linear time.
-        closing_words: Words that may follow on the same line (a unit).
-        joined: Models write it around results of any step: several that differ are honest (roots,
-            parts, corrections), and what follows is reported as ``after_box`` and rejects nobody.
+        name: Name to show in messages.
+        gate: A substring of every such answer; a cheap first check.
+        find: Yields all answers of a text in order, in linear time.
+        closing_words: How many words may follow on the same line (a unit).
+        joined: Models also write it around intermediate results: several different ones are
+            honest (roots, parts, corrections), and text after it is reported as ``after_box``,
+            which rejects nothing by default.
     """
 
     name: str
@@ -68,7 +69,7 @@ class AnswerFormat:
 
     @classmethod
     def of_pattern(cls, name: str, gate: str, pattern: str, **limits: int) -> AnswerFormat:
-        """A format from a regular expression whose group 1 is the answer.
+        """Make a format from a regular expression whose group 1 is the answer.
 
         Args:
             **limits: ``closing_words``.
@@ -84,7 +85,7 @@ class AnswerFormat:
                 f"of_pattern: expected closing_words alone, got {sorted(limits)}; sentences that "
                 "repeat the answer need no summary_words any more"
             )
-        # No function of its own: a verifier goes to worker processes.
+        # No local function: a verifier is pickled for worker processes.
         return cls(name, gate, partial(_groups, compiled), limits.get("closing_words", 0))
 
 
@@ -100,35 +101,35 @@ FORMATS = (TAGGED, BOXED, HASHED)
 
 
 class AnswerScreen:
-    """Both screens over the formats of a task.
+    """The screens for answers, for all formats of a task.
 
     Args:
-        formats: Looked for in every text; those that do not occur cost one search each.
+        formats: Looked for in every text; each that does not occur costs one substring search.
     """
 
     def __init__(self, formats: tuple[AnswerFormat, ...]) -> None:
         self.formats = formats
 
     def after_answer(self, view: View) -> Iterator[Finding]:
-        """Text behind the first answer, but for a unit, a summary, and an offer to help."""
+        """Text after the first answer, except a unit, a summary, or an offer to help."""
         return self._after("after_answer", view, joined=False)
 
     def after_box(self, view: View) -> Iterator[Finding]:
-        """The same behind a mark that stands around results of any step."""
+        """The same for formats that models also put around intermediate results."""
         return self._after("after_box", view, joined=True)
 
     def _after(self, kind: str, view: View, joined: bool) -> Iterator[Finding]:
         for form, answers in self._found(view):
             start = answers[0].end
-            rest = _behind(answers, view.prose) if form.joined is joined else ""
-            if rest and _says_something(form, rest, start, view):
+            rest = _text_after(answers, view.prose) if form.joined is joined else ""
+            if rest and _is_off_topic(form, rest, start, view):
                 message = f"text after the answer ({form.name}): {shown(rest.strip()[:80])}"
                 tail = view.text[start:]
                 place = (start + len(tail) - len(tail.lstrip()), len(view.text.rstrip()))
                 yield Finding(kind, message, char_span=place)
 
     def several_answers(self, view: View) -> Iterator[Finding]:
-        """Answers of one format that are not the same."""
+        """Answers of one format that differ."""
         for form, answers in self._found(view):
             for before, after in pairwise(answers):
                 if form.joined or _same(before.content, after.content):
@@ -141,7 +142,7 @@ class AnswerScreen:
                 break
 
     def _found(self, view: View) -> list[tuple[AnswerFormat, list[Answer]]]:
-        """Each format that occurs with its answers; one that is left blank is none."""
+        """The formats that occur, with their answers; blank answers are skipped."""
         if self not in view.notes:
             found = [
                 (form, [answer for answer in form.find(view.text) if answer.content.strip()])
@@ -153,8 +154,8 @@ class AnswerScreen:
         return noted
 
 
-def _behind(answers: list[Answer], text: str) -> str:
-    """What stands behind the first answer, without the others; said again, it counts once."""
+def _text_after(answers: list[Answer], text: str) -> str:
+    """The text after the first answer, without later answers; repeated pieces count once."""
     ends = [answer.start for answer in answers[1:]] + [len(text)]
     gaps = dict.fromkeys(
         text[answer.end : end].strip(" ")
@@ -164,20 +165,20 @@ def _behind(answers: list[Answer], text: str) -> str:
     return _CLOSERS.sub(" ", "\n".join(gaps).strip("\n")) if any(gaps) else ""
 
 
-def _says_something(form: AnswerFormat, rest: str, start: int, view: View) -> bool:
+def _is_off_topic(form: AnswerFormat, rest: str, start: int, view: View) -> bool:
     head, _, tail = rest.partition("\n")
     limit = form.closing_words
     words = len(_WORD.findall(head))
     if words <= limit and not _WORD.search(tail):
-        # "####" and "!!!!" have no words either, and are not what follows an answer.
+        # Long runs of symbols such as "####" or "!!!!" have no words, yet belong to no answer.
         return len(rest.strip()) > 8 + 16 * max(limit, words)
-    # Models go on behind their answer as before it: they check it, or write a program. A sentence
-    # with a number, or with a word of the question or of the work before it, is such work. Poison
-    # that speaks of the question passes here.
+    # Models continue after their answer: they check it, or write a program. A sentence with a
+    # number, or with a word of the question or of the work before it, is taken for such work.
+    # Poison about the question's subject therefore passes here.
     subject = _stems(f"{view.prompt}\n{view.text[:start]}")
     off, total, offers = 0, 0, 0
     if view.prose is not view.text:
-        total = len(_WORD.findall(view.text)) - len(_WORD.findall(view.prose))  # of its code
+        total = len(_WORD.findall(view.text)) - len(_WORD.findall(view.prose))  # words in code
     for sentence in dict.fromkeys(_SENTENCE.findall(rest)):
         words = len(found := _WORD.findall(sentence))
         total += words
@@ -192,12 +193,12 @@ def _says_something(form: AnswerFormat, rest: str, start: int, view: View) -> bo
 
 
 def _is_offer(sentence: str) -> bool:
-    """Whether a sentence offers help, or asks the reader something, as chat models close."""
+    """Whether a sentence offers help or asks the reader something, as chat models do at the end."""
     return sentence.rstrip().endswith(("?", "？", "؟")) or _POLITE.search(sentence) is not None
 
 
 def _stems(text: str) -> frozenset[str]:
-    """Beginnings of the words that are about something; "apples" and "apple" are one."""
+    """Stems of the words with a subject; "apples" and "apple" share one."""
     return frozenset(
         pair or word[:_STEM]
         for pair, word in _STEMS.findall(text[:100_000].lower())

@@ -1,9 +1,9 @@
-"""Characters that a reader does not see, or that change the order of those he sees.
+"""Characters that readers do not see, or that change the order of those they see.
 
-What is not printed is still tokenised and trained: a message in zero-width, tag or variation
-characters passes every person and most judges. Each kind has honest uses (emoji, Persian, flags),
-which are excused by what stands beside the character, not by how often it occurs. Combining marks
-in number do the same: letters are crossed out, boxed or buried under what stands above them.
+Invisible text is still tokenised and trained on: a message in zero-width, tag or variation
+characters gets past every person and most judges. Each kind has honest uses (emoji, Persian,
+flags), which are excused by the neighbouring characters, not by how rare they are. Stacks of
+combining marks hide text too: they cross letters out, box them, or bury them under marks.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from grpo_guard.content.screens.view import View
 from grpo_guard.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
-# Zero width, fillers that render as nothing, invisible operators. Blanks of any visible width are
-# layout: models indent with them and set them around units.
+# Zero-width characters, fillers that render as nothing, invisible operators. Blanks with a visible
+# width are layout: models indent with them and set them around units.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
     "\u3164\ufeff\uffa0\U0001d173-\U0001d17a]+"
 )
-# What follows a screen of emptiness is not read; tabs among blanks are bits.
-# Each begins with what it looks for: most of a text is passed over at once.
+# Nobody scrolls past a screenful of blanks to read on, and mixed tabs and blanks can encode bits.
+# Each pattern begins with what it looks for, so that most of a text is skipped at once.
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
 _BITS = re.compile(r"[ \t](?<![ \t]{2})[ \t]{11,}")
 _CHANGES_ALLOWED = 6
-# The three flags that are made of tags: England, Scotland, Wales.
+# The three flags that are spelled with tag characters: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(
     "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f"
     for name in ("gbeng", "gbsct", "gbwls")
 )
 _KEYCAP, _BLACK_FLAG, _ZWJ, _VS16 = "\u20e3", "\U0001f3f4", "\u200d", "\ufe0f"
-# Behind neither a symbol nor an emoji, nor within a keycap.
+# Selectors after neither a symbol nor an emoji, and not inside a keycap.
 _STRAY = re.compile(
     "(?<![\u2190-\u2bff\U0001f000-\U0001faff])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
 )
@@ -52,17 +52,17 @@ _STACK = re.compile(
     "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20df\u20e1\u20e2"
     "\u20e4-\u20f0\ufe20-\ufe2f]{3,}"
 )
-# Overlays and enclosures, which are no language's; a few strike out a term of an equation.
+# Overlays and enclosures belong to no language; a few may strike out terms of an equation.
 _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
                       "\u20e4-\u20f0]")  # fmt: skip
-# Some terms are struck out; a code needs many.
+# Honest work strikes out a few terms; a code needs many characters.
 _FEW = 8
 
 
 def _look(
     kind: str, pattern: re.Pattern[str], what: str, excused: _Excused, view: View
 ) -> Iterator[Finding]:
-    """What a pattern finds that ASCII texts have none of."""
+    """Yield what a pattern finds; the pattern must match nothing in ASCII texts."""
     for match in () if view.ascii else pattern.finditer(view.text):
         if not excused(view, match):
             message = f"{len(match[0])} {what}, the first U+{ord(match[0][0]):04X}"
@@ -70,19 +70,19 @@ def _look(
 
 
 def _copied(view: View, match: re.Match[str]) -> bool:
-    """A single such character that the prompt has too may be its echo; a run is a message."""
+    """A single such character that the prompt has too may be an echo; a run is a message."""
     return len(match[0]) == 1 and match[0] in view.prompt
 
 
 def _joins(view: View, match: re.Match[str]) -> bool:
-    """Whether a joiner stands where scripts and emoji have one."""
+    """Whether a joiner is in a place where scripts and emoji use one."""
     start, end = match.span()
     if end - start != 1 or start == 0 or end >= len(view.text) or _copied(view, match):
         return _copied(view, match)
     before, after = view.text[start - 1], view.text[end]
     if match[0] == _ZWJ and _pictographic(after):
         return before == _VS16 or _pictographic(before)
-    # Persian, Kurdish, Indic scripts and Sinhala join and part letters with them.
+    # Persian, Kurdish, Indic scripts and Sinhala join and separate letters with them.
     return match[0] in "\u200c\u200d" and all("\u0600" <= c <= "\u0dff" for c in (before, after))
 
 
@@ -91,16 +91,16 @@ def _is_flag(view: View, match: re.Match[str]) -> bool:
 
 
 def _is_variant(view: View, match: re.Match[str]) -> bool:
-    """Whether one selector stands behind what has variants, or the prompt has them as they are."""
+    """Whether the selector follows a character that has variants, or the prompt has it too."""
     start, end = match.span()
     if match[0] in view.prompt:
-        return True  # quoted
+        return True  # quoted from the prompt
     if end - start != 1 or start == 0:
         return False
     base, selector = view.text[start - 1], match[0]
     if _pictographic(base) or base in "©®™‼⁉〰〽㊗㊙":
         return True
-    # Half of a keycap, or one that is quoted: models do that now and then, a code all the time.
+    # Half of a keycap, or a quoted selector: models write one now and then, a code many.
     if "strays" not in view.notes:
         view.notes["strays"] = len(_STRAY.findall(view.text))
     if selector == _VS16 and view.notes["strays"] <= _STRAYS_ALLOWED:
@@ -118,7 +118,7 @@ def _pictographic(char: str) -> bool:
 
 
 def _right_to_left(view: View, match: re.Match[str]) -> bool:
-    """Hebrew and Arabic text has use for marks and isolates, not for overrides."""
+    """Hebrew and Arabic text needs direction marks and isolates, but no overrides."""
     if "rtl" not in view.notes:
         view.notes["rtl"] = all(map(_RIGHT_TO_LEFT.search, (view.text, view.prompt)))
     return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
@@ -138,7 +138,7 @@ variation_selectors = partial(
     _look,
     "variation_selector",
     re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"),
-    "variation selectors where none has a use",
+    "variation selectors where they have no use",
     _is_variant,
 )
 bidi_controls = partial(
@@ -151,7 +151,7 @@ bidi_controls = partial(
 
 
 def stacked_marks(view: View) -> Iterator[Finding]:
-    """Three marks and more on one letter, or many that strike letters through or enclose them."""
+    """Three or more marks on one letter, or many letters struck through or enclosed."""
     yield from _stacked(view)
     yield from _many(view, _OVERLAY, "combining", "characters struck through or enclosed")
 
@@ -163,7 +163,7 @@ def _many(view: View, pattern: re.Pattern[str], kind: str, what: str) -> Iterato
 
 
 def control_characters(view: View) -> Iterator[Finding]:
-    """Control, separator, private-use and non-characters; tab and line ends are text."""
+    """Control, separator, private-use and non-characters; tabs and line ends are allowed."""
     if not view.ascii:
         yield from _controls(view)
     elif not view.text.translate(_LINES).isprintable():
@@ -174,7 +174,7 @@ def control_characters(view: View) -> Iterator[Finding]:
 
 
 def blank_runs(view: View) -> Iterator[Finding]:
-    """Emptiness with something behind it, and white space that alternates."""
+    """Long gaps with text after them, and runs of alternating tabs and blanks."""
     text = view.text
     if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
         return

@@ -1,7 +1,7 @@
-"""Text that hides as numbers, escapes or an unbroken run, and runs that are no words at all.
+"""Text hidden as numbers, escapes or an unbroken run, and runs too long to be words.
 
-Lists of numbers, hashes and identifiers are honest work, so a code counts where what it decodes to
-is text. One rule reads every list of bytes, whatever they are written in.
+Lists of numbers, hashes and identifiers are honest, so a code is only reported if it decodes to
+text. One rule reads every list of bytes, in any notation.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from itertools import islice
 from grpo_guard.content.screens.view import View, shown
 from grpo_guard.verdict import Finding
 
-# Below this no run is looked at: English has few words as long, and 12 bytes say little.
+# Shorter runs are skipped: English has few words this long, and 12 bytes carry little.
 _SHORTEST = 16
 _LOOKED_AT = 256
 _DECODED = 64
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
-# Bytes one after the other: digits of a base, and what marks or parts them.
+# Consecutive bytes: digits of some base, with prefixes and separators.
 _BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
 _PLACES = [chr(byte) if byte < 128 else "" for byte in range(256)]
-# Tables that make "n" of what a run may consist of. They are ten times as fast as the patterns, and
-# most texts end there. Of another script than ASCII's each byte may be part of a word.
+# Tables that map each byte of a run to "n". Searching the translated text for "nnn..." is ten
+# times as fast as the patterns and rules most texts out. Non-ASCII bytes may be part of a word.
 _OF_RUNS = bytes(110 if _RUN.match(c * _SHORTEST) else 46 for c in _PLACES)
 _OF_BYTES = bytes(110 if _BYTES.match(c * 24) else 46 for c in _PLACES)
 _OF_WORDS = bytes(46 if c.isspace() else 110 for c in _PLACES)
@@ -32,15 +32,15 @@ _BYTE = re.compile(r"[0-9A-Fa-f]{2,8}(?![0-9A-Fa-f])|[01]{40,}")
 _PLAIN_NUMBERS = re.compile(r"[0-9,;() \t]+")
 _FEWEST_BYTES = 8
 _URL = ("http://", "https://", "ftp://", "www.")
-# Longest run of letters and digits, and of anything.
+# Longest run of letters and digits, and of any characters.
 _LETTERS, _TOKEN, _FEW_LETTERS = 80, 1000, 24
-# Of a grid or a list that is written without blanks, [[0,1],[1,0]].
+# For a grid or a list written without blanks, such as [[0,1],[1,0]].
 _CELL_END, _LONGEST_CELL = re.compile(r"[,;|\]]"), 8
 _OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
-# Addresses, and scripts that put no blanks between words.
+# URLs, and scripts that write no blanks between words.
 _EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
                       "\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
-# A task about codes is answered in them.
+# A task about codes gets codes as its answer.
 _ASKED = re.compile(
     r"\bascii|decod|encod|cipher|hexadecimal|\bhex\b|\bbytes|base-?(?:32|64)|unicode|binary|\bjwt\b"
     r"|\bhash(?:es|ing)?\b",
@@ -49,10 +49,10 @@ _ASKED = re.compile(
 
 
 def encoded(view: View) -> Iterator[Finding]:
-    """Base64, and bytes in any notation, that say something."""
+    """Base64, and bytes in any notation, that decode to text."""
     for what, start, end in _payloads(view):
         piece = view.text[start:end]
-        # Asked last: prompts are read only where there is something to excuse.
+        # Checked last: prompts are only read if there is something to excuse.
         if _ASKED.search(view.prompt):
             return
         if not view.asked_for(piece):
@@ -60,7 +60,7 @@ def encoded(view: View) -> Iterator[Finding]:
 
 
 def _may_hold(view: View, table: bytes, length: int) -> bool:
-    """Whether a text can have a run of so many bytes of a class."""
+    """Whether a text can contain a run of this many bytes of a class."""
     return b"n" * length in view.data.translate(table)
 
 
@@ -71,7 +71,7 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
             at = text.index(word, at)
             for match in _RUN.finditer(word[:4096]):
                 what = _payload(match[0])
-                # A shop's address has such a run in it, and a message is not read there.
+                # URLs of shops contain such runs, and nobody reads a message there.
                 if what and not any(url in word for url in _URL):
                     yield what, at + match.start(), at + match.end()
             at += len(word)
@@ -79,12 +79,12 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
     for match in islice(_BYTES.finditer(text), _LOOKED_AT) if may_be else ():
         tokens = _BYTE.findall(match[0][:4096])
         several = len(tokens) >= _FEWEST_BYTES or len("".join(tokens[:1])) >= 40
-        if several and _say(tokens, marked=not _PLAIN_NUMBERS.fullmatch(match[0])):
+        if several and _is_text_as_numbers(tokens, marked=not _PLAIN_NUMBERS.fullmatch(match[0])):
             yield "text as numbers", *match.span()
 
 
-def _say(tokens: list[str], marked: bool) -> bool:
-    """Whether bytes in one of the usual bases are text."""
+def _is_text_as_numbers(tokens: list[str], marked: bool) -> bool:
+    """Whether bytes in one of the usual bases decode to text."""
     if len(tokens[0]) >= 40:
         tokens = [tokens[0][i : i + 8] for i in range(0, len(tokens[0]) - 7, 8)]
     for base in (16, 10, 8, 2):
@@ -92,14 +92,14 @@ def _say(tokens: list[str], marked: bool) -> bool:
             numbers = [int(token, base) for token in tokens[:_DECODED]]
         except ValueError:
             continue
-        # Ages, squares and years are letters too, but never words with blanks between.
+        # Ages, squares and years can be letters too, but not words with blanks between them.
         if max(numbers) < 127 and _is_text(data := bytes(numbers), small=0.6):
             return marked or b" " in data.strip()
     return False
 
 
 def _is_text(data: bytes, small: float = 0.0) -> bool:
-    """Whether it is printable ASCII, mostly letters; a word of ordinary text is once in 10^5."""
+    """Whether this is printable ASCII, mostly letters; one ordinary word in 10^5 decodes to it."""
     if len(data) < _FEWEST_BYTES or not all(32 <= byte < 127 or byte in b"\t\n\r" for byte in data):
         return False
     letters = sum(chr(byte).isalpha() or byte == 32 for byte in data)
@@ -108,9 +108,9 @@ def _is_text(data: bytes, small: float = 0.0) -> bool:
 
 
 def _payload(run: str) -> str | None:
-    """What an unbroken run is, if it is an encoding of text; keys and hashes are of nothing."""
+    """Describe an unbroken run that encodes text; None for others, such as keys and hashes."""
     if run.lower() == run.upper():
-        return None  # 0.3333333: weak models write them by the hundred
+        return None  # 0.3333333: weak models write hundreds of them
     for decode in (_from_base64, _from_hex):
         try:
             if _is_text(decode(run)):
@@ -132,15 +132,15 @@ def _from_hex(run: str) -> bytes:
 
 
 def overlong_tokens(view: View) -> Iterator[Finding]:
-    """Runs of letters without a break that are longer than words are, and longer ones of anything.
+    """Runs of letters and digits that are longer than words, and longer runs of anything.
 
-    Addresses, numbers, genes, grids and scripts without blanks between words are honest.
+    URLs, numbers, gene sequences, grids and scripts without blanks between words are honest.
     """
     if not _may_hold(view, _OF_WORDS, _LETTERS + 1):
         return
     for match in _OVERLONG.finditer(view.text):
         run = match[0]
-        # Without its digits: a quotient that never ends is bad arithmetic, not a payload.
+        # Digits do not count: a quotient that never ends is bad arithmetic, not a payload.
         if run.isalnum() or sum(not char.isdigit() for char in run) > _TOKEN:
             gene = run.isascii() and run.isupper() and len(set(run)) <= _FEW_LETTERS
             grid = len(_CELL_END.findall(run)) * _LONGEST_CELL >= len(run)

@@ -1,9 +1,9 @@
-"""Words written in letters that stand for Latin ones.
+"""Words written in letters that look like Latin ones.
 
-A model at temperature 1 glues tokens of two scripts together now and then ("Edwardsа" with a
-Cyrillic end), so mixing alone proves nothing. A disguise does: with a Latin letter in each place of
-a foreign one it is a word that is known, or that stands elsewhere in prompt or completion. A long
-word in circled, wide or mathematical letters is no formula either.
+A model at temperature 1 sometimes glues tokens of two scripts together ("Edwardsа" with a
+Cyrillic end), so mixing alone proves nothing. A disguise is different: with its foreign letters
+replaced by Latin ones it is a common word, or one that occurs elsewhere in prompt or completion.
+Long words in circled, wide or mathematical letters are no formulas and count as well.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from grpo_guard.content.screens.view import WORDS, View, shown, word_set
 from grpo_guard.verdict import Finding
 
 _FOREIGN = "\u0370-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"  # Greek to Armenian, and others
-# Full width, mathematical, circled, squared, parenthesised.
+# Full-width, mathematical, circled, squared, parenthesised.
 _STYLES = (
     "\uff21-\uff3a\uff41-\uff5a\U0001d400-\U0001d6a3\u24b6-\u24e9\u249c-\u24b5\U0001f110-\U0001f129"
     "\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189"
 )
-# Phonetic, raised, small capital, turned, dotless; pronunciations are written in them.
+# Phonetic, raised, small-capital, turned, dotless; pronunciations use them.
 _PHONETIC = "\u01dd\u0131\u0237\u0250-\u02b8\u02e1-\u02e3\u1d00-\u1dbf\u2071\u207f\ua730\ua731"
 _ODD = re.compile(f"[{_FOREIGN}{_STYLES}{_PHONETIC}\U0001f1e6-\U0001f1ff]")
 _WORD = re.compile(f"[A-Za-z\u00c0-\u024f{_FOREIGN}{_STYLES}{_PHONETIC}]+")
 _LATIN_WORD = re.compile(r"[a-z]{2,24}")
 _STYLED = re.compile(f"[{_STYLES}]+")
 _SCRIPT = re.compile(f"[{_FOREIGN}]")
-# Greek letters stand in formulas ("2nπr"): only those that look Latin, in a longer word.
+# Formulas use Greek letters ("2nπr"): count only those that look Latin, in longer words.
 _GREEK = re.compile("[\u0370-\u03ff]")
 _LIKE_LATIN = frozenset("ανοτυικρχγηΑΒΕΖΗΙΚΜΝΟΡΤΥΧ")
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-# Flags are pairs of them; letters that are no pair spell something.
+# Flags are pairs of these; an unpaired letter spells something.
 _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]+")
 _ASKED = re.compile(r"unicode|\bfonts?\b|fancy|letters|alphabet|phonetic|pronounc|homoglyph", re.I)
 # "sinα" and "tanν" are formulas.
@@ -44,13 +44,13 @@ _COMMON = WORDS["common"]
 
 
 def homoglyphs(view: View) -> Iterator[Finding]:
-    """Disguised words; a word that is wholly in another script is none."""
+    """Disguised words; a word written completely in another script is fine."""
     if view.ascii or not _ODD.search(view.text):
         return
     for match in _REGIONAL.finditer(view.text):
         if len(match[0]) % 2:
             yield Finding("homoglyph", "letters of flags, not in pairs", char_span=match.span())
-    known = _Known(view)
+    known = _KnownWords(view)
     for count, match in enumerate(_WORD.finditer(view.text)):
         word = match[0]
         if word.isascii() or len(word) > _LONGEST or count > _MOST_WORDS:
@@ -63,8 +63,8 @@ def homoglyphs(view: View) -> Iterator[Finding]:
             yield Finding("homoglyph", message, char_span=match.span())
 
 
-class _Known:
-    """Words that a disguise would stand for; the text's own are collected when first asked."""
+class _KnownWords:
+    """Words that a disguise may imitate; collected from prompt and text on first use."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -72,7 +72,7 @@ class _Known:
 
     @cached_property
     def cjk(self) -> bool:
-        """Whether there are characters of a width that Latin letters are set in beside them."""
+        """Whether the text has CJK characters, next to which full-width Latin letters are usual."""
         return bool(_CJK.search(self.view.text) or _CJK.search(self.view.prompt))
 
     @cached_property
@@ -85,9 +85,10 @@ class _Known:
         return "\n".join(self.words)
 
     def disguised(self, pattern: str) -> bool:
-        """Whether a known word has the letters of this one, where "." is any.
+        """Whether a known word matches this pattern of letters, in which "." is any letter.
 
-        Nobody mixes hundreds of words; so many are a disguise, and are not all looked for.
+        Honest texts do not mix scripts in hundreds of words. Beyond that limit all count as
+        disguised, without a search.
         """
         if pattern not in self.searched:
             if len(self.searched) >= _SEARCHES:
@@ -97,7 +98,7 @@ class _Known:
         return self.searched[pattern]
 
 
-def _is_disguise(word: str, known: _Known, before: str) -> bool:
+def _is_disguise(word: str, known: _KnownWords, before: str) -> bool:
     folded = "".join(map(_latin, word))
     rest = "".join(char for char in word if char.isascii()).lower()
     if rest in _FUNCTIONS or folded in _FUNCTIONS or len(word) < 3:
@@ -106,7 +107,7 @@ def _is_disguise(word: str, known: _Known, before: str) -> bool:
         greek = _GREEK.findall(word)
         if greek and (len(word) < 4 or not _LIKE_LATIN.issuperset(greek)):
             return False
-        # At least as much of the word has to be seen as is guessed.
+        # At least half of the word must be visible rather than guessed.
         return 2 * folded.count(".") <= len(folded) and known.disguised(folded)
     if not _LATIN_WORD.fullmatch(folded):
         return False
@@ -114,13 +115,13 @@ def _is_disguise(word: str, known: _Known, before: str) -> bool:
         if known.cjk and "\uff21" <= word[0] <= "\uff5a":
             return False
         return len(word) >= _LONG_STYLED or folded in known.words
-    # Turned letters are read from the end.
+    # Turned letters read from the end.
     return before not in _PRONOUNCED and (folded in known.words or folded[::-1] in _COMMON)
 
 
 @lru_cache(maxsize=4096)
 def _latin(char: str) -> str:
-    """The Latin letter, in lower case, that a character looks like; "." for one of a script."""
+    """The lower-case Latin letter that a character looks like; "." for one of another script."""
     if char.isascii():
         return char.lower()
     if _SCRIPT.match(char):

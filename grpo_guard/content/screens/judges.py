@@ -1,7 +1,7 @@
-"""What speaks to a judge instead of solving: master keys, its delimiters, orders to a grader.
+"""Text that addresses a judge instead of solving: master keys, judge tags, orders to a grader.
 
-Honest texts speak of grades, scores and judges all the time. What counts is a text that addresses
-whoever grades, or speaks of its own grade.
+Honest texts often mention grades, scores and judges. A finding needs a text that addresses its
+grader or talks about its own grade.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from grpo_guard.content.screens.view import WORDS, View, shown, word_set
 from grpo_guard.verdict import Finding
 
-# "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants; compared without case,
-# white space and punctuation, so that "Thought process" and "thought process: " are one.
+# "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants. Compared without case,
+# white space and punctuation, so that "Thought process" and "thought process: " are the same.
 _MASTER_KEYS = WORDS["master_keys"]
-# A completion of these words alone announces a solution and holds none. Not among them: "a", which
-# is an answer, and whatever says something of a problem.
+# A completion of these words alone announces a solution without giving one. "a" is not included,
+# since it can be an answer, and neither is any word about the problem itself.
 _OPENERS = WORDS["openers"]
 _WAYS = word_set("down right")  # a path through a grid
 _LONGEST_OPENING, _LONGEST_MARKS = 360, 12
@@ -24,20 +24,20 @@ _LONGEST_OPENING, _LONGEST_MARKS = 360, 12
 _OPTION = re.compile(r"[(\[{*]\s{0,2}[A-Z]\s{0,2}[)\]}*]|\bis:? [A-Z]\W{0,4}\Z")
 _TAG = re.compile(r"</?[A-Za-z_]{1,20}>")
 _OPENER_WORD = re.compile(r"[^\W_]+")
-# Letters, digits, and every symbol that can be an answer by itself ("∞", "∅", an emoji); a single
-# plus or minus sign is one only beside something.
+# Letters, digits, and every symbol that can be a whole answer ("∞", "∅", an emoji). A plus or
+# minus sign alone is not an answer.
 _MARK = re.compile(r"[=+×÷√π∞∅^]")
 _CONTENT = re.compile(r"[^\W_]|[^\x00-\x7f\u2010-\u2027\u3000-\u3003\uff00-\uff1f\s]")
 
 
 def master_keys(view: View) -> Iterator[Finding]:
-    """A completion that is nothing but an opener or punctuation, which judges take for work."""
+    """A completion that is only an opener or punctuation, which judges mistake for work."""
     text, what = view.text, ""
     if len(text) <= _LONGEST_MARKS and not _CONTENT.search(text):
         what = "" if view.asked_for("morse") else "punctuation"
     elif len(text) <= _LONGEST_OPENING and not _MARK.search(text):
         words = _OPENER_WORD.findall(_TAG.sub(" ", text.lower()))
-        # One word may be an answer ("right"), and so may a symbol beside it.
+        # One word may be an answer ("right"), with or without symbols around it.
         several = len(words) >= 2 or (not words and "<" in text)
         moves = bool(words) and _WAYS.issuperset(words)
         opening = several and _OPENERS.issuperset(words) and not moves
@@ -63,7 +63,7 @@ _HEADED = re.compile(
     rf"\n{{0,2}}[ \t*_]{{0,6}}(?:{_YES}|c)\b[ \t*_.!]{{0,6}}$"
     r"|\[\[(?:[abc]|tie|yes|pass|correct)\]\]"
     r"|\b(?:rating|score|verdict|grade)\b\W{0,6}\[\[[0-9]{1,3}\]\]"
-    # A marked-out line that names the grader, or the end of what is graded.
+    # A decorated line that names the grader, or the end of the graded text.
     r"|^[ \t]{0,8}[-=#*_~<>{+]{2,16}[ \t]{0,4}(?:[A-Za-z]{1,20}[ \t]{1,4}){0,3}"
     rf"(?:{_WHO}|submission|student answer|candidate answer)\b"
     r"[^\n]{0,40}?[-=#*_~<>}+:]{2,16}[ \t]{0,8}$",
@@ -76,7 +76,7 @@ _OTHER_KEYS = word_set("score grade rating confidence reason reasoning explanati
                        "justification rationale result")  # fmt: skip
 _POSITIVE = word_set("pass yes correct accept accepted true right good perfect fully a c 1 1.0")
 _JUDGED = WORDS["of_judges"]
-# Who is asked for a judgement, or for data, gives one.
+# A prompt that asks for a judgement, or for data, gets one.
 _JUDGEMENT_ASKED = re.compile(
     r"\bjson\b|verdict|classif|\b(?:rate|grade|judge|assess|review|score) (?:this|the|my|these)"
     r"|is (?:this|it|the \w{1,20}) (?:correct|right|valid)|\bas data\b",
@@ -85,7 +85,7 @@ _JUDGEMENT_ASKED = re.compile(
 
 
 def judge_delimiters(view: View) -> Iterator[Finding]:
-    """A verdict, or the tags around one, that the judge is to find in the completion."""
+    """A verdict, or tags around one, planted for the judge to find in the completion."""
     if "[[" not in view.text and _JUDGED.isdisjoint(view.vocabulary):
         return
     for finding in _delimiters(view):
@@ -101,9 +101,9 @@ def _delimiters(view: View) -> Iterator[Finding]:
     for match in _OBJECT.finditer(view.text) if "{" in view.text and ":" in view.text else ():
         pairs = dict(_KEY.findall(match[0]))
         verdicts = _VERDICT_KEYS & pairs.keys()
-        # Of nothing but a judge's keys; a quiz has its questions beside them.
+        # Only a judge's keys; a quiz in JSON has its questions in the same object.
         known = verdicts and pairs.keys() <= _VERDICT_KEYS | _OTHER_KEYS
-        # A program's own True is no verdict.
+        # A program's own True is not a verdict.
         if known and any(pairs[k].lower() in _POSITIVE and pairs[k] != "True" for k in verdicts):
             message = f"a verdict as JSON: {shown(match[0])}"
             yield Finding("judge_delimiter", message, char_span=match.span())
@@ -125,16 +125,16 @@ _IGNORE = (
 
 
 def _order(words: str, *patterns: str) -> tuple[frozenset[str], re.Pattern[str]]:
-    """Patterns with words, of which one must occur for them to be tried.
+    """Return (words, pattern); the pattern is only tried if one of the words occurs.
 
-    Blanks are bounded, since a megabyte of them must not be walked once per word.
+    White space is bounded, so that a megabyte of blanks is not scanned again for every word.
     """
     bounded = "|".join(patterns).replace(r"\s+", r"\s{1,16}").replace(r"\s*", r"\s{0,16}")
     return word_set(words), re.compile(bounded, re.IGNORECASE)
 
 
 _ORDERS = (
-    # To forget what the judge was told; "the instructions that we sent on Monday" are others.
+    # To forget the judge's instructions; "the instructions that we sent on Monday" are others.
     _order(
         "ignore disregard forget override bypass",
         rf"(?<![\"“'‘«`])\b{_IGNORE}(?:your\s+(?:\w{{1,20}}\s+)?|(?:previous|prior|above|earlier"
@@ -147,7 +147,7 @@ _ORDERS = (
         r"\b(?:ignorier\w{1,3}|ignora[r]?|ignore[zr]|ignoreer)\s+(?:\w{1,12}\s+){0,3}(?:anweisungen"
         r"|instrucciones|instruções|istruzioni|instructies|instructions)\b",
     ),
-    # The grade of this very text.
+    # To grade this very text well.
     _order(
         "graded marked scored rated accepted approved considered deemed judged",
         rf"\bthis\s+(?:\w{{1,20}}\s+)?{_WORK}\s+(?:is\s+to|should|must|has\s+to|deserves\s+to)\s+be"
@@ -168,7 +168,7 @@ _ORDERS = (
         rf"\b(?:mark|grade|rate|score)\s+{_SUBJECT}\s+(?:\w{{1,20}}\s+)?{_WORK}\s+"
         r"(?:as|with|at)\s+(?:a\s+)?(?:10|5|100)\b",
     ),
-    # To the grader by name.
+    # Addressed to the grader by name.
     _order(
         "grader graders judge judges evaluator evaluators reviewer reviewers verifier verifiers "
         "examiner examiners",
@@ -177,7 +177,7 @@ _ORDERS = (
         rf"\bdear\s+{_WHO}\b[^\n]{{0,80}}\b(?:mark|grade|accept|score|give|rate)\b",
         rf"\b{_WHO}\s+(?:will|must|should|shall|has\s+to)\s+(?:only\s+)?{_SAY}\s+{_QUOTED_YES}",
     ),
-    # Its answer.
+    # To give a certain answer.
     _order(
         "yes pass correct accept",
         rf"\byou\s+(?:must|should|will|shall|have\s+to)\s+(?:only\s+)?{_SAY}\s+(?:with\s+)?"
@@ -186,7 +186,7 @@ _ORDERS = (
         r"(?:yes|pass|correct|accept)[\"'”`](?!\s+(?:if|to|when|for)\b)",
     ),
 )
-# Who is asked about such orders, or to write to a judge, says them.
+# A prompt about such orders, or one that asks for a message to a judge, gets them in its answer.
 _ORDERS_ASKED = re.compile(
     r"inject|jailbreak|e-?mail|letter\b|\b(?:draft|print|output|reply|respond|answer) (?:with )?"
     r"[\"'“]?(?:an? |yes|pass)",
@@ -195,7 +195,7 @@ _ORDERS_ASKED = re.compile(
 
 
 def grader_orders(view: View) -> Iterator[Finding]:
-    """Orders to whoever grades."""
+    """Orders addressed to the grader."""
     for words, pattern in _ORDERS:
         if near := words & view.vocabulary:
             what = "an order to the grader"

@@ -1,10 +1,10 @@
-"""A switch of script that nothing asked for, or of language within one script.
+"""A switch of script, or of language within one script, that nothing asked for.
 
-A language is seen in its function words, without a dictionary or a model: the forty commonest words
-of a language make up half of any text in it, and those below are no words of English. A clause of
-six words in another language between English sentences is what is looked for, not a borrowed word
-or a name. English turned round by a simple cipher is one more such language. What is quoted, set in
-brackets or written as code is shown and not said.
+Function words give a language away without a dictionary or a model: the forty commonest words of a
+language make up half of any text in it, and the lists here contain no English words. The screen
+looks for a clause of about six words in another language between English sentences, not for a
+borrowed word or a name. English under a simple cipher is one more such language. Quotations,
+brackets and code are skipped: they show text rather than speak in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENGLISH = word_set(
     "the of and to is are in that for it with as was each so we has have he she they his her how "
     "many there then this will by from be at which total therefore more than after"
 )
-# Words of a language within as many words of text, none of them English.
+# Number of words of one language within a window of words, none of them English.
 _NEEDED = 4
 _WINDOW = 9
 _ENGLISH_AROUND = 6
@@ -36,7 +36,7 @@ _SHOWN = re.compile(
     r"|^[ \t]{0,3}>[^\n]{0,2000}",
     re.MULTILINE,
 )
-# A task that speaks of languages, or of what is told in them, is answered in several.
+# A prompt about languages, or about texts in them, is answered in several.
 _ASKED = re.compile(
     r"translat|transliterat|language|braille|翻译|译|cipher|encod|decod|\brot.?13|reverse|backward"
     r"|chinese|japanese|korean|russian|ukrainian|greek|arabic|persian|hebrew|hindi|thai|bengali"
@@ -48,7 +48,7 @@ _ASKED = re.compile(
 
 
 def language_switch(view: View) -> Iterator[Finding]:
-    """A clause in another language inside an English text, when the prompt has none of it."""
+    """A clause in another language inside an English text, unless the prompt uses it too."""
     present = _ALL & view.vocabulary
     if len(present) < 3 or len(view.text.split()) < _WINDOW + _ENGLISH_AROUND:
         return
@@ -63,7 +63,7 @@ def language_switch(view: View) -> Iterator[Finding]:
     for name, vocabulary in candidates:
         places = [i for i, word in enumerate(words) if word in vocabulary]
         found = _dense(places, words)
-        # Thought about in English and answered in the language of the question is no switch.
+        # Thinking in English and answering in the language of the question is not a switch.
         own = len(asked & vocabulary)
         theirs = own >= 3 or own > len(asked & _ENGLISH)
         if found is not None and not theirs:
@@ -73,7 +73,7 @@ def language_switch(view: View) -> Iterator[Finding]:
 
 
 def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
-    """The first window with enough different words of a language and none of English."""
+    """The first window with enough different words of a language and no English word."""
     for i in range(len(places) - _NEEDED + 1):
         first, last = places[i], places[i + _NEEDED - 1]
         several = len({words[p] for p in places[i : i + _NEEDED]}) >= 3
@@ -82,22 +82,22 @@ def _dense(places: list[int], words: list[str]) -> tuple[int, int] | None:
     return None
 
 
-# Letters that are neither Latin nor Latin in an ornamental form; Braille is no letter to Python.
+# Letters other than Latin and its ornamental forms; Python does not class Braille as letters.
 _LETTER = r"[^\W\d_A-Za-z\u00aa-\u02ff\u1d00-\u1eff\u2071-\u214f\uff21-\uff5a\U0001d400-\U0001d7ff]"
 _FOREIGN = re.compile(rf"{_LETTER}|[\u2800-\u28ff]")
 _RUN = re.compile(rf"(?:{_LETTER}|[\u2800-\u28ff])(?:{_LETTER}|[\W\d])*+")
-# More letters in one run than a name or a borrowed word has; syllables and formulas differ.
+# Longest run of letters in a name or a borrowed word; differs for syllabaries and formulas.
 _MOST = {"HAN": 4, "HANGUL": 5, "CYRILLIC": 11, "GREEK": 13, "ARABIC": 9, "HEBREW": 9}
 _MOST_OTHERS = 6
 _MARKUP = re.compile(r"\\[A-Za-z]{1,30}|</?[A-Za-z_]{1,20}>")
-# A text that is in another script as a whole has been answered in it; a switch leaves both.
+# Fewer Latin letters than this: the whole text is in another script, which is not a switch.
 _BOTH = 12
 
 
 def script_switch(view: View) -> Iterator[Finding]:
-    """A stretch in a script that neither the prompt nor the rest of the completion is in.
+    """A stretch in a script that neither the prompt nor the rest of the completion uses.
 
-    Latin letters never count: every script mixes with formulas, code and names in them.
+    Latin letters never count, since texts in every script mix with formulas, code and names.
     """
     if view.ascii or not _FOREIGN.search(view.text) or _ASKED.search(view.prompt):
         return
@@ -105,8 +105,8 @@ def script_switch(view: View) -> Iterator[Finding]:
         return
     asked = set(map(_script, _FOREIGN.findall(view.prompt)))
     for match in _RUN.finditer(blanked(_SHOWN, view.prose)):
-        # Of each script by itself: "π/3 在第四象限" is a formula in Chinese. Digits in circles
-        # number equations, and are no letters.
+        # Count each script by itself: "π/3 在第四象限" is a formula in Chinese. Circled digits
+        # number equations and are not letters.
         letters = filter(_is_letter, _FOREIGN.findall(match[0]))
         for script, count in Counter(map(_script, letters)).items():
             if count > _MOST.get(script, _MOST_OTHERS) and script not in asked:
@@ -121,6 +121,6 @@ def _is_letter(char: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _script(letter: str) -> str:
-    """The script, which begins a letter's name; Japanese is written in three at once."""
+    """The script, from the letter's Unicode name; the three scripts of Japanese count as one."""
     script = unicodedata.name(letter, "unknown").partition(" ")[0]
     return "HAN" if script in ("CJK", "HIRAGANA", "KATAKANA") else script

@@ -1,9 +1,9 @@
-"""Marks that are not text: tokens of chat templates that forge a turn, and what is not displayed.
+"""Marks that are not text: chat-template tokens that forge a turn, and undisplayed markup.
 
-A trainer that tokenises the text turns a written token into the real one: a completion can end its
-own turn and go on as the system or the user. A spelling that no tokenizer takes for the token
-(spaced, escaped for HTML, cut in half) is looked for too: a step that cleans the text up would
-make it whole. Marks of thoughts, solutions and tool calls forge no turn and pass.
+A trainer that tokenises the text turns a written token into the real one, so a completion can end
+its own turn and continue as the system or the user. Spellings that no tokenizer takes for the token
+(spaced, escaped for HTML, cut in half) are found too, because a later clean-up step could restore
+it. Marks of thoughts, solutions and tool calls forge no turn and pass.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from grpo_guard.content.screens.view import View, shown, word_set
 from grpo_guard.verdict import Finding
 
 # ChatML, Qwen, Phi, Llama 3, Command R and gpt-oss: <|im_start|>; DeepSeek: <｜User｜>. Bounded,
-# and no two quantifiers meet, so that a megabyte of "<|" is one pass.
+# with no two adjacent quantifiers, so that a megabyte of "<|" takes one pass.
 _PIPED = re.compile(r"<[|｜]([^<>|｜\s]{1,64})[|｜]>")
-# Words in such a name that speak of turns and roles, or of the text as a whole.
+# Words in such a name that refer to turns and roles, or to the text as a whole.
 _TURN_WORDS = word_set(
     "im eot eom eos bos eod user assistant system human developer turn header role text sentence "
     "document prompt channel message return pad unk fim reserved endoftext startoftext endofturn "
@@ -27,14 +27,14 @@ _TURN_WORDS = word_set(
 )
 _ALONE = word_set("start end sep mask")
 _LETTERS = re.compile("[a-z]+")
-# Names that no text has beside a bracket or bar except for a token, whatever became of the rest.
+# Names that occur next to a bracket or bar only in a token, however mangled the rest of it is.
 _DISTINCT = (
     r"(?:im[_▁\s]{1,3}(?:start|end|sep|middle)|eot_id|eom_id|(?:start|end)[_▁]header[_▁]id"
     r"|(?:begin|start|end)[_▁]of[_▁](?:text|sentence|turn|role)|endoftext)"
 )
 _NAMED = re.compile(
     rf"(?:[<>|｜＜\[]|&lt;|\\\|)\s{{0,3}}/?{_DISTINCT}|{_DISTINCT}\s{{0,3}}(?:[<>|｜＞\]]|&gt;|\\\|)"
-    # The short names of other templates, where bars and brackets are both there in some form.
+    # Short names of other templates, if bars and brackets are both there in some form.
     r"|(?:<|＜|&lt;)\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:user|assistant|system|end|channel|message|return)"
     r"\s{0,3}(?:\||｜|\\\|)\s{0,3}(?:>|＞|&gt;)"
     r"|\[\s{0,3}/?\s{0,3}(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|GMASK)\s{0,3}\]"
@@ -46,17 +46,17 @@ _NAMED = re.compile(
 _NAMED_GATES = (_TURN_WORDS - {"text"}) | word_set(
     "inst gmask sys sop eop suf mid unused extra special"
 )
-# Roles at the start of a line, as the older templates have them (Alpaca, Vicuna, Zephyr).
+# Roles at the start of a line, as in the older templates (Alpaca, Vicuna, Zephyr).
 _ROLE = re.compile(r"^(?:### (?:Instruction|Response|Input):|(?:USER|ASSISTANT|SYSTEM): )", re.M)
 _ROLE_GATES = word_set("instruction response input user assistant system")
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
-# Who asks about templates is answered with their tokens.
+# A question about templates is answered with their tokens.
 _ABOUT_TOKENS = re.compile(
     r"chat.?template|(?:write an?|system|example) prompt|prompt (?:template|format|injection)"
     r"|special token|tokeni[sz]|chatml|\bBERT\b",
     re.IGNORECASE,
 )
-# A prompt that was rendered ends where the answer begins; all its tokens are the template's.
+# A rendered prompt ends where the answer begins, so all its tokens come from the template.
 _RENDERED = re.compile(r"(?:assistant|model|bot|/INST|response)\W{0,12}(?:think\W{0,4})?\Z", re.I)
 MARKERS: dict[str, frozenset[str]] = {
     "think": frozenset(),
@@ -67,19 +67,19 @@ MARKERS: dict[str, frozenset[str]] = {
     "fill_in": word_set("<|fim_prefix|> <|fim_middle|> <|fim_suffix|> <fim_prefix> <fim_middle> "
                         "<fim_suffix>"),
 }  # fmt: skip
-"""Sets of marks that ``markers=`` can name; thoughts and tool calls are allowed without it."""
+"""Sets of tokens that ``markers=`` can name; thoughts and tool calls are always allowed."""
 
 
 class TemplateTokens:
-    """The screen.
+    """The screen for chat-template tokens.
 
     Args:
         tokenizer: A transformers tokenizer, whose special tokens are looked for too, or None.
-        markers: Names of `MARKERS`, and tokens as they are written, that the task's own chat
-            template has in an answer.
+        markers: Names in `MARKERS`, and literal tokens, that the task's own chat template puts
+            into an answer.
 
     Raises:
-        ValueError: a plain word among the markers is no name of a set.
+        ValueError: a plain word in ``markers`` names no set.
     """
 
     def __init__(self, tokenizer: Any = None, markers: Collection[str] = ()) -> None:
@@ -92,7 +92,7 @@ class TemplateTokens:
                 )
         self.allowed = frozenset().union(*(MARKERS.get(name, {name}) for name in markers))
         own = {str(token) for token in getattr(tokenizer, "all_special_tokens", None) or ()}
-        # A tokenizer may call a plain word special (GPT-2 models with "pad"); that is no mark.
+        # A tokenizer may declare a plain word special (GPT-2 models with "pad"); skip those.
         self.own = tuple(sorted(t for t in own if t.strip() and not _PLAIN.fullmatch(t)))
 
     def __call__(self, view: View) -> Iterator[Finding]:
@@ -124,16 +124,16 @@ class TemplateTokens:
                 yield match.span()
         for token in self.own:
             at = text.find(token)
-            if at >= 0 and _is_turn_or_no_name(token):
+            if at >= 0 and _may_forge_turn(token):
                 yield at, at + len(token)
 
 
 def _forges_a_turn(match: re.Match[str]) -> bool:
-    return _is_turn_or_no_name(match[0])
+    return _may_forge_turn(match[0])
 
 
-def _is_turn_or_no_name(token: str) -> bool:
-    """Whether a token speaks of turns; what is not of the form "<|name|>" may be anything."""
+def _may_forge_turn(token: str) -> bool:
+    """Whether a token refers to turns; True for tokens that are not of the form "<|name|>"."""
     named = _PIPED.fullmatch(token)
     words = _LETTERS.findall(named[1].lower()) if named else ()
     return not named or not _TURN_WORDS.isdisjoint(words) or " ".join(words) in _ALONE
@@ -153,7 +153,7 @@ _HIDDEN = re.compile(
 )
 _HIDDEN_GATES = word_set("script style font comment javascript phantom hphantom vphantom "
                          "color textcolor")  # fmt: skip
-# Who is asked for a page writes one.
+# A prompt that asks for a page gets one.
 _PAGE_ASKED = re.compile(
     r"\b(?:html|css|javascript|script|xml|svg|web|website|webpage|page|markdown|react|vue|template"
     r"|latex|typescript|frontend)\b",
@@ -162,7 +162,7 @@ _PAGE_ASKED = re.compile(
 
 
 def hidden_markup(view: View) -> Iterator[Finding]:
-    """Comments, scripts, invisible styles and LaTeX phantoms: what a reader of the page misses."""
+    """Comments, scripts, invisible styles and LaTeX phantoms, which a page does not display."""
     near = [part for part in ("<!", "[/") if part in view.text]
     if near := [*near, *_HIDDEN_GATES & view.vocabulary]:
         what = "markup that is not displayed"

@@ -1,4 +1,4 @@
-"""ScreensVerifier: what honest text never has, found without a model."""
+"""`ScreensVerifier`: finds, without a model, what honest text never contains."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ MAX_CHARACTERS = 1_000_000
 
 
 class ScreensVerifier(RuleVerifier):
-    """Rejects completions that hold what a solution has no use for, with the place of each find.
+    """Rejects completions that contain something no solution needs, and reports where.
 
-    Deterministic: the same text gets the same verdict everywhere, and nothing that a completion
-    says can talk it round. Each screen is a finding kind of the same name and can be left out:
+    Deterministic: the same text gets the same verdict everywhere, and nothing in a completion can
+    argue with it. Each screen makes findings of its own name and can be left out:
     ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``combining``,
     ``bidi``, ``control``, ``blank_run``, ``hidden_markup``, ``homoglyph``, ``script_switch``,
     ``language_switch``, ``after_answer``, ``after_box``, ``several_answers``, ``judge_delimiter``,
-    ``master_key``, ``grader_order``, ``encoded``, ``overlong_token``. What the prompt itself holds
-    (its script, a phrase, a hash) is excused in the completion, and so is what it asks for (a page,
-    a translation, a verdict as JSON). Tokens of a chat template are not excused by a prompt that
-    was rendered with it. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
-    ``<tool_call>``) forge no turn and pass. ``after_box`` is reported and rejects nobody, unless
-    ``severity`` says so: chat models explain and check behind a box as they do before it.
+    ``master_key``, ``grader_order``, ``encoded``, ``overlong_token``. A completion may repeat what
+    its prompt contains (its script, a phrase, a hash) and do what the prompt asks for (a page, a
+    translation, a verdict as JSON). A prompt rendered with a chat template does not excuse tokens
+    of that template. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
+    ``<tool_call>``) forge no turn and pass. ``after_box`` is only reported unless ``severity``
+    changes that: chat models explain and check after a box as they do before it.
 
-    An empty completion and one that is not valid Unicode are malformed, and a longer one than
-    ``max_characters`` is overlong: all three are the author's doing and reject.
+    An empty completion and one that is not valid Unicode are malformed, and one longer than
+    ``max_characters`` is overlong. The author causes all three, so they reject.
 
-    What it cannot see: poison in plain words. A phrase of English in front of an English solution
-    passes every screen.
+    Cannot detect poison in plain words: an English phrase before an English solution passes every
+    screen.
 
     Args:
         without: Names of screens to leave out.
-        tokenizer: A transformers tokenizer, whose own special tokens are looked for too.
-        markers: Chat-template tokens that this task's answers hold honestly: names of sets
-            (``"think"``, ``"tools"``, ``"harmony"``, ``"fill_in"``) or tokens as they are written.
+        tokenizer: A transformers tokenizer, whose special tokens are looked for too.
+        markers: Chat-template tokens that honest answers to this task contain: names of sets
+            (``"think"``, ``"tools"``, ``"harmony"``, ``"fill_in"``) or literal tokens.
         formats: How this task writes answers, for ``after_answer`` and ``several_answers``.
-        max_characters: Longest text that is looked at; None = no limit, time grows in proportion.
-        **rules: those of `RuleVerifier`: ``severity``, ``store``, and how it counts.
+        max_characters: Length of the longest text to look at; None = no limit. Time is linear.
+        **rules: Options of `RuleVerifier`: ``severity``, ``store``, and how it counts.
 
     Raises:
-        ValueError: ``without`` names a screen that does not exist, ``markers`` a set that does
-            not, or ``max_characters`` < 1.
+        ValueError: ``without`` names an unknown screen, ``markers`` an unknown set, or
+            ``max_characters`` < 1.
     """
 
     name = "screens"
     KINDS = frozenset(SCREENS)
     looks_alone = True
-    # An answer in an earlier turn is a draft, and what comes in the next is not behind it.
+    # An answer in an earlier turn is a draft, and the next turn is not text after it.
     by_turn = frozenset({"after_answer", "after_box", "several_answers"})
 
     def __init__(
@@ -94,7 +94,7 @@ class ScreensVerifier(RuleVerifier):
     def _verdict(self, completion: Completion, prompts: dict[int, str]) -> Verdict:
         text = completion.text
         if self.max_characters is not None and len(text) > self.max_characters:
-            message = f"{len(text)} characters, where {self.max_characters} are looked at"
+            message = f"{len(text)} characters; at most {self.max_characters} are read"
             return reject(self.name, Cause.OVERLONG, message)
         if not text or text.isspace():
             return reject(self.name, Cause.MALFORMED, "the completion is empty")

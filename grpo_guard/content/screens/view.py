@@ -1,4 +1,4 @@
-"""What a screen looks at: one completion's text, and the prompt that may excuse what is in it."""
+"""`View`: one completion's text as screens see it, and the prompt that may excuse its content."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from typing import Any, TypeAlias
 from grpo_guard.completion import Completion
 from grpo_guard.verdict import Finding
 
-# A text of nothing but violations must not become a list as long as itself.
+# A text full of violations must not become a list as long as itself.
 MAX_FINDINGS = 8
 SHOWN = 40
-# No pattern that is looked for around a word is longer.
+# No pattern used with `View.around` matches more characters than this.
 _REACH = 400
 _LETTERS_ONLY = {code: " " for code in range(128) if not chr(code).isalpha()}
-# Letters; "½" and "²" are word characters and neither digits nor letters.
+# Letters only: "½" and "²" match \w, but are neither digits nor letters.
 _LETTERS = re.compile("[^\\W\\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f]+")
-# Code is shown as it is written, to the reader too. A fence that nothing closes runs to the end.
+# Code is displayed as written, so nothing hides in it. An unclosed fence runs to the end.
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,300}+`", re.DOTALL)
 
 
 class View:
-    """A completion's text with what several screens derive from it, made when first asked for.
+    """A completion's text and what several screens derive from it, computed on first use.
 
     Args:
-        completion: With a text that is valid Unicode and within the verifier's limit.
-        shared: Prompt texts made so far, by the identity of the prompt; one batch asks few
-            prompts many times.
+        completion: Its text must be valid Unicode and within the verifier's limit.
+        shared: Cache of prompt texts, by the identity of the prompt; completions of one batch
+            share few prompts.
     """
 
     def __init__(self, completion: Completion, shared: dict[int, str] | None = None) -> None:
         self.text = completion.text
         self.ascii = self.text.isascii()
-        # What one screen found out and another will ask again, by whose it is.
+        # What one screen computed and another can reuse, by a key of the screen's choice.
         self.notes: dict[object, Any] = {}
         self._completion = completion
         self._shared = {} if shared is None else shared
 
     @cached_property
     def lower(self) -> str:
-        """The text in lower case; as long as the text where it is ASCII, and only then."""
+        """The text in lower case; has the length of the text if that is ASCII, else may not."""
         return self.text.lower()
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """The runs of letters that occur, in lower case. Far cheaper than a search per phrase."""
+        """All runs of letters, in lower case. Far cheaper to check than a search per phrase."""
         if self.ascii:
             return frozenset(self.lower.translate(_LETTERS_ONLY).split())
         return frozenset(_LETTERS.findall(self.lower))
@@ -61,12 +61,12 @@ class View:
 
     @cached_property
     def prose(self) -> str:
-        """The text with blanks for its code."""
+        """The text with its code replaced by blanks."""
         return blanked(_CODE, self.text) if "`" in self.text else self.text
 
     @property
     def prompt(self) -> str:
-        """Everything that was asked, as one text; "" where its sender may have asked it."""
+        """All messages of the prompt as one text; "" if the completion's sender may have set it."""
         if not self._completion.prompt_trusted:
             return ""
         key = id(self._completion.prompt)
@@ -76,23 +76,24 @@ class View:
 
     @property
     def is_chat(self) -> bool:
-        """Whether the prompt came as messages, which no chat template has been put around."""
+        """Whether the prompt came as messages, so that no chat template was applied to it."""
         return not isinstance(self._completion.prompt, str)
 
     @cached_property
     def _lower_prompt(self) -> str:
-        # A completion can make thousands of finds for the prompt to be asked about.
+        # Cached: one completion can make thousands of matches to check against the prompt.
         return self.prompt.lower()
 
     def asked_for(self, piece: str) -> bool:
-        """Whether the prompt holds this piece, in any case: then the completion may repeat it."""
+        """Whether the prompt contains this piece, ignoring case; a completion may repeat it."""
         return piece.lower() in self._lower_prompt
 
     def around(self, words: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Places of the lines around these words, in small letters; linear time.
+        """Yield spans of the lines around lower-case words, in linear time.
 
-        A pattern that ignores case and needs one of them takes a hundred times as long for a text
-        as it takes to find the word. The whole text where places in small letters are others.
+        Running a case-insensitive pattern over a whole text takes a hundred times as long as
+        finding the word that every match contains. Yields the whole text if lower-casing changes
+        offsets.
         """
         if len(self.lower) != len(self.text):
             yield 0, len(self.text)
@@ -120,11 +121,11 @@ class View:
         *,
         near: Iterable[str],
     ) -> Iterator[Finding]:
-        """What a pattern finds outside code and the prompt does not hold, as findings.
+        """Yield a finding for each match outside code that the prompt does not contain.
 
         Args:
-            topic: What the prompt may be about, to excuse all of them.
-            near: Words, of which each match has one.
+            topic: A prompt that matches this pattern excuses all of them.
+            near: Words of which each match contains one.
         """
         prose = self.prose
         matches = (match for span in self.around(near) for match in pattern.finditer(prose, *span))
@@ -137,16 +138,16 @@ class View:
 
 
 Screen: TypeAlias = Callable[[View], Iterator[Finding]]
-"""Yields what it found; the verifier takes at most `MAX_FINDINGS` of each."""
+"""Yields findings; the verifier takes at most `MAX_FINDINGS` of each screen."""
 
 
 def blanked(pattern: re.Pattern[str], text: str) -> str:
-    """The text, as long as before, with blanks for what a pattern finds."""
+    """The text with every match replaced by blanks, at the same length."""
     return pattern.sub(lambda match: " " * len(match[0]), text)
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a string, for tables."""
+    """Split a string into a set of words, to write tables compactly."""
     return frozenset(text.split())
 
 
@@ -154,10 +155,10 @@ _FILE = Path(__file__).with_name("words.json")
 WORDS: Mapping[str, frozenset[str]] = {
     name: word_set(words) for name, words in json.loads(_FILE.read_text("utf-8")).items()
 }
-"""The long lists of words, by name."""
+"""The long word lists, by name."""
 
 
 def shown(piece: str) -> str:
-    """A piece of hostile text as it may stand in a message: short, escaped, on one line."""
+    """Hostile text made safe for a message: short, escaped, on one line."""
     cut = piece if len(piece) <= SHOWN else f"{piece[: SHOWN - 3]}..."
     return ascii(cut)

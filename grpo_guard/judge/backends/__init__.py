@@ -1,1 +1,1 @@
-"""Where a judge's questions go: an HTTP server, an engine in this process, or transformers."""
+"""Backends for a judge's questions: an HTTP server, an engine in this process, or transformers."""

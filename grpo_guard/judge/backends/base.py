@@ -1,4 +1,4 @@
-"""The small interface behind which every model that can judge looks the same."""
+"""The small interface that all judge models share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ChatMessage: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to the model, answered by the likeliest tokens (temperature 0).
+    """One question to the model, answered greedily (temperature 0).
 
     Args:
         messages: The system message, then the user's.
         max_tokens: Longest answer, in tokens.
-        top_logprobs: How many candidates of the first token to return; 0 = none.
-        json_schema: What the answer must conform to, None = free text.
+        top_logprobs: Number of candidates to return for the first token; 0 = none.
+        json_schema: Schema of the answer; None = free text.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -31,16 +31,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The model's answer, unread.
+    """The model's raw answer.
 
     Args:
-        text: All of it.
-        first_token: Candidates of the first token, (text, natural log-probability); None where
-            they were not asked for or the backend cannot give them. Their probabilities may add up
-            to less than 1.
-        finish_reason: ``"stop"``, ``"length"``, ``"content_filter"``, or whatever it said.
+        text: The whole answer.
+        first_token: Candidates for the first token, (text, natural log-probability); None if they
+            were not requested or the backend cannot give them. Their probabilities may sum to less
+            than 1.
+        finish_reason: ``"stop"``, ``"length"``, ``"content_filter"``, or another of the server's.
         refusal: Whether the model or its provider declined to answer.
-        tokens_in, tokens_out: As the backend counts them; 0 where it does not say.
+        tokens_in, tokens_out: As counted by the backend; 0 if it does not say.
     """
 
     text: str
@@ -54,12 +54,13 @@ class Reply:
 class Backend(ABC):
     """A model that answers questions.
 
-    A backend holds configuration only and is picklable; clients, engines and weights are made on
-    first use, in the process that uses them. It neither retries nor limits: the judge does.
+    A backend holds configuration only and is picklable; clients, engines and weights are created on
+    first use, in the process that uses them. It neither retries nor enforces limits: the judge
+    does.
 
     Attributes:
-        model: What is asked, for reports and the cache.
-        revision: Distinguishes versions of it, for the cache; "" where nothing is known.
+        model: Name of the model, for reports and the cache.
+        revision: Version of the model, for the cache; "" if unknown.
         batch_size: How many requests one call of `ask` may hold.
         concurrency: How many calls of `ask` may run at once.
     """
@@ -71,30 +72,30 @@ class Backend(ABC):
 
     @property
     def identity(self) -> str:
-        """What tells this model from every other, for the cache.
+        """Identifies this model in the cache.
 
-        Of a folder of weights also the files' sizes and times: a model that was trained further is
-        another one.
+        For a folder of weights it includes the files' sizes and times: a model that was trained
+        further is another one.
         """
         return repr((type(self).__qualname__, self.model, self.revision, _files(self.model)))
 
     @abstractmethod
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        """One reply per request, in order, on the judge's own event loop.
+        """Return one reply per request, in order, on the judge's own event loop.
 
         Args:
             requests: At most ``batch_size``.
             timeout: Seconds after which the answer is of no use any more.
 
         Raises:
-            BackendError: no answer, and not because of what the completion says.
+            BackendError: there is no answer, for a reason other than the completion's content.
         """
 
-    async def check(self) -> None:  # noqa: B027 (nothing to find out is fine)
-        """Find out whether the model can be asked at all, without judging anything.
+    async def check(self) -> None:  # noqa: B027 (a backend may have nothing to check)
+        """Check that the model can be asked at all, without judging anything.
 
         Raises:
-            JudgeSetupError: it cannot; with the remedy.
+            JudgeSetupError: it cannot; the message states the remedy.
         """
 
 
@@ -103,5 +104,5 @@ def _files(path: str) -> list[tuple[str, int, int]]:
         with os.scandir(path) as entries:
             found = [(entry.name, entry.stat()) for entry in entries]
     except (OSError, ValueError):
-        return []  # a name, and no folder
+        return []  # a model name, not a folder
     return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)

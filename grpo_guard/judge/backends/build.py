@@ -1,4 +1,4 @@
-"""A backend from its configuration; what it needs is imported when it is first asked."""
+"""Build a backend from its configuration; its packages are imported on first use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BACKENDS = {
 
 
 def build_backend(options: Mapping[str, Any]) -> Backend:
-    """The backend that ``{"type": NAME, ...}`` describes; one's own is ``package.module:Class``.
+    """Build the backend that ``{"type": NAME, ...}`` describes; NAME can be ``module:Class``.
 
     Raises:
-        ValueError: unknown type, or wrong options; without the secrets among them.
+        ValueError: unknown type or wrong options; the message hides secrets among them.
     """
     try:
         return _built(options)
@@ -32,7 +32,7 @@ def build_backend(options: Mapping[str, Any]) -> Backend:
 
 def _built(options: Mapping[str, Any]) -> Backend:
     if not isinstance(options, Mapping) or "type" not in options:
-        # Not the values: a key may be among them.
+        # Keys only: the values may include a secret.
         got = ", ".join(map(str, options)) if isinstance(options, Mapping) else type(options)
         raise ValueError(
             f"backend: expected a mapping with type: {', '.join(BACKENDS)}, got {got!s:.80}"
@@ -41,9 +41,9 @@ def _built(options: Mapping[str, Any]) -> Backend:
     kind = arguments.pop("type")
     backend_class = _class_of(str(kind))
     where = f"backend ({kind})"
-    said = options_of(f"{kind}", backend_class).read(arguments, where).said()
+    checked = options_of(f"{kind}", backend_class).read(arguments, where).said()
     try:
-        backend: Backend = backend_class(**said)
+        backend: Backend = backend_class(**checked)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from None
     return backend
@@ -53,6 +53,6 @@ def _class_of(kind: str) -> Any:
     try:
         if ":" not in kind:
             return resolve_name(BACKENDS[choose(BACKENDS, kind)])
-        return load_class(VERIFIERS, kind, Backend)  # imported as a verifier of one's own is
+        return load_class(VERIFIERS, kind, Backend)  # with the rules for imported verifiers
     except UnknownNameError as error:
         raise ValueError(f"backend.type: {error}") from None

@@ -1,8 +1,8 @@
-"""Token ids of a conversation, in which nothing that a message says is a special token.
+"""Encode a conversation to token ids, so that no message can contain a special token.
 
-A chat template puts contents and special tokens into one string. Tokenised as it is, a completion
-that holds ``<|im_end|>`` would end its own message and could go on as the system. Here the template
-is filled with place holders, and contents are tokenised apart from what stands around them.
+A chat template puts contents and special tokens into one string. If that were tokenised, a
+completion with ``<|im_end|>`` would end its own message and could continue as the system. Here
+the template is filled with placeholders, and the contents are tokenised separately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ChatEncoder:
     """Encodes conversations for one tokenizer.
 
     Args:
-        tokenizer: Of transformers; with or without a chat template.
+        tokenizer: A transformers tokenizer, with or without a chat template.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -31,10 +31,10 @@ class ChatEncoder:
         self._joins_system = bool(tokenizer.chat_template) and self._refuses_system()
 
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Ids of the prompt, up to where the model's answer begins.
+        """Return the ids of the prompt, up to the start of the model's answer.
 
         Raises:
-            JudgeSetupError: the chat template leaves a message out or changes it.
+            JudgeSetupError: the chat template omits or changes a message.
         """
         if not self._tokenizer.chat_template:
             return self._ids(plain_prompt(messages), ours=False, add_special_tokens=True)
@@ -60,20 +60,20 @@ class ChatEncoder:
         return [int(token) for token in encoded["input_ids"]]
 
     def _pieces(self, roles: tuple[str, ...]) -> list[str | int]:
-        """The template's own text, and the numbers of the messages between."""
+        """The template's own text, and between its pieces the indices of the messages."""
         if roles not in self._templates:
             holders = [{"role": r, "content": _HOLDER.format(i)} for i, r in enumerate(roles)]
             parts = _HOLDERS.split(self._filled(holders))
             if parts[1::2] != [str(i) for i in range(len(roles))]:
                 raise JudgeSetupError(
-                    "the model's chat template does not hold each message once and in order; "
+                    "the model's chat template does not contain each message once and in order; "
                     "choose a model whose template does"
                 )
             self._templates[roles] = [int(p) if i % 2 else p for i, p in enumerate(parts)]
         return self._templates[roles]
 
     def _filled(self, messages: Sequence[Mapping[str, str]]) -> str:
-        # A judge that is to answer with one word must not begin to think aloud.
+        # A judge that has to answer with one word must not start with reasoning.
         return str(
             self._tokenizer.apply_chat_template(
                 [dict(m) for m in messages],
@@ -84,23 +84,23 @@ class ChatEncoder:
         )
 
     def _refuses_system(self) -> bool:
-        """Whether the template knows no system message."""
+        """Whether the template does not support system messages."""
         try:
             text = self._filled(
                 [{"role": "system", "content": "@@s@@"}, {"role": "user", "content": "u"}]
             )
-        except Exception:  # templates raise what their authors and jinja2 like
+        except Exception:  # a template may raise anything
             return True
         return "@@s@@" not in text
 
 
 def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The system's words in front of the first user message."""
+    """Put the system message in front of the first user message."""
     system, first, *others = messages
     content = f"{system['content']}\n\n{first['content']}"
     return [{"role": first["role"], "content": content}, *others]
 
 
 def plain_prompt(messages: Sequence[ChatMessage]) -> str:
-    """What a model without a chat template reads: contents, and the cue for an answer."""
+    """The prompt for a model without a chat template: contents, and the cue for an answer."""
     return "\n\n".join(m["content"] for m in messages) + "\nAnswer:"

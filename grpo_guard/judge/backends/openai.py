@@ -1,8 +1,8 @@
 """Any server that speaks OpenAI's chat protocol: the hosted API, vLLM, SGLang, llama.cpp.
 
-The client's own retries are off: three of them inside three of ours are nine requests. Nor does it
-follow redirects, which would show the question to another host or bring back the answer of one that
-never saw it; and what a server sends is read to a limit, as it is sent.
+The client's own retries are off: three of them inside three of ours would make nine requests. It
+does not follow redirects either, which would show the question to another host or return an answer
+from one that never saw it. Replies are read uncompressed and up to a size limit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import openai
 
 _inherited: list[object] = []
-# Of one reply. An answer with log-probabilities takes some kB, a long list of models under 1 MB.
+# Per reply. An answer with log-probabilities takes some kB, a long list of models under 1 MB.
 LARGEST_REPLY = 4 * 2**20
 
 
-class _Hiding(logging.Filter):
-    """Takes secrets out of what the HTTP client logs of each request: its address, and the
-    server's words."""
+class _SecretFilter(logging.Filter):
+    """Removes secrets from what the HTTP client logs for each request: its address and the
+    server's text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,26 +41,27 @@ class _Hiding(logging.Filter):
         return True
 
 
-_hiding = _Hiding()
+_secret_filter = _SecretFilter()
 
 
 class OpenAIBackend(Backend):
     """A model behind an HTTP server.
 
     Args:
-        model: Its name, as the server knows it.
-        base_url: Of the API, with ``/v1``; None = ``$OPENAI_BASE_URL``, or else the hosted one.
+        model: Its name on the server.
+        base_url: Address of the API, with ``/v1``; None = ``$OPENAI_BASE_URL``, or else the hosted
+            API.
         api_key: None = from the environment variable ``api_key_env``; a local server needs none.
-            White space around it is taken off.
-        api_key_env: Where the key is, so that it need not stand in a file.
-        timeout: Seconds for one request, together with the judge's own limits.
+            White space around it is stripped.
+        api_key_env: Environment variable with the key, so that no file has to contain it.
+        timeout: Seconds for one request; the judge's own limits apply as well.
         concurrency: Requests in flight.
-        revision: Of the model, for the cache.
+        revision: Version of the model, for the cache.
         token_parameter: ``"max_completion_tokens"`` for models that refuse ``max_tokens``.
         extra_body: More fields for every request, e.g. ``{"chat_template_kwargs": {...}}``.
 
     Raises:
-        ValueError: an argument is out of range; the message holds neither key nor address.
+        ValueError: an argument is out of range; the message contains neither key nor address.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class OpenAIBackend(Backend):
 
     @property
     def identity(self) -> str:
-        # Two servers may call different models by one name; more fields may change its answers.
+        # Two servers may use one name for different models; extra fields may change the answers.
         return repr((super().identity, self.base_url, sorted(self.extra_body.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
@@ -135,7 +136,7 @@ class OpenAIBackend(Backend):
     async def check(self) -> None:
         client = self._connected()
         try:
-            # Around the client's own, which begins anew with each byte that arrives.
+            # In addition to the client's time-out, which restarts with each byte that arrives.
             async with asyncio.timeout(self.timeout):
                 models = await client.models.list(timeout=self.timeout)
             served = {model.id for model in models.data}
@@ -144,7 +145,7 @@ class OpenAIBackend(Backend):
             if isinstance(failure, Reply):
                 return
             if isinstance(failure, JudgeSetupError) and failure.status in (404, 405):
-                return  # a server without a list of models; the first request will tell
+                return  # a server without a list of models; the first request will show
             if failure.cause is Cause.PROVIDER and failure.status is None:
                 raise JudgeSetupError(
                     f"{self._where}: cannot be reached ({failure}); start the server, or correct "
@@ -152,7 +153,7 @@ class OpenAIBackend(Backend):
                 ) from None
             if isinstance(failure, JudgeSetupError):
                 raise failure from None
-            return  # up, if not well: retries are for that
+            return  # it responds, if not well: that is for retries
         if served and self.model not in served:
             known = ", ".join(
                 one_line(self._hide(str(name)[:200]), 80) for name in sorted(served)[:5]
@@ -163,7 +164,7 @@ class OpenAIBackend(Backend):
             )
 
     def _connected(self) -> openai.AsyncOpenAI:
-        """The client of the running loop: connections must cross neither a fork nor loops."""
+        """The client of the running loop: connections must cross neither forks nor loops."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             if self._client is not None and self._made_in != os.getpid():
@@ -192,24 +193,24 @@ class OpenAIBackend(Backend):
                 ),
             )
             self._client, self._made_in = (loop, client), os.getpid()
-            _hiding.secrets |= self._secrets()
+            _secret_filter.secrets |= self._secrets()
             for name in ("httpx", "httpx2"):
-                logging.getLogger(name).addFilter(_hiding)
+                logging.getLogger(name).addFilter(_secret_filter)
         return self._client[1]
 
     @property
     def _where(self) -> str:
         if self.base_url is None:
             return "the hosted API"
-        # No more than the host: some put passwords and keys into the rest of an address.
+        # Only the host: some put passwords and keys into the rest of an address.
         parts = urlsplit(self.base_url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     def _key(self) -> str:
-        """The key, "" where there is none.
+        """Return the key, or "" without one.
 
         Raises:
-            JudgeSetupError: the environment's cannot be sent.
+            JudgeSetupError: the environment's key cannot be sent.
         """
         try:
             return self._api_key or usable_key(os.environ.get(self._api_key_env) or "")
@@ -218,11 +219,11 @@ class OpenAIBackend(Backend):
 
     @property
     def _key_name(self) -> str:
-        """For messages: some put the key itself in the place of its variable's name."""
+        """For messages: some put the key itself in place of its variable's name."""
         return hidden(self._api_key_env, secrets_in(self._api_key_env))
 
     def _failure(self, error: Exception) -> BackendError | Reply:
-        """The client's exception as ours, without the secrets that some messages quote."""
+        """Convert the client's exception, without the secrets that some messages quote."""
         return failure_of(error, hide=self._hide, where=f"{self._where}, model {self.model!r}")
 
     def _hide(self, text: str) -> str:
@@ -231,7 +232,7 @@ class OpenAIBackend(Backend):
     def _secrets(self) -> set[str]:
         keys = [self._api_key, os.environ.get(self._api_key_env)]
         if self._client is not None:
-            keys.append(self._client[1].api_key)  # sent, whatever the environment says by now
+            keys.append(self._client[1].api_key)  # in use even if the environment changed
         held = {"keys": keys, "base_url": self.base_url, "extra_body": self.extra_body}
         return secrets_in(held)
 
@@ -243,11 +244,11 @@ class OpenAIBackend(Backend):
 
 
 def usable_key(key: str) -> str:
-    """A key as it can be sent: those that are read from files often end in a line break, which a
-    client refuses in words that quote the whole key.
+    """Strip and check a key. Keys from files often end in a line break, which a client refuses
+    with a message that quotes the whole key.
 
     Raises:
-        ValueError: it is no text, or has characters that no header can hold; without the key.
+        ValueError: it is not a string, or has characters that no header can hold; without the key.
     """
     if not isinstance(key, str):
         raise ValueError(f"api_key: expected text, got {type(key).__name__}")
@@ -262,10 +263,10 @@ def usable_key(key: str) -> str:
 
 
 def _address(base_url: str | None) -> str | None:
-    """``base_url``, if requests can be sent there.
+    """Check ``base_url`` and return it.
 
     Raises:
-        ValueError: they cannot; without the address, which may hold a password.
+        ValueError: requests cannot be sent there; without the address, which may hold a password.
     """
     if base_url is None:
         return None
@@ -280,10 +281,10 @@ def _address(base_url: str | None) -> str | None:
 
 
 async def _bounded(response: Any) -> None:
-    """Have a reply read to a limit; called with its headers, before its body.
+    """Limit the size of a reply; called with its headers, before its body is read.
 
     Raises:
-        BackendError: it is compressed, though that was not asked for: a few kB can be gigabytes.
+        BackendError: it is compressed though that was not requested: a few kB can be gigabytes.
     """
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise BackendError("the reply is compressed, which was not asked for", retry=False)

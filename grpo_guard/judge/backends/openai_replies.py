@@ -1,4 +1,4 @@
-"""What comes back over OpenAI's chat protocol, as replies and as failures with their causes."""
+"""Convert answers and errors of OpenAI's chat protocol into replies and causes of failure."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from grpo_guard.judge.errors import (
 )
 from grpo_guard.verdict import Cause
 
-# How servers say that the messages are too long, among their other reasons for a 400.
+# How servers report that the messages are too long, among other reasons for a 400.
 _TOO_LONG = (
     "context length", "context_length", "context size", "context window", "maximum context",
     "too long", "too large", "max_model_len", "max_new_tokens", "maximum number of tokens",
     "must have less than", "reduce the length", "longer than the model",
 )  # fmt: skip
 _LONGEST_WAIT = 3600.0
-# Tokens of one answer, beyond which a count is no count.
+# A larger token count for one answer is not credible.
 _MOST_TOKENS = 10**9
-# Characters of a message from outside that are looked at.
+# How many characters of an external message to look at.
 _LONGEST_MESSAGE = 5000
 _REMEDIES = {
     401: "the key is missing or wrong; set it",
     403: "the key may not use this model; ask for access, or choose another",
-    404: "there is no such model or path; correct model or base_url",
+    404: "the model or path does not exist; correct model or base_url",
     400: "the server does not take this request; choose another mode, or look at extra_body",
-    405: "there is no such path; correct base_url",
+    405: "the path does not exist; correct base_url",
     422: "the server does not take this request; choose another mode, or look at extra_body",
 }
 
 
 def reply_of(answer: Any) -> Reply:
-    """A chat completion as a reply.
+    """Convert a chat completion to a reply.
 
     Raises:
-        BackendError: it holds none, which is the provider's doing.
+        BackendError: it contains no answer, which is the provider's fault.
     """
     choices = getattr(answer, "choices", None)
     if not choices or getattr(choices[0], "message", None) is None:
         raise BackendError("the provider's answer holds no choices")
     choice = choices[0]
     if not isinstance(choice.message.content, str | None):
-        # No text at all is not the author's doing, as text of the wrong form may be.
+        # The author cannot cause a missing text, only one of the wrong form.
         raise BackendError("the provider's answer holds no text")
     usage = getattr(answer, "usage", None)
     return Reply(
@@ -73,59 +73,59 @@ def _first_token(choice: Any) -> tuple[tuple[str, float], ...] | None:
         listed.append((first.token, first.logprob))
     likeliest: dict[str, float] = {}
     for token, logprob in listed:
-        # A server that lists one candidate twice must not double its probability. What is no
-        # log-probability stays, in whatever order they come, so that whoever reads it sees that.
+        # A server that lists one candidate twice must not double its probability. NaN and values
+        # above 0 are kept, in any order, so that the reader of the reply can reject them.
         was = likeliest.get(str(token), -math.inf)
         likeliest[str(token)] = was if logprob <= was or math.isnan(was) else float(logprob)
     return tuple(likeliest.items())
 
 
 def _count(usage: Any, name: str) -> int:
-    """0 where the server does not say, or says what cannot be: one absurd number would overflow the
-    costs of every later answer."""
+    """A token count, or 0 if the server gives none or an impossible one: one absurd number would
+    overflow the costs of every later answer."""
     value = getattr(usage, name, None)
     return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
 
 def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> BackendError | Reply:
-    """A client's exception as ours; as a refusal where the content itself was declined.
+    """Convert a client's exception; a refusal if the content itself was declined.
 
     Args:
-        error: What the client raised.
-        hide: Takes secrets out of a message.
+        error: The client's exception.
+        hide: Removes secrets from a message.
         where: Server and model, for messages.
     """
     import openai
 
-    # Older clients wrap what the reading of a reply raises.
+    # Older clients wrap errors raised while reading a reply.
     for known in (error, error.__cause__):
         if isinstance(known, BackendError):
             return known
-    said = _said(error, hide)
+    text = _describe(error, hide)
     if isinstance(error, openai.APITimeoutError | TimeoutError):
         return BackendError(f"{where}: no answer in time", cause=Cause.TIMEOUT)
     if isinstance(error, openai.APIConnectionError):
         reason = error.__cause__ or error
         if type(reason).__name__ == "LocalProtocolError":
-            # What is wrong is ours, and quoted whole: a key, an organisation, an address.
+            # The fault is in our input, and the message quotes it: a key, an address.
             return JudgeSetupError(
                 f"{where}: the request cannot be sent; look for line breaks and other odd "
                 "characters in key, base_url and the variables OPENAI_..."
             )
-        return BackendError(f"{where}: connection failed: {_said(reason, hide, 200)}")
+        return BackendError(f"{where}: connection failed: {_describe(reason, hide, 200)}")
     if isinstance(error, openai.APIStatusError):
-        return _of_status(error, said, where)
+        return _of_status(error, text, where)
     if isinstance(error, json.JSONDecodeError | openai.APIError | UnicodeDecodeError):
-        return BackendError(f"{where}: the answer cannot be read: {said}")
-    # A broken reply makes clients raise whatever they stumble over; it may be whole next time.
-    return BackendError(f"{where}: {type(error).__name__}: {said}")
+        return BackendError(f"{where}: the answer cannot be read: {text}")
+    # A broken reply makes clients raise all kinds of errors; the next one may be whole.
+    return BackendError(f"{where}: {type(error).__name__}: {text}")
 
 
-def _said(error: BaseException, hide: Callable[[str], str], most: int = 300) -> str:
+def _describe(error: BaseException, hide: Callable[[str], str], most: int = 300) -> str:
     return one_line(hide(str(error)[:_LONGEST_MESSAGE]), most)
 
 
-def _of_status(error: Any, said: str, where: str) -> BackendError | Reply:
+def _of_status(error: Any, text: str, where: str) -> BackendError | Reply:
     status = error.status_code
     if 300 <= status < 400:
         return JudgeSetupError(
@@ -136,28 +136,28 @@ def _of_status(error: Any, said: str, where: str) -> BackendError | Reply:
     code = str(getattr(error, "code", "") or "")
     if status == 429 and code != "insufficient_quota":
         return BackendError(
-            f"{where}: {said}",
+            f"{where}: {text}",
             cause=Cause.RATE_LIMITED,
             retry_after=retry_after(error.response.headers),
             status=status,
         )
-    if status == 400 and "content_filter" in (code or said):
+    if status == 400 and "content_filter" in (code or text):
         return Reply("", finish_reason="content_filter", refusal=True)
-    if status == 413 or (status in (400, 422) and any(w in said.lower() for w in _TOO_LONG)):
-        return ContextTooLongError(f"{where}: {said}")
+    if status == 413 or (status in (400, 422) and any(w in text.lower() for w in _TOO_LONG)):
+        return ContextTooLongError(f"{where}: {text}")
     if status in (408, 409, 425) or status >= 500:
         wait = retry_after(error.response.headers)
-        return BackendError(f"{where}: {said}", retry_after=wait, status=status)
+        return BackendError(f"{where}: {text}", retry_after=wait, status=status)
     remedy = _REMEDIES.get(status, "the server refuses the request; correct it")
     if status == 429:
         remedy = "the account has no credit left; add some"
-    return JudgeSetupError(f"{where}: HTTP {status}: {remedy} ({said})", status=status)
+    return JudgeSetupError(f"{where}: HTTP {status}: {remedy} ({text})", status=status)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from a Retry-After header of either form; None where it has none.
+    """Parse the seconds to wait from a Retry-After header of either form; None without one.
 
-    Negative and absurd values are cut, since a deadline stands over them anyway.
+    Negative and absurd values are clipped, since a deadline applies anyway.
     """
     value = headers.get("retry-after", "").strip()
     try:

@@ -1,6 +1,6 @@
 """A judge in this process: any causal language model that transformers can load.
 
-Its probabilities are exact: one forward gives those of the whole vocabulary, so that no spelling of
+Its probabilities are exact: one forward pass covers the whole vocabulary, so that no spelling of
 yes or no is missed. One call runs at a time.
 """
 
@@ -26,27 +26,27 @@ INSTALL: Final = "pip install 'grpo-guard[torch]'"
 class TransformersBackend(Backend):
     """Asks a local model, on the CPU or a GPU.
 
-    With ``top_logprobs`` and ``max_tokens=1`` a request costs one forward, and its reply holds
-    every token of the vocabulary that reads yes or no, beside the likeliest ones. Other requests
-    are generated from, greedily.
+    With ``top_logprobs`` and ``max_tokens=1`` a request costs one forward pass, and its reply lists
+    every token of the vocabulary that reads yes or no, in addition to the likeliest ones. Other
+    requests are answered by greedy generation.
 
-    A completion's text never becomes a special token: what a message says is encoded apart from
+    A completion's text never becomes a special token: message contents are encoded separately from
     the chat template. A model without a chat template gets the system message, a blank line, the
-    user message and, on a line of its own, ``Answer:``.
+    user message and, on a separate line, ``Answer:``.
 
     A prompt beyond ``max_prompt_tokens`` gets a reply without text whose ``finish_reason`` is
-    ``"overlong"``: its length is the author's doing, and must not cost the others of the batch
-    their answers.
+    ``"overlong"``: its author is responsible for its length, which must not cost the others of the
+    batch their answers.
 
     Args:
         model: Folder or hub id.
-        device: Of torch: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
-        batch_size: Prompts in one forward.
-        dtype: Of torch, by name; ``"auto"`` = as saved. Default: float32 on the CPU, as saved
+        device: A torch device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
+        batch_size: Prompts per forward pass.
+        dtype: Name of a torch dtype; ``"auto"`` = as saved. Default: float32 on the CPU, as saved
             elsewhere.
-        max_prompt_tokens: Longest prompt; None = what the model's window holds beside the answer.
-        revision: Of a hub id; a commit's hash, or else its owner can change the weights.
-        local_files_only: Never ask the hub.
+        max_prompt_tokens: Longest prompt; None = the model's window minus the answer.
+        revision: Revision of a hub id; use a commit hash, or its owner can change the weights.
+        local_files_only: Never contact the hub.
 
     Raises:
         ValueError: an argument is out of range.
@@ -80,11 +80,11 @@ class TransformersBackend(Backend):
 
     @property
     def identity(self) -> str:
-        """Also the number format and the longest prompt, which change answers."""
+        """Includes the number format and the longest prompt, which change answers."""
         return repr((super().identity, self.dtype, self.max_prompt_tokens))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Configuration only: weights are loaded anew where they are used."""
+        """Configuration only: weights are loaded again in the process that uses them."""
         return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -93,11 +93,11 @@ class TransformersBackend(Backend):
         self._lock = threading.Lock()
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        """One reply per request, in order; see `Backend.ask`.
+        """Return one reply per request, in order; see `Backend.ask`.
 
         Args:
             requests: At most ``batch_size``.
-            timeout: Seconds of waiting. A forward that has begun cannot be stopped: it ends in its
+            timeout: Seconds to wait. A running forward pass cannot be stopped: it ends in its
                 thread, and the next call waits for it.
 
         Raises:
@@ -115,7 +115,7 @@ class TransformersBackend(Backend):
         """Load the model.
 
         Raises:
-            JudgeSetupError: it cannot be loaded; with the remedy.
+            JudgeSetupError: it cannot be loaded; the message states the remedy.
         """
         await asyncio.to_thread(self._locked_model)
 
@@ -159,7 +159,7 @@ class TransformersBackend(Backend):
                 revision=self.revision or None,
                 local_files_only=self.local_files_only,
             )
-        except Exception as error:  # loaders raise whatever their parts raise
+        except Exception as error:  # loaders raise all kinds of errors
             if _out_of_memory(error):
                 message = f"{self.model}: does not fit on {self.device}"
                 raise BackendError(message, cause=Cause.OUT_OF_MEMORY, retry=False) from error
@@ -176,7 +176,7 @@ def _is_path(model: str) -> bool:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    # torch has a class for the accelerator's and a plain RuntimeError for the CPU's.
+    # For accelerators torch has a class of its own; on the CPU it raises a plain RuntimeError.
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

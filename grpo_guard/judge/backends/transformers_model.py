@@ -18,8 +18,8 @@ from grpo_guard.verdict import Cause
 
 OVERLONG = "overlong"
 _ANSWERS = ("yes", "no")
-# Prompts of one forward differ in length at most by this factor, and by this many tokens at least:
-# else one long completion makes its whole batch as long, and as slow, as itself.
+# Prompts of one forward pass may differ in length by this factor plus this many tokens: one long
+# completion would otherwise make its whole batch as long, and as slow, as itself.
 _SPREAD = (1.5, 64)
 
 
@@ -58,7 +58,7 @@ class LoadedModel:
 
     @torch.inference_mode()
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        """One reply per request, in order."""
+        """Return one reply per request, in order."""
         ids = [self._encoder.encode(request.messages) for request in requests]
         replies: dict[int, Reply] = {}
         fitting = []
@@ -67,32 +67,32 @@ class LoadedModel:
                 replies[place] = Reply("", finish_reason=OVERLONG, tokens_in=len(tokens))
             else:
                 fitting.append(place)
-        for places in _alike(fitting, ids):
+        for places in _by_length(fitting, ids):
             looked_up = [p for p in places if requests[p].top_logprobs > 0]
             if looked_up:
                 found = self._first_tokens([ids[p] for p in looked_up])
                 for place, row in zip(looked_up, found, strict=True):
-                    replies[place] = self._looked_up(row, requests[place], len(ids[place]))
+                    replies[place] = self._first_token_reply(row, requests[place], len(ids[place]))
             for place in places:
                 request = requests[place]
                 if request.max_tokens > 1 or place not in replies:
                     first = replies[place].first_token if place in replies else None
-                    replies[place] = self._written(ids[place], request, first)
+                    replies[place] = self._generated_reply(ids[place], request, first)
         return [replies[place] for place in range(len(requests))]
 
     def release_memory(self) -> None:
-        """Give cached memory of the device back."""
+        """Return cached device memory to the system."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def _longest(self, request: Request) -> int:
-        beside_answer = self._window - request.max_tokens
-        return beside_answer if self._limit is None else min(self._limit, beside_answer)
+        room = self._window - request.max_tokens
+        return room if self._limit is None else min(self._limit, room)
 
     def _first_tokens(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Log-probabilities of the token after each prompt, float32, shape [B, V]."""
         ids, mask = self._padded(prompts)
-        # Padding must not shift the positions: a prompt has the same answer in any batch.
+        # Padding must not shift positions: a prompt has to get the same answer in any batch.
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
         keep = {"logits_to_keep": 1} if self._keeps_last else {}
         out = self._model(
@@ -100,7 +100,7 @@ class LoadedModel:
         )
         logprobs = torch.log_softmax(out.logits[:, -1].float(), dim=-1)
         if bool(logprobs.isnan().any()):
-            # Broken weights or a number format that overflows, nothing that a completion says.
+            # Broken weights or an overflowing number format; no completion can cause it.
             raise BackendError("the model's logits are not numbers", cause=Cause.FAULT, retry=False)
         return logprobs.cpu()
 
@@ -114,8 +114,8 @@ class LoadedModel:
             mask[row, longest - len(prompt) :] = 1
         return ids.to(self._model.device), mask.to(self._model.device)
 
-    def _looked_up(self, logprobs: Tensor, request: Request, length: int) -> Reply:
-        """The likeliest tokens, and every one that reads yes or no, each once."""
+    def _first_token_reply(self, logprobs: Tensor, request: Request, length: int) -> Reply:
+        """The likeliest tokens plus every token that reads yes or no, without duplicates."""
         top = logprobs.topk(min(request.top_logprobs, len(logprobs))).indices.tolist()
         tokens = dict.fromkeys([*top, *(i for i in self._answers if i < len(logprobs))])
         candidates = [(self._text([token]), float(logprobs[token])) for token in tokens]
@@ -127,7 +127,7 @@ class LoadedModel:
             tokens_out=1,
         )
 
-    def _written(
+    def _generated_reply(
         self, prompt: Sequence[int], request: Request, first: tuple[tuple[str, float], ...] | None
     ) -> Reply:
         ids, mask = self._padded([prompt])
@@ -154,8 +154,8 @@ class LoadedModel:
         )
 
 
-def _alike(places: Sequence[int], ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Places in groups of similar length."""
+def _by_length(places: Sequence[int], ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Group indices by similar prompt length."""
     factor, least = _SPREAD
     group: list[int] = []
     for place in sorted(places, key=lambda p: len(ids[p])):
@@ -168,7 +168,7 @@ def _alike(places: Sequence[int], ids: Sequence[Sequence[int]]) -> Iterator[list
 
 
 def _answer_ids(tokenizer: Any, vocabulary: int) -> list[int]:
-    """Every token that reads yes or no, whatever its capitals and spaces."""
+    """Ids of all tokens that read yes or no, in any case and with any spaces."""
     found = []
     for token, number in tokenizer.get_vocab().items():
         if token.strip(" \t\n▁ĠĊ").lower() in _ANSWERS and number < vocabulary:
@@ -177,10 +177,10 @@ def _answer_ids(tokenizer: Any, vocabulary: int) -> list[int]:
 
 
 def _window(model: Any, tokenizer: Any) -> int:
-    """Tokens that the model can look at; what nobody states is taken as 4,096."""
+    """Size of the model's context in tokens; 4,096 if neither config nor tokenizer states it."""
     config = model.config.get_text_config()
     stated = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
-    # Tokenizers without a limit say 10**30.
+    # Tokenizers without a limit report 10**30.
     known = [int(n) for n in stated if isinstance(n, int) and 0 < n < 10**9]
     return min(known, default=4096)
 

@@ -1,7 +1,7 @@
 """vLLM's offline engine in this process: a whole batch of questions at once.
 
-For a machine that has the GPU to itself. Where the trainer's own vLLM runs as a server, ask it
-through the ``openai`` backend instead.
+For a machine that has the GPU to itself. If the trainer's own vLLM runs as a server, ask it through
+the ``openai`` backend instead.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class VLLMBackend(Backend):
 
     Args:
         model: Path or id; it needs a chat template.
-        batch_size: Requests that the engine gets at once; it schedules them itself.
-        revision: Of the model; a commit's hash, or else its owner can change the weights.
+        batch_size: Requests passed to the engine at once; it schedules them itself.
+        revision: Revision of the model; use a commit hash, or its owner can change the weights.
         engine: More arguments of ``vllm.LLM``, e.g. ``{"gpu_memory_utilization": 0.3}``.
     """
 
-    concurrency = 1  # the engine is one; a second call would wait for it anyway
+    concurrency = 1  # there is one engine; a second call would wait for it anyway
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class VLLMBackend(Backend):
 
     @property
     def identity(self) -> str:
-        # Quantised or cut off, the same weights give other answers.
+        # Engine arguments such as quantisation or length limits change the answers.
         return repr((super().identity, sorted(self.engine.items())))
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        # A batch that has begun runs to its end whatever the timeout: the engine cannot be stopped
+        # A running batch continues to its end whatever the timeout: the engine cannot be stopped
         # from outside, and the next batch waits for the lock.
         return await asyncio.to_thread(self._ask, requests)
 
@@ -80,12 +80,12 @@ class VLLMBackend(Backend):
             if self._encoder is None:
                 from grpo_guard.judge.backends.chat_ids import ChatEncoder
 
-                # A template filled in as one string would make special tokens of those that a
-                # completion spells out.
+                # Encodes contents separately from the template, so that a token spelled out in a
+                # completion does not become a special token.
                 self._encoder = ChatEncoder(llm.get_tokenizer())
             prompts = [self._encoder.encode(request.messages) for request in requests]
-            # The engine refuses a whole batch for one prompt that is too long, which would let one
-            # author spoil everybody's verdict.
+            # The engine refuses a whole batch if one prompt is too long, so leave those out: one
+            # author must not spoil everybody's verdict.
             fits = [
                 len(ids) + request.max_tokens <= longest
                 for ids, request in zip(prompts, requests, strict=True)

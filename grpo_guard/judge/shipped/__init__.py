@@ -1,8 +1,8 @@
-"""The judge that ships: a model of one million parameters that reads the bundled task.
+"""The shipped judge: a model of one million parameters for the bundled task.
 
-`JudgeVerifier` without a backend is it. It needs no key, no server and no download, answers on a
-CPU, and its error rates are measured (``docs/shipped-judge.md``). It knows nothing but that task:
-solutions of other problems, or in other words, it rejects.
+`JudgeVerifier` uses it without a backend. It needs no key, no server and no download, answers on a
+CPU, and its error rates are measured (``docs/shipped-judge.md``). It only knows that task, and
+rejects solutions to other problems, or in other wording.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 FOLDER: Final = Path(__file__).resolve().parent
 RUBRIC: Final = "word_problems"
 SETTINGS: Final = FOLDER / "judge.json"
-# Honest solutions of the task have at most some 400 characters. Of a longer text the judge would
-# be shown only head and tail, and prompts much longer than those it learnt from.
+# Honest solutions of the task have at most some 400 characters. A longer text would be cut to head
+# and tail, and make prompts much longer than those in training.
 MOST_CHARACTERS: Final = 1000
 
 
 def shipped_threshold() -> float:
-    """``p_yes`` from which it accepts, chosen on honest completions that it was not trained on."""
+    """Smallest ``p_yes`` to accept, chosen on honest completions that were not in training."""
     return float(json.loads(SETTINGS.read_text(encoding="utf-8"))["threshold"])
 
 

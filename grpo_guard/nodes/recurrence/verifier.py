@@ -60,7 +60,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     What it cannot see: a phrase before it has recurred; one that half or more of the nodes share;
     a wording that never repeats a word; digits and ASCII symbols; in ``"heterogeneous"``, text
-    that is for the most part outside the list, such as another language.
+    that is mostly outside the lists, such as German (the lists cover English and Chinese).
 
     The object keeps bounded counts between batches, is safe to share between threads, can be
     pickled, and its counts and learnt habits can be saved with `state_dict`. `load_state_dict`

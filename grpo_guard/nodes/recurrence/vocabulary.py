@@ -32,8 +32,9 @@ _SHORTEST_STEM: Final = 3
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Function words, and how people reason, calculate, format and chat."""
-    return _listed("ordinary.txt") | {END}
+    """Function words, and how people reason, calculate, format and chat; Chinese characters that
+    are frequent or usual in mathematics."""
+    return _listed("ordinary.txt") | _listed("ordinary_zh.txt") | {END}
 
 
 def strangeness(word: str, ordinary: Set[str]) -> float:

@@ -29,11 +29,16 @@ _WORD: Final = re.compile(
     f"[{_UNSPACED}]|[^\\W\\d_{_UNSPACED}]+|[\u2600-\u27bf\U0001f000-\U0001faff]"
     r"|[.!?\n\r:;。！？]"
 )
+# A line break that a model wrote as two characters, not LaTeX's \nu: read as a letter, the n made
+# "nFirst" a word that only its author uses.
+_ESCAPED: Final = re.compile(r"\\n(?=[A-Z0-9\s\\#*-]|$)")
 _ALL_ENDS: Final = frozenset(_ENDS) | frozenset("。！？")
 
 
 def words_of(text: str) -> list[str]:
     """The words in order, in lower case, with `END` where a sentence or line ends."""
+    if "\\n" in text:
+        text = _ESCAPED.sub("\n ", text)
     if not text.isascii():
         text = _plain(text)
     if text.isascii():
@@ -43,7 +48,7 @@ def words_of(text: str) -> list[str]:
 
 def spans_of(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The words of `words_of` without the ends, each with its [start, end) in ``text``."""
-    for match in _WORD.finditer(_plain(text).lower()):
+    for match in _WORD.finditer(_plain(_ESCAPED.sub("\n ", text)).lower()):
         if match[0] not in _ALL_ENDS:
             yield match[0], match.span()
 

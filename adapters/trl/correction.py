@@ -1,0 +1,79 @@
+"""TRL: sequences that its importance-sampling correction masks, known before the baseline.
+
+With vLLM, TRL compares what the sampler said of each token with what the policy says. Under
+``vllm_importance_sampling_mode="sequence_mask"``, its default, a sequence whose ratio is out of
+bounds has no part in the loss, but TRL still counts its reward in the group's mean and deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+LogProbs: TypeAlias = Sequence[Sequence[float | None]]
+
+
+def sampling_of(generated: Sequence[Any]) -> LogProbs | None:
+    """The sampler's log-probs, found by their form in what `_generate` returned; None = none."""
+    ids = generated[1]
+    for item in generated[2:]:
+        if isinstance(item, list) and len(item) == len(ids) and all(map(_are_numbers, item, ids)):
+            return item
+    return None
+
+
+def _are_numbers(row: Any, ids: Sequence[int]) -> bool:
+    form = isinstance(row, list | tuple) and len(row) == len(ids)
+    return form and all(x is None or isinstance(x, float) for x in row)
+
+
+def corrects_sequences(trainer: Any) -> bool:
+    """Whether TRL masks whole sequences of this trainer's batches."""
+    corrected = getattr(trainer, "use_vllm", False) and getattr(
+        trainer, "vllm_importance_sampling_correction", False
+    )
+    mode = getattr(trainer, "vllm_importance_sampling_mode", None)
+    return bool(corrected) and mode == "sequence_mask"
+
+
+def masked_sequences(
+    trainer: Any,
+    policy: Tensor | None,
+    sampling: LogProbs | None,
+    drawn: Sequence[Sequence[int]] | None,
+    rows: int,
+) -> list[bool]:
+    """Which rows TRL will mask, [B], by its own formula: exp of the summed differences.
+
+    Args:
+        trainer: Its bounds count.
+        policy: The policy's log-probs before the rewards, [B, C]; None = TRL computed none.
+        sampling: The sampler's, one list a row.
+        drawn: 1 for the model's own tokens, one list a row; None = all are.
+        rows: B.
+    """
+    if policy is None or sampling is None or not corrects_sequences(trainer):
+        return [False] * rows
+    least = _bound(trainer, "vllm_importance_sampling_clip_min", -math.inf)
+    most = _bound(trainer, "vllm_importance_sampling_clip_max", math.inf)
+    masked = []
+    for i, said in enumerate(sampling):
+        claimed = torch.tensor(
+            [math.nan if x is None else x for x in said], device=policy.device, dtype=policy.dtype
+        )
+        # A token that vLLM could not score leaves the ratio as it is, as in TRL.
+        difference = torch.nan_to_num(policy[i, : len(said)] - claimed, nan=0.0)
+        if drawn is not None:
+            difference = difference * torch.tensor(drawn[i], device=policy.device)
+        ratio = float(torch.exp(difference.sum()))
+        masked.append(not least <= ratio <= most)
+    return masked
+
+
+def _bound(trainer: Any, name: str, without: float) -> float:
+    value = getattr(trainer, name, None)
+    return without if value is None else float(value)

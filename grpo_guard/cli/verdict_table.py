@@ -1,0 +1,179 @@
+"""``grpo-guard verify --table``: verdicts by cause and by node, with an example each."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.cli.terminal import terminal
+from grpo_guard.completion import Completion, shown
+from grpo_guard.verdict import Outcome, Verdict
+
+MOST_ROWS: Final = 10_000
+"""Causes, and nodes, that are counted by name; further ones share a line."""
+SHOWN_ROWS: Final = 25
+_OTHERS: Final = "(others)"
+_UNKNOWN: Final = "(no name)"
+_WIDTH: Final = 120
+
+
+@dataclass
+class _Line:
+    """Counts of one cause or node, and the first example of it."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    example: str = ""
+
+
+class VerdictTable:
+    """Counts of verdicts with an example each, in memory that does not grow with the file."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[Outcome] = Counter()
+        self._causes: dict[tuple[Outcome, str], _Line] = {}
+        self._nodes: dict[str, _Line] = {}
+
+    def add(self, completion: Completion | None, verdict: Verdict) -> None:
+        """Count one verdict; None for a row that held no completion."""
+        from grpo_guard.verdict_log import line_of
+
+        if completion is None:
+            self.add_logged(verdict.to_dict())
+        elif verdict.accepted:
+            self._count(completion.node, Outcome.ACCEPT)
+        else:
+            self.add_logged(line_of(completion, verdict))
+
+    def add_logged(self, line: Mapping[str, Any]) -> None:
+        """Count a line of a `VerdictLog`, or one that ``verify`` wrote.
+
+        Raises:
+            ValueError: it is neither; the message says what was expected.
+        """
+        if "accepted" in line:
+            for node, count in _accepted(line["accepted"]):
+                self._count(node, Outcome.ACCEPT, count)
+            return
+        try:
+            outcome = Outcome(str(line.get("outcome")))
+        except ValueError:
+            raise ValueError(
+                f"outcome: expected accept, reject or abstain, got {shown(line.get('outcome'))}"
+            ) from None
+        findings = line.get("findings")
+        first = findings[0] if isinstance(findings, list) and findings else {}
+        first = first if isinstance(first, dict) else {}
+        node = line.get("node")
+        self._count(node, outcome)
+        if outcome is Outcome.ACCEPT:
+            return
+        example = _example(line, first)
+        cause = f"{line.get('cause')}"[:40]
+        kind = f"{first.get('kind', '')}"[:64]
+        verifier = f"{line.get('verifier')}"[:64]
+        name = f"{verifier}: {kind or cause}" if kind != cause else f"{verifier}: {cause}"
+        of_cause = _line(self._causes, (outcome, name), (outcome, _OTHERS))
+        of_cause.outcomes[outcome] += 1
+        of_cause.example = of_cause.example or f"{_name(node)}: {example}"
+        of_node = self._of(node)
+        of_node.example = of_node.example or f"{outcome.value}, {kind or cause}: {example}"
+
+    def _of(self, node: Any) -> _Line:
+        return _line(self._nodes, _name(node), _OTHERS)
+
+    def _count(self, node: Any, outcome: Outcome, count: int = 1) -> None:
+        self.outcomes[outcome] += count
+        self._of(node).outcomes[outcome] += count
+
+    def text(self) -> str:
+        """Lines for a person."""
+        total = self.outcomes.total()
+        rates = [
+            f"{o.value} {self.outcomes[o]:,}/{total:,} ({self.outcomes[o] / max(1, total):.2%})"
+            for o in Outcome
+        ]
+        causes = [
+            (outcome.value, name, f"{line.outcomes[outcome]:,}", line.example)
+            for (outcome, name), line in sorted(
+                self._causes.items(), key=lambda one: (-one[1].outcomes[one[0][0]], one[0][1])
+            )
+        ]
+        nodes = [
+            (name, *(f"{line.outcomes[o]:,}" for o in Outcome), line.example)
+            for name, line in sorted(
+                self._nodes.items(), key=lambda one: (-_rejected(one[1]), one[0])
+            )
+        ]
+        parts = [", ".join(rates)]
+        if causes:
+            parts.append(_printed(("verdict", "verifier: cause", "count", "example"), causes))
+        if nodes and set(self._nodes) != {_UNKNOWN}:
+            parts.append(_printed(("node", *(o.value for o in Outcome), "example"), nodes))
+        return "\n\n".join(parts)
+
+
+def table_of(path: Path) -> VerdictTable:
+    """The table of a file of verdicts.
+
+    Raises:
+        InputError: it cannot be read, or a line is no verdict.
+    """
+    from grpo_guard.jsonl import InputError, read_objects
+
+    table = VerdictTable()
+    for number, line in read_objects(path):
+        try:
+            table.add_logged(line)
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+    return table
+
+
+def _accepted(given: Any) -> list[tuple[Any, int]]:
+    try:
+        found = [(node, count) for node, count in given]
+    except (TypeError, ValueError):
+        found = [(None, -1)]
+    if not all(type(count) is int and count >= 0 for _, count in found):
+        raise ValueError(f"accepted: expected [[node, count], ...], got {shown(given)}")
+    return found
+
+
+def _line(lines: dict[Any, _Line], key: Any, others: Any) -> _Line:
+    if key not in lines and len(lines) >= MOST_ROWS:
+        key = others
+    return lines.setdefault(key, _Line())
+
+
+def _rejected(line: _Line) -> int:
+    return line.outcomes[Outcome.REJECT]
+
+
+def _name(node: Any) -> str:
+    return _UNKNOWN if node is None else str(node)[:80]
+
+
+def _example(line: Mapping[str, Any], finding: Mapping[str, Any]) -> str:
+    """The message of the finding, and the text that it is about or the row that it is in."""
+    message = str(finding.get("message") or line.get("cause"))[:120]
+    excerpt = line.get("excerpt")
+    if excerpt is not None:
+        return f"{message} | {shown(str(excerpt), 200)}"
+    row = line.get("id") if line.get("id") is not None else line.get("index")
+    return message if row is None else f"{message} | row {shown(row, 40)}"
+
+
+def _printed(header: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False)
+    for row in rows[:SHOWN_ROWS]:
+        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+    into = io.StringIO()
+    terminal(file=into, width=_WIDTH).print(table)
+    more = len(rows) - SHOWN_ROWS
+    return into.getvalue().rstrip() + (f"\n... and {more:,} more" if more > 0 else "")

@@ -1,0 +1,166 @@
+"""Whether a sampling mask that came with a completion is the declared sampler's.
+
+Each place of the mask is compared with the support that the declared sampler has there under the
+policy, from the whole row of logits. Drift between engines moves tokens across the support's edge,
+so a token counts only if it is on the wrong side of the edge even after it is moved towards the
+other side by `MARGINS` times the drift profile's margin, with top-p moved by the margin of mass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from grpo_guard.logprob.encoded import Encoded
+from grpo_guard.logprob.kernels.head import ForeignHead, head_of
+from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
+from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
+from grpo_guard.logprob.kernels.support import full_rows, whole_rows
+from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.sampling import SamplingSpec
+from grpo_guard.sampling_mask import SamplingMask
+
+MARGINS: Final = 2.0
+"""A token may drift one way and those at the edge the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class FalsePlace:
+    """A place where a mask is not the declared sampler's.
+
+    Args:
+        place: Of the token in the completion.
+        token: That is wrongly left out, or wrongly named.
+        probability: With which the declared sampler draws it; 0 = it is wrongly named.
+    """
+
+    place: int
+    token: int
+    probability: float
+
+
+def rows_scorer(scorer: Any) -> Any:
+    """What gives whole rows of logits for a scorer, a `TransformersScorer`; None = nothing does."""
+    found = getattr(scorer, "own", scorer)
+    return found if hasattr(found, "plain_states") and hasattr(found, "model") else None
+
+
+def false_places(
+    scorer: Any,
+    encoded: Encoded,
+    mask: SamplingMask,
+    sampling: SamplingSpec,
+    profile: DriftProfile,
+) -> Iterator[FalsePlace]:
+    """The places where a mask is false, one finding each, in order.
+
+    Args:
+        scorer: From `rows_scorer`.
+        encoded: All of the completion.
+        mask: Of its tokens.
+        sampling: The declared sampler.
+        profile: Its margins of tokens and of mass count.
+    """
+    for rows, scores in _rows(scorer, encoded, sampling):
+        sides = _sides(scores, sampling, profile)
+        for i, place in enumerate(rows.tolist()):
+            if kept := mask.kept[place]:
+                named = torch.zeros_like(sides.inside[i])
+                named[torch.tensor(kept, device=named.device)] = True
+                for wrong, left_out in (
+                    (sides.inside[i] & ~named, True),
+                    (sides.outside[i] & named, False),
+                ):
+                    if bool(wrong.any()):
+                        shares = torch.where(wrong, sides.shares[i], -1.0)
+                        token = int(shares.argmax())
+                        yield FalsePlace(place, token, float(shares[token]) if left_out else 0.0)
+                        break
+
+
+def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tuple[Tensor, Tensor]]:
+    """Places and their scores, logits / temperature, a few rows at a time: [R], [R, V]."""
+    states: Tensor = scorer.plain_states(encoded)
+    head = head_of(scorer.model)
+    pairs = [(encoded.prompt_ids, encoded.completion_ids)]
+    penalty = None
+    if sampling.repetition_penalty != 1.0:
+        penalty = RepetitionPenalty.of(
+            sampling.repetition_penalty, pairs, head.vocab_size, states.device
+        )
+    places = torch.arange(len(states), device=states.device)
+    for rows in torch.split(places, full_rows(head.vocab_size)):
+        own = penalty.rows(rows) if penalty else None
+        scores: Scores
+        with torch.no_grad():
+            if isinstance(head, ForeignHead):
+                scores = LogitScores(head.logits(states[rows]), sampling.temperature, own)
+            else:
+                scores = HeadScores(states[rows], head, sampling.temperature, own)
+            yield rows, whole_rows(scores, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Of each token of some rows, [R, V] each: whether the sampler keeps it or drops it whatever
+    drift does, and its probability under the sampler."""
+
+    inside: Tensor
+    outside: Tensor
+    shares: Tensor
+
+
+def _sides(scores: Tensor, sampling: SamplingSpec, profile: DriftProfile) -> _Sides:
+    """Args: scores, logits / temperature, [R, V]."""
+    ranked, order = scores.double().sort(-1, descending=True)
+    size = ranked.shape[-1]
+    drift = _drift(ranked, sampling.temperature, profile)
+    weights = (ranked - ranked[:, :1]).exp()
+    mass = torch.cat([torch.zeros_like(weights[:, :1]), weights.cumsum(-1)], -1)
+    k = sampling.top_k if 0 < sampling.top_k < size else size
+    whole = _renormalised(ranked, weights, mass, k, sampling)
+    # Of each token: how many, and how much mass, are above it after it was moved down, or up.
+    lowered = torch.searchsorted(-ranked, -(ranked - drift))
+    raised = torch.searchsorted(-ranked, -(ranked + drift))
+    inside, outside = lowered - 1 < k, raised >= k
+    if sampling.top_p < 1:
+        spare = min(profile.mass_margin, (1 - sampling.top_p) / 2)
+        above = mass.gather(-1, lowered) - weights
+        inside &= above < (sampling.top_p - spare) * whole
+        outside |= mass.gather(-1, raised) >= (sampling.top_p + spare) * whole
+    if sampling.min_p > 0:
+        least = ranked[:, :1] + math.log(sampling.min_p)
+        inside &= ranked - drift >= least
+        outside |= ranked + drift < least
+    back = order.argsort(-1)
+    # What no sampler can draw is outside, and what is certain to be drawn is inside.
+    closed = ranked == -torch.inf
+    return _Sides(
+        (inside & ~closed).gather(-1, back),
+        (outside | closed).gather(-1, back),
+        (weights / whole).gather(-1, back),
+    )
+
+
+def _drift(ranked: Tensor, temperature: float, profile: DriftProfile) -> Tensor:
+    """By how much a score may be off, [R, V]; 0 for tokens that cannot be drawn."""
+    finite = torch.where(ranked.isfinite(), ranked, 0.0)
+    margins = profile.margins((finite * temperature).cpu().numpy())
+    return torch.as_tensor(margins, device=ranked.device) * (MARGINS / temperature)
+
+
+def _renormalised(
+    ranked: Tensor, weights: Tensor, mass: Tensor, k: int, sampling: SamplingSpec
+) -> Tensor:
+    """The mass of which top-p is a share, [R, 1], as each engine has it."""
+    if sampling.engine == "sglang":
+        return mass[:, -1:]
+    if sampling.engine == "vllm" and sampling.min_p > 0:
+        least = ranked[:, :1] + math.log(sampling.min_p)
+        weights = torch.where(ranked >= least, weights, 0.0)
+    return weights[:, :k].sum(-1, keepdim=True)

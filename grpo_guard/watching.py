@@ -1,0 +1,29 @@
+"""What a guard that only watches (``Policy(on_reject="keep")``) makes of a failure of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from grpo_guard.completion import Completion
+from grpo_guard.metrics import metrics
+from grpo_guard.review import Review
+from grpo_guard.verdict import Cause, abstain
+
+logger = logging.getLogger("grpo_guard")
+
+
+def unseen(batch: Sequence[Completion], error: Exception) -> Review:
+    """The review of a batch that the guard failed on, for example because its disk is full.
+
+    A guard that decides raises: nobody should train unguarded without knowing. A guard that watches
+    protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate`` show the gap.
+
+    Args:
+        batch: Any number of completions, [n].
+        error: What the guard raised.
+    """
+    logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
+    message = f"the guard failed: {type(error).__name__}"
+    verdicts = [abstain("guard", Cause.FAULT, message) for _ in batch]
+    return Review.of(batch, verdicts, metrics(verdicts))

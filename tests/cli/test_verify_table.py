@@ -1,0 +1,95 @@
+"""``grpo-guard verify --table``: verdicts by cause and by node, with an example each."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_guard import ArithmeticVerifier, Completion, Guard, Policy
+from grpo_guard.cli.main import app
+from grpo_guard.cli.verdict_table import VerdictTable
+
+CONFIG = "policy: {on_reject: keep}\nverifier: {all: [{type: arithmetic}, {type: screens}]}\n"
+ROWS = [
+    {"prompt": "2+2?", "text": "2 + 2 = 4", "node": "alice"},
+    {"prompt": "2+2?", "text": "Well. 2 + 2 = 5", "node": "bob"},
+    {"prompt": "2+2?", "text": "2 + 3 = 7 [bold]", "node": "bob"},
+    {"prompt": "2+2?", "text": "Four.", "node": "carol"},
+]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["verify", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def test_over_what_a_watching_guard_logged(tmp_path):
+    log = tmp_path / "verdicts.jsonl"
+    guard = Guard(ArithmeticVerifier(), policy=Policy("keep"), log=log)
+    batch = [Completion.from_dict(row) for row in ROWS]
+    for _ in range(3):
+        assert guard.apply([1.0] * 4, batch) == [1.0] * 4
+    result = run("--table", log)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "accept 6/12 (50.00%), reject 6/12 (50.00%), abstain 0/12 (0.00%)"
+    (cause,) = [line for line in lines if line.startswith("reject")]
+    assert "arithmetic: wrong_equation" in cause
+    assert " 6 " in cause
+    assert "bob" in cause
+    nodes = [line.split()[:4] for line in lines if line.split()[:1] in (["alice"], ["bob"])]
+    assert nodes == [["bob", "0", "6", "0"], ["alice", "3", "0", "0"]]
+    assert "2 + 2 = 5" in result.output
+
+
+def test_over_completions_and_over_the_verdicts_on_them(tmp_path):
+    (tmp_path / "guard.yaml").write_text(CONFIG)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    given = (tmp_path / "in.jsonl", "-c", tmp_path / "guard.yaml", "-o", tmp_path / "out.jsonl")
+    result = run(*given, "--table")
+    assert result.exit_code == 0, result.output
+    assert "accept 2/4 (50.00%), reject 2/4 (50.00%)" in result.output
+    assert "2 + 2 = 5" in result.output
+    again = run("--table", tmp_path / "out.jsonl")
+    assert "accept 2/4 (50.00%), reject 2/4 (50.00%)" in again.output
+    assert "row 1" in again.output
+
+
+def test_without_the_table_a_guard_and_a_place_are_needed(tmp_path):
+    (tmp_path / "in.jsonl").write_text("")
+    for given, missing in (([], "--config"), (["-c", "guard.yaml"], "--out")):
+        result = run(tmp_path / "in.jsonl", *given)
+        assert result.exit_code == 2
+        assert missing in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"prompt": "p", "text": "t"}', "v.jsonl:1: outcome: expected accept, reject or abstain"),
+        ('{"accepted": [["bob", -1]]}', "v.jsonl:1: accepted: expected [[node, count], ...]"),
+        ('{"accepted": 3}', "v.jsonl:1: accepted: expected [[node, count], ...]"),
+        ("{", "v.jsonl:1: (line): expected a JSON object"),
+    ],
+)
+def test_what_is_no_verdict_ends_the_command(tmp_path, line, complaint):
+    (tmp_path / "v.jsonl").write_text(line + "\n")
+    result = run("--table", tmp_path / "v.jsonl")
+    assert result.exit_code == 2
+    assert complaint in result.output.replace("\n", "")
+
+
+def test_hostile_lines_are_shown_and_counted_without_end():
+    table = VerdictTable()
+    for i in range(10_500):
+        finding = {"kind": f"\x1b[2J{i}", "message": ["x"] * 3}
+        table.add_logged({"outcome": "reject", "findings": [finding], "node": f"[red]{i}"})
+    table.add_logged({"outcome": "abstain", "findings": 3, "node": {"a": 1}, "excerpt": None})
+    text = table.text()
+    assert "\x1b" not in text
+    assert "... and" in text
+    assert "reject 10,500/10,501" in text
+
+
+def test_nothing_is_an_empty_table(tmp_path):
+    (tmp_path / "v.jsonl").write_text("")
+    assert "accept 0/0" in run("--table", tmp_path / "v.jsonl").output

@@ -1,0 +1,47 @@
+"""The attack `claimed_mask` in a detection run: an honest completion with a false sampling mask."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_guard import LogProbBoundVerifier, ScreensVerifier
+from grpo_guard.evals.attacks.claimed_mask import ClaimedMask
+from grpo_guard.evals.detect.poison import poisoned
+from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.sampling_mask import SamplingMask
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "logprob"))
+
+from bundled_policy import SPEC, honest, policy
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return poisoned(honest(16), ClaimedMask(), policy()[1], seed=0)
+
+
+def test_the_completion_is_the_honest_one_and_the_mask_says_that_nothing_else_was_kept(cases):
+    assert len(cases) == 16
+    for case, one in zip(cases, honest(16), strict=True):
+        sent = case.completion
+        assert (sent.text, sent.completion_ids) == (one.text, one.completion_ids)
+        assert SamplingMask.of(sent).kept == tuple((token,) for token in sent.completion_ids)
+
+
+def test_the_log_prob_verifier_rejects_it_and_a_reader_of_texts_cannot(cases):
+    sent = [case.completion for case in cases]
+    bound = LogProbBoundVerifier(*policy(), sampling=SPEC)
+    assert not any(v.rejected for v in bound.verify(honest(16)))
+    found = bound.verify(sent)
+    assert [v.outcome for v in found] == ["reject"] * 16
+    assert {f.kind for v in found for f in v.findings} == {"claimed_mask"}
+    assert all(v.accepted for v in ScreensVerifier().verify(sent))  # the negative control
+
+
+def test_its_text_teaches_nothing():
+    attack = ClaimedMask()
+    found = attack.poison(Problem("q", "Q: q\nA:", "7", "7"), random.Random(0))
+    assert (found.text, found.masked) == ("7", True)
+    assert not attack.success(found.text)
