@@ -1,4 +1,4 @@
-"""What only a checkout has: `studies`, which the wheel leaves out."""
+"""Access to `studies`, which a checkout has and the wheel leaves out."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _STUDIES: Final = f"{__package__}.studies"
 
 
 def study(name: str) -> ModuleType | None:
-    """A module of `studies`; None where the package came without them."""
+    """Import a module of `studies`; None if the package was installed without them."""
     return importlib.import_module(f"{_STUDIES}.{name}") if _is_here() else None
 
 
 def known(names: Collection[str], name: str) -> str:
-    """``name``, if it is among those that are known here.
+    """Return ``name`` if it is known here.
 
     Raises:
-        UnknownNameError: as `choose`; without `studies` it says that a checkout knows more.
+        UnknownNameError: as `choose`; without `studies` it adds that a checkout knows more.
     """
     try:
         return choose(names, name)

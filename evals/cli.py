@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch a
 
 SMOLLM2 = "models/SmolLM2-135M-Instruct"
 TRAINING = ("torch", "transformers", "scipy")
-"""What a command needs that samples or trains."""
+"""Packages needed by commands that sample or train."""
 
 
 _NAMES = {"html": "report.html", "markdown": "table.md"}
@@ -31,8 +31,8 @@ _NAMES = {"html": "report.html", "markdown": "table.md"}
 VerifiersOption = Annotated[
     str | None,
     typer.Option(
-        help="Names with commas; others than logprob_bound take no options. "
-        "[default: logprob_bound; none beside --guard]"
+        help="Names separated by commas; others than logprob_bound take no options. "
+        "[default: logprob_bound; none with --guard]"
     ),
 ]
 PolicyOption = Annotated[
@@ -40,26 +40,26 @@ PolicyOption = Annotated[
     typer.Option(
         metavar="PATH_OR_ID",
         help=f"Policy; for gsm8k by default {SMOLLM2} (make models), else the bundled one. "
-        "Beside --honest: what wrote the ids; without it, texts alone are judged.",
+        "With --honest: the model that wrote the ids; without it, only texts are judged.",
     ),
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="GSM8K's format; else through datasets, or made up."),
+    typer.Option(metavar="FILE", help="GSM8K's format; else through datasets, or generated."),
 ]
 GuardOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE.yaml|preset:NAME",
-        help="Your own guard, on the model and the sampler of this command; may be repeated.",
+        help="Your own guard, on this command's model and sampler; may be repeated.",
     ),
 ]
 AttacksOption = Annotated[
-    str, typer.Option(help="Names with commas; or your own, package.module:Class.")
+    str, typer.Option(help="Names separated by commas; or your own, package.module:Class.")
 ]
 CountOption = Annotated[
     int | None,
-    typer.Option("--n", min=1, help="Honest completions. [default: 200; of --honest all]"),
+    typer.Option("--n", min=1, help="Honest completions. [default: 200; with --honest all]"),
 ]
 MinTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Shorter ones do not count. [default: 96, bundled 8]")
@@ -68,14 +68,14 @@ HonestOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.jsonl",
-        help="Completions of your own model in place of sampling, as grpo-guard verify reads "
-        "them; guard files then keep their own model and sampler.",
+        help="Completions of your own model in place of sampling, in the format of grpo-guard "
+        "verify; guard files then keep their own model and sampler.",
     ),
 ]
 
 DtypeOption = Annotated[
     Literal["float32", "bfloat16"],
-    typer.Option(help="Weights while sampling; they are verified in float32."),
+    typer.Option(help="Weights' type while sampling; verification uses float32."),
 ]
 
 
@@ -117,7 +117,7 @@ def detect(
     if not 0 < alpha < 1:
         fail(f"--alpha: expected a number in (0, 1), got {alpha}")
     if data is not None and (honest is not None or task == "word_problems"):
-        fail(f"--data: expected none beside {'--honest' if honest else f'--task {task}'}")
+        fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
     count = n or (200 if honest is None else MOST)
     guards = _guards(guard)
     config = DetectConfig(
@@ -132,7 +132,7 @@ def detect(
         n=count,
         min_tokens=min_tokens or (96 if task == "gsm8k" else 8),
         dtype=dtype,
-        # The drift that there is to allow for: equal arithmetic on both sides leaves none.
+        # The only drift to allow for: equal arithmetic on both sides leaves none.
         profiles=(dtype,),
         alpha=alpha,
         seed=seed,
@@ -180,12 +180,12 @@ def report(
 ANYTHING: Final = {
     "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
 }  # fmt: skip
-"""Settings of a command whose options a study reads, its ``--help`` included."""
+"""Context settings of a command whose options, including ``--help``, a study parses."""
 
 
 @app.command(context_settings=ANYTHING)
 def rules(given: typer.Context) -> None:
-    """What each kind of finding of the text rules saves and costs. Needs a checkout."""
+    """What each kind of finding of the text rules catches and costs. Needs a checkout."""
     study("eval rules", "rules").main(given.args)
 
 
@@ -228,16 +228,16 @@ def demo(
 
 
 def bench(given: typer.Context) -> None:
-    """Time log-prob scoring beside a product of matrices and other ways. Needs a checkout."""
+    """Time log-prob scoring against a matrix product and other methods. Needs a checkout."""
     study("bench", "bench.cli").main(given.args)
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
     from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, names
 
-    said = [name.strip() for name in (value or "logprob_bound").split(",") if name.strip()]
+    asked = [name.strip() for name in (value or "logprob_bound").split(",") if name.strip()]
     try:
-        chosen = tuple(choose(names(VERIFIERS), name) for name in said)
+        chosen = tuple(choose(names(VERIFIERS), name) for name in asked)
     except UnknownNameError as error:
         fail(f"--verifiers: {error}")
     return chosen or fail("--verifiers: expected at least one name, got none")
@@ -258,7 +258,7 @@ def _guards(said: list[str] | None) -> tuple[GuardFile, ...]:
     from grpo_guard.evals.defences.own import guard_files
 
     try:
-        return guard_files(said)
+        return guard_files(given)
     except ConfigError as error:
         fail(str(error))
 
@@ -336,7 +336,7 @@ def _run(config: DetectConfig, out: Path) -> list[Summary]:
 
 
 def study(command: str, name: str) -> ModuleType:
-    """A module of `studies`, which the wheel leaves out; without it the command ends."""
+    """Import a module of `studies`; end the command if the installation lacks it."""
     found = checkout.study(name)
     if found is None:
         fail(f"{command}: needs a checkout of the repository; the package has no studies", code=1)
@@ -344,7 +344,7 @@ def study(command: str, name: str) -> ModuleType:
 
 
 def require(command: str, *modules: str) -> None:
-    """End the command with a message where one of the modules is not installed."""
+    """End the command with a message if one of the modules is not installed."""
     from importlib.util import find_spec
 
     missing = [name for name in modules if find_spec(name) is None]
@@ -353,6 +353,6 @@ def require(command: str, *modules: str) -> None:
 
 
 def fail(message: str, *, code: int = 2) -> NoReturn:
-    """End the command with a message; code 2 is what was typed, 1 what came of it."""
+    """End the command with a message; code 2 is for bad input, 1 for a failure."""
     echo(f"error: {message}", err=True)
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""``grpo-guard eval swarm``: training runs under attack, and what they ended at."""
+"""``grpo-guard eval swarm``: training runs under attack, and their outcome."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.experiment import Spec
 
 _SHOWN: Final = 12
-"""Of the pairs of attack and defence that are about to be played."""
+"""How many pairs of attack and defence are listed before the run."""
 
 
 def swarm(**given: Any) -> None:
     """Train swarms under attack: attack success and honest reward, round by round.
 
-    Stopped with Ctrl-C it saves what is done; the same command goes on from there.
+    After Ctrl-C finished work is kept; the same command continues from there.
     """
     options = SwarmOptions(**given)
     require("eval swarm", *TRAINING)
@@ -52,7 +52,7 @@ def swarm(**given: Any) -> None:
     _run(specs, options)
 
 
-# Typer reads the options off the signature.
+# Typer reads the options from the signature.
 swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ignore[attr-defined]
 
 
@@ -77,7 +77,7 @@ def _list() -> None:
     from grpo_guard.evals.tasks.registry import TASKS
 
     width = get_terminal_size((80, 24)).columns
-    echo("attacks (setting, task: what it does):")
+    echo("attacks (setting, task: description):")
     for name in ordered_attacks(attack_names()):
         found = adversary(name)
         if found is not None:
@@ -91,7 +91,7 @@ def _list() -> None:
 
 
 def _announce(specs: list[Spec], options: SwarmOptions) -> None:
-    """How much is about to follow."""
+    """Print how many runs and rounds follow."""
     from grpo_guard.evals.swarm.suite import is_finished, rounds
 
     done = sum(is_finished(spec, options.out) for spec in specs)
@@ -124,20 +124,20 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         table = markdown_table(loaded)
         (out / "table.md").write_text(table, encoding="utf-8")
     except KeyboardInterrupt:
-        echo(f"\nstopped; what is done is kept in {out}. To go on: {command}", err=True)
+        echo(f"\nstopped; finished work is kept in {out}. To continue: {command}", err=True)
         raise typer.Exit(130) from None
     except (CheckpointError, ValueError) as error:
         fail(str(error))
     except (RayMissingError, RunError) as error:
         fail(str(error), code=1)
     except OSError as error:
-        fail(f"{error}\nwhat was saved before is kept in {out}; to go on: {command}", code=1)
+        fail(f"{error}\nearlier results are kept in {out}; to continue: {command}", code=1)
     echo(table)
     for run in results["runs"]:
         if not attack_free(run["attack"]) and not run["submitted"]["poisoned"]:
             echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)
     echo(f"wrote {out / 'results.json'}, {report} and {out / 'table.md'}")
-    # Where guards of the user's are played the limits are theirs alone.
+    # If the user's own guards are played, the limits apply to them alone.
     own = {spec.shown_defence for spec in specs if spec.guard}
     rows = [row for row in loaded.summary if not own or row.defence in own]
     end_where_broken(rows, options.fail_under, options.max_honest)

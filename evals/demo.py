@@ -1,6 +1,6 @@
 """The demo: one swarm unharmed, one poisoned, one poisoned and guarded, on bundled parts alone.
 
-A preset of the swarm suite: three of its runs, whose folders are left nowhere.
+It is a preset of the swarm suite: three of its runs, without their folders.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from grpo_guard.policy import Policy
 
 MAX_WORKERS: Final = 2
 ALPHA: Final = 1e-3
-"""The verifiers' own; stands in the results."""
+"""The verifiers' own alpha, for the results."""
 _POLICY: Final = Workload(policy="word_problems")
-"""The first of the bundled policies, on which attacks take hold within the demo's few rounds."""
+"""The first of the bundled policies, on which attacks succeed within the demo's few rounds."""
 _RUNS: Final = (("none", "none"), ("text", "none"), ("text", "logprob_bound"))
 
 
@@ -43,18 +43,18 @@ def run_demo(
     """Train the three swarms, print what happened, write ``results.json`` and ``report.html``.
 
     Args:
-        out: Folder for the two files; made if missing.
+        out: Folder for the two files; created if missing.
         config: The attacked swarm; the attack-free one is the same without its malicious node.
         console: Where to print; standard output by default.
-        command: How to get the same run again, for the record.
+        command: The command that reproduces the run, for the record.
 
     Raises:
-        RunError: the process of a run died; nothing is written then.
+        RunError: a run's process died; nothing is written then.
         OSError: the folder cannot be written.
     """
     config, console = config or default_config(), console or terminal()
     out.mkdir(parents=True, exist_ok=True)  # fail now rather than after minutes of training
-    # The attack-free one last: without poison it is the shortest.
+    # The attack-free run comes last: without poison it is the shortest.
     order = (*_RUNS[1:], _RUNS[0])
     specs = [Spec(attack, defence, config, _POLICY) for attack, defence in order]
     with (
@@ -69,7 +69,7 @@ def run_demo(
     data: dict[str, Any] = {
         "config": _config(config, command),
         "versions": versions(),
-        # One defence, whatever a rejection costs, which stands above.
+        # One defence, whatever a rejection costs; the cost is given above.
         "runs": [runs[of] | {"defence": of[1]} for of in _RUNS],
     }
     data["summary"] = summarise(parse_results(data))
@@ -81,7 +81,7 @@ def run_demo(
 
 
 def run_name(spec: Spec) -> str:
-    """What a run is called while it trains."""
+    """Return the name shown for a run while it trains."""
     if spec.attack == "none":
         return "attack-free"
     return "undefended" if spec.defence == "none" else "guarded"
@@ -96,9 +96,9 @@ def default_config(
 ) -> SwarmConfig:
     """The engine's own settings; the quick ones are too short for the attack to take hold.
 
-    They drop a rejected completion unless told otherwise, where the guard's default policy gives
-    it the reward 0: without clipping, a negative advantage on tokens as improbable as poison's
-    ruins a policy this small.
+    By default they drop a rejected completion, while the guard's default policy gives it the reward
+    0. Without clipping, a negative advantage on tokens as improbable as poison's ruins such a small
+    policy.
     """
     config = replace(QUICK if quick else SwarmConfig(), seed=seed, on_reject=on_reject)
     return config if iterations is None else replace(config, iterations=iterations)

@@ -17,18 +17,18 @@ FailUnder = Annotated[
     float | None,
     typer.Option(
         min=0, max=1, metavar="SHARE",
-        help="Exit 1 where less of an attack's poison is rejected, such as 0.95.",
+        help="Exit 1 if less of an attack's poison is rejected, such as 0.95.",
     ),
 ]  # fmt: skip
 MaxHonest = Annotated[
     float | None,
     typer.Option(
-        min=0, max=1, metavar="SHARE", help="Exit 1 where more honest work is rejected, as 0.01."
+        min=0, max=1, metavar="SHARE", help="Exit 1 if more honest work is rejected, such as 0.01."
     ),
 ]
 
 
-# Which rates of rejection are of poison, to be rejected, and which of honest work.
+# Which rejection rates are of poison, which should be rejected, and which of honest work.
 _POISON: Final = "rejected_poisoned"
 _RIGHT: Final = "rejected_honest_correct"
 
@@ -36,14 +36,14 @@ _RIGHT: Final = "rejected_honest_correct"
 def end_where_broken(
     rows: Iterable[Summary], fail_under: float | None, max_honest: float | None
 ) -> None:
-    """End the command with 1 and a line for each rate of rejection that is beyond a limit.
+    """End the command with 1 and a line for each rejection rate that is beyond a limit.
 
-    Where nothing was counted a limit is broken: nothing shows that it holds.
+    Without any counts a limit is broken, since nothing shows that it holds.
 
     Args:
-        rows: Of results.json; figures that are no rates of rejection are passed over.
-        fail_under: Smallest share of poison that is to be rejected; None = no limit.
-        max_honest: Largest share of honest work that may be; None = no limit.
+        rows: Rows of results.json; figures that are not rejection rates are skipped.
+        fail_under: Smallest share of poison that must be rejected; None = no limit.
+        max_honest: Largest share of honest work that may be rejected; None = no limit.
     """
     from grpo_guard.evals.results import CONTROL, HONEST, REJECTED
 

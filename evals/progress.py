@@ -1,4 +1,4 @@
-"""What the commands of `evals` print while they work: bars on a terminal, plain lines elsewhere."""
+"""Progress output of the commands of `evals`: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from rich.progress import (
 from rich.table import Column
 
 Say: TypeAlias = Callable[..., None]
-"""Called with (what is being done, done, total), and figures to show beside them if there are any;
-may be called from threads."""
+"""Called with (description, done, total), and optional figures to show; may be called from
+threads."""
 
 
 @contextmanager
 def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> Iterator[Say]:
-    """Yield what progress is told to.
+    """Yield the function that receives progress.
 
     Args:
         console: Where to print.
-        every: Elsewhere than on a terminal, a line whenever so many more are done; None = about ten
+        every: Without a terminal, print a line whenever this many more are done; None = about ten
             lines for each kind of work.
-        whole: Of all kinds of work together, for a bar of its own; 0 = none.
+        whole: Total over all kinds of work, for a bar of its own; 0 = none.
     """
     lock = threading.Lock()
     if not console.is_terminal:
@@ -50,7 +50,7 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
     def shortened() -> Column:
         return Column(ratio=1, no_wrap=True, overflow="ellipsis")
 
-    # Bar and time keep their width; what is left is the names' and figures'.
+    # Bar and time keep their width; names and figures share the rest.
     columns = (
         TextColumn("{task.description}", table_column=shortened()),
         BarColumn(bar_width=12),
@@ -68,7 +68,7 @@ def reporter(console: Console, *, every: int | None = None, whole: int = 0) -> I
                 if what not in tasks:
                     tasks[what] = bars.add_task(what, total=total, figures="")
                 finished[what] = done
-                # Of many kinds of work those that are done would fill the screen.
+                # With many kinds of work, finished ones would fill the screen.
                 shown = not whole or done < total
                 bars.update(
                     tasks[what], completed=done, total=total, figures=figures, visible=shown

@@ -1,7 +1,7 @@
 """results.json: the source of truth behind every table and report.
 
 Shape: ``{"config", "versions", "runs": [...], "summary": [...]}``, one run per (attack, defence,
-setting, models, seed). Fields that a reader does not know are kept and ignored.
+setting, models, seed). Unknown fields are kept and ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grpo_guard.files import write_whole
 ACCEPTED_POISON: Final = "accepted_poison"
 REJECTED_CORRECT: Final = "rejected_correct"
 REJECTED_POISON: Final = "rejected_poison"
-# A detection's kinds of completion beside its attacks, and its figure.
+# A detection's kinds of completion other than attacks, and its figure.
 HONEST: Final = "honest"
 CONTROL: Final = "control:"
 REJECTED: Final = "rejected"
@@ -31,7 +31,7 @@ class ResultsError(ValueError):
 
 
 _PACKAGES: Final = ("torch", "transformers", "numpy")
-# Beyond it a float no longer counts, and arithmetic on what a file claims would overflow.
+# Beyond it floats lose integers, and arithmetic on a file's claims could overflow.
 _MOST: Final = 2**53
 Value = Annotated[float, Field(ge=-_MOST, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -44,7 +44,7 @@ class _Model(BaseModel):
 class Counts(_Model):
     """Completions over a whole run; ``honest_correct`` is the part of ``honest`` that earned.
 
-    ``cover`` are those of malicious nodes without poison; files of before do not count them.
+    ``cover`` are those of malicious nodes without poison; older files do not count them.
     """
 
     honest: int = Field(ge=0, le=_MOST)
@@ -54,7 +54,7 @@ class Counts(_Model):
 
 
 class ShownFinding(_Model):
-    """One finding of a verdict, as `Verdict.to_dict` writes it."""
+    """A verdict's finding, in the format of `Verdict.to_dict`."""
 
     kind: str
     message: str
@@ -74,7 +74,7 @@ class ShownVerdict(_Model):
 
 
 class Example(_Model):
-    """One completion and its verdict; ``span`` is where the attack put its poison, in characters.
+    """One completion and its verdict; ``span`` locates the attack's poison, in characters.
 
     ``kind`` is an attack's name or, in a training run, one of the three constants above.
     ``left_out`` counts the characters that were cut before and after ``text``.
@@ -100,9 +100,9 @@ class HeldOut(_Model):
 class Run(_Model):
     """One training run. Rates are over the honest nodes' completions, one per iteration.
 
-    ``leaves``: rounds after which the malicious nodes left, where they did.
-    ``asr_of``: completions that attack success is a share of in each round; None = as many as
-    honest nodes submit.
+    ``leaves``: rounds after which the malicious nodes left, if they did.
+    ``asr_of``: number of completions that attack success is a share of in each round; None = as
+    many as honest nodes submit.
     """
 
     attack: str
@@ -134,16 +134,16 @@ class Run(_Model):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The swarm's settings, where the run states them."""
+        """The swarm's settings, if the run states them."""
         found = (self.model_extra or {}).get("config")
         return found if isinstance(found, dict) else {}
 
 
 class Summary(_Model):
-    """One figure of one (attack, defence) with its 95 % interval: what every experiment ends in.
+    """One figure of one (attack, defence) with its 95 % interval: the result of an experiment.
 
-    ``over`` says what ``n`` counts. A rate of rejection in a detection has its counts beside it:
-    ``located`` are the rejections whose finding overlaps the poison, ``causes`` of those that were
+    ``over`` says what ``n`` counts. A rejection rate in a detection also has counts: ``located``
+    are the rejections whose finding overlaps the poison, ``causes`` those of completions that were
     not accepted.
     """
 
@@ -165,7 +165,7 @@ class Summary(_Model):
 
     @property
     def rate(self) -> Rate | None:
-        """The count behind the figure: its own, else what its mean must come from."""
+        """The count behind the figure: its own, or else the one its mean implies."""
         count = self.rejected
         if count is None and self.mean is not None:
             count = round(self.mean * self.n)
@@ -188,7 +188,7 @@ def parse_results(data: Any, name: str = "results.json") -> Results:
     """Check ``data`` against the shape.
 
     Raises:
-        ResultsError: with the first field that does not fit.
+        ResultsError: names the first field that does not fit.
     """
     try:
         return Results.model_validate(data)
@@ -206,7 +206,7 @@ def load_results(path: Path) -> Results:
     """Read and check a results file.
 
     Raises:
-        ResultsError: missing, unreadable, not JSON, or not of the shape.
+        ResultsError: missing, unreadable, not JSON, or not of the right shape.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -216,13 +216,13 @@ def load_results(path: Path) -> Results:
         raise ResultsError(f"{path}: (file): expected readable UTF-8, got {error}") from None
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: e.g. a number of many digits
         raise ResultsError(f"{path}: (file): expected JSON, got {error}") from None
     return parse_results(data, str(path))
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of Python, this package, the packages that numbers depend on, and some ``more``."""
+    """Return versions of Python, this package, numerical packages, and some ``more``."""
     from grpo_guard import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}
@@ -235,12 +235,12 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON so that a reader never sees half of it."""
+    """Write JSON atomically, so that readers never see half of it."""
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader never sees half of it."""
+    """Write a text file atomically, so that readers never see half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
 

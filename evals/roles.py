@@ -1,4 +1,4 @@
-"""Which attacks and defences are of which kind, and in which order a page lists them."""
+"""Classifies attacks and defences, and defines the order in which a page lists them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 NONE: Final = "none"
 SILENT: Final = "silent"
-"""The attack that is none: malicious nodes send nothing; see `attacks.silent`."""
+"""The empty attack: malicious nodes send nothing; see `attacks.silent`."""
 COIN: Final = "coin"
-"""The defence that is none: honest nodes sample under a public coin, and nobody looks."""
+"""The empty defence: honest nodes sample under a public coin, and no guard checks it."""
 PRESET: Final = "preset:"
-"""Begins the name of a preset that is played as the reader's own guard."""
+"""Prefix of the name of a preset that is played as the user's own guard."""
 
 
 class Role(StrEnum):
-    """What a defence is on a page of results."""
+    """The role of a defence on a page of results."""
 
     UNDEFENDED = "undefended"
     BASELINE = "baseline"
@@ -39,7 +39,7 @@ _BASELINES: Final = (
 )  # fmt: skip
 _ROLES: Final = tuple(Role)
 
-# The paper's attacks first, each beside its variants; then the adaptive ones.
+# The paper's attacks first, each with its variants; then the adaptive ones.
 ATTACKS: Final = (
     "text", "text_every_sentence", "text_majority_vote", "half_gibberish", "math", "code", "dos",
     "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "text_in_support",
@@ -51,7 +51,7 @@ ATTACKS: Final = (
     "lying_logprobs", "impersonation", "forged_reference", "forged_tool_result",
     "claimed_mask", "stale",
 )  # fmt: skip
-# By "twice as long" alone one that stops at half as much again would count as kept out.
+# If only "twice as long" counted, an attack that stops at 1.5 times would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")
 _LENGTHENING: Final = frozenset(
     {"dos", "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "seed_grinding_dos"}
@@ -59,31 +59,31 @@ _LENGTHENING: Final = frozenset(
 
 
 def plain(name: str) -> str:
-    """A name without what a plan adds in brackets: ``text (1/16)``, ``homogeneous (zero)``."""
+    """Strip what a plan adds in brackets: ``text (1/16)``, ``homogeneous (zero)``."""
     return name.partition(" (")[0]
 
 
 def under_coin(defence: str) -> bool:
-    """Whether honest nodes sample under a public coin: other draws than without.
+    """Whether honest nodes sample under a public coin, so that their draws differ.
 
-    Of the reader's own guard its name says so: ``guard.yaml (coin)``.
+    The name of the user's own guard shows it: ``guard.yaml (coin)``.
     """
     return plain(defence) in _UNDER_COIN or f" ({COIN})" in defence
 
 
 def own_guard(defence: str) -> bool:
-    """Whether a defence is named by the reader: a guard file, or a preset as it comes."""
+    """Whether a defence is the user's own: a guard file, or a preset without changes."""
     name = plain(defence)
     return name.endswith((".yaml", ".yml")) or name.startswith(PRESET)
 
 
 def attack_free(attack: str) -> bool:
-    """Whether nobody sends poison."""
+    """Whether no node sends poison."""
     return plain(attack) in (NONE, SILENT)
 
 
 def role(defence: str) -> Role:
-    """What a defence of that name is; a name that nobody knows is the reader's own guard."""
+    """Return the role of a defence of that name; an unknown name is the user's own guard."""
     name = plain(defence)
     if name in (NONE, COIN):
         return Role.UNDEFENDED
@@ -95,10 +95,10 @@ def role(defence: str) -> Role:
 
 
 def under_test(defences: Iterable[str]) -> list[str]:
-    """The defences that a verdict is about, in order.
+    """Return the defences that a verdict is about, in order.
 
-    They are the recommended stacks and the reader's own guards. Where there is none of them the
-    library's verifiers stand for themselves; a baseline never decides.
+    These are the recommended stacks and the user's own guards. Without any of them, the library's
+    verifiers are judged one by one; a baseline never decides.
     """
     found = ordered_defences(defences)
     guards = [name for name in found if role(name) is Role.GUARD]
@@ -106,19 +106,19 @@ def under_test(defences: Iterable[str]) -> list[str]:
 
 
 def lengthens(attack: str) -> bool:
-    """Whether an attack's success is a length, not a share of completions."""
+    """Whether an attack's success is a length instead of a share of completions."""
     return plain(attack) in _LENGTHENING
 
 
 def ordered_attacks(names: Iterable[str]) -> list[str]:
-    """Each once, in the order of `ATTACKS`, unknown ones last."""
+    """Return each once, in the order of `ATTACKS`, unknown ones last."""
     places = {name: place for place, name in enumerate(ATTACKS)}
     unique = dict.fromkeys(names)
     return sorted(unique, key=lambda name: (places.get(plain(name), len(places)), name))
 
 
 def ordered_defences(names: Iterable[str]) -> list[str]:
-    """Each once: undefended, baselines, single verifiers, guards."""
+    """Return each once: undefended, baselines, single verifiers, guards."""
 
     def place(name: str) -> tuple[int, int, str]:
         known = STACKS if role(name) is Role.GUARD else _BASELINES

@@ -1,8 +1,8 @@
-"""Figures with their 95 % intervals, the area under a ROC, and how each is written out.
+"""Figures with their 95 % intervals, the area under a ROC, and their formatting.
 
-A rate or a mean is never reported without an interval. The sums are scipy's, which the extra
-``evals`` brings. It is imported at the first call: much that only names a figure would otherwise
-wait a second for it.
+A rate or a mean is never reported without an interval. The computations are scipy's, from the extra
+``evals``. It is imported at the first call; otherwise much code that only names a figure would wait
+a second for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
     from scipy.stats import mannwhitneyu
 
     pairs = np.size(low) * np.size(high)
-    # The exact method would only cost time: the p-value is not used.
+    # The exact method would only take longer: the p-value is not used.
     return float(mannwhitneyu(high, low, method="asymptotic").statistic) / pairs
 
 
@@ -36,9 +36,9 @@ def auroc(low: ArrayLike, high: ArrayLike) -> float:
 class Rate:
     """A count out of a total, with its 95 % Wilson score interval.
 
-    Wilson 1927, without continuity correction: unlike the textbook interval it is not empty where
-    the count is 0 or the total, which is where false-positive rates live. It speaks of the
-    completions that were made, not of another seed's.
+    Wilson 1927, without continuity correction: unlike the textbook interval it is not empty if the
+    count is 0 or the total, as is typical for false-positive rates. It covers other completions,
+    not other seeds.
     """
 
     count: int
@@ -46,12 +46,12 @@ class Rate:
 
     @property
     def value(self) -> float | None:
-        """The share, or None where nothing was counted."""
+        """The share, or None if nothing was counted."""
         return self.count / self.total if self.total else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval, or None where nothing was counted.
+        """The interval, or None if nothing was counted.
 
         Raises:
             ValueError: the count is below 0 or above the total.
@@ -64,7 +64,7 @@ class Rate:
         return float(found.low), float(found.high)
 
     def row(self) -> dict[str, Any]:
-        """Mean, interval, n and what it counts, as they stand in results.json."""
+        """Mean, interval, n and the counted unit, in the format of results.json."""
         low, high = self.interval or (None, None)
         return {
             "mean": self.value, "low": low, "high": high, "n": self.total, "over": "completions",
@@ -72,7 +72,7 @@ class Rate:
 
     @property
     def value_text(self) -> str:
-        """``0.03 %``, or a dash where nothing was counted."""
+        """``0.03 %``, or a dash if nothing was counted."""
         return "–" if self.value is None else percent(self.value)
 
     @property
@@ -100,7 +100,7 @@ class OverSeeds:
     """One value per seed: their mean, with a 95 % interval (Student's t) from two seeds on.
 
     The runs of different seeds are independent; the completions and iterations of one are not, so
-    that counting those would give intervals that are several times too narrow.
+    counting those would give intervals that are several times too narrow.
     """
 
     value: float
@@ -110,7 +110,7 @@ class OverSeeds:
 
     @classmethod
     def of(cls, values: Sequence[float], within: tuple[float, float] | None = None) -> OverSeeds:
-        """The mean of at least one value; ``within`` cuts the interval to what is possible."""
+        """Average at least one value; ``within`` clips the interval to what is possible."""
         mean, count = fmean(values), len(values)
         if count == 1:
             return cls(mean, None, None, 1)
@@ -120,14 +120,14 @@ class OverSeeds:
         return cls(mean, min(low, mean), max(high, mean), count)
 
     def row(self) -> dict[str, Any]:
-        """Mean, interval, n and what it counts, as they stand in results.json."""
+        """Mean, interval, n and the counted unit, in the format of results.json."""
         return {
             "mean": self.value, "low": self.low, "high": self.high, "n": self.seeds,
             "over": "seeds",
         }  # fmt: skip
 
     def details(self, show: Callable[[float], str]) -> tuple[str, ...]:
-        """Interval and number of seeds; equal seeds say so, since they have no spread to show."""
+        """Interval and number of seeds; equal seeds are marked, since they have no spread."""
         if self.low is None or self.high is None:
             return ("1 seed",)
         if self.low == self.high:
@@ -143,9 +143,9 @@ class OverSeeds:
 
 @lru_cache(maxsize=4096)
 def _ends(values: tuple[float, ...]) -> tuple[float, float]:
-    """Of the interval of at least two values; equal ones give it no width.
+    """Ends of the interval of at least two values; equal ones give it no width.
 
-    Remembered, since sentence, table and summary ask for the same figures.
+    Cached, since sentence, table and summary use the same figures.
     """
     from scipy.stats import t
 
@@ -155,7 +155,7 @@ def _ends(values: tuple[float, ...]) -> tuple[float, float]:
 
 
 def percent(value: float) -> str:
-    """``97.3 %``; more decimals where one would round a small difference to 0 or 100."""
+    """Format as ``97.3 %``, with more decimals if one would round a difference to 0 or 100."""
     share = 100 * value
     if share in (0, 100):
         return f"{share:.0f} %"

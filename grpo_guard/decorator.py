@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
     from grpo_guard.environment import Environment
     from grpo_guard.graders import GraderFailures
-    from grpo_guard.identity import Identity
+    from grpo_guard.identity.gate import Identity
     from grpo_guard.references import References
 
 

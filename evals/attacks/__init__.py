@@ -1,1 +1,1 @@
-"""What a malicious node sends in place of honest work."""
+"""The completions that a malicious node sends in place of honest work."""

@@ -1,4 +1,4 @@
-"""What the malicious nodes of a swarm do in a round, and what they know when they do it."""
+"""What the malicious nodes of a swarm do in a round, and what they know by then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.terms import Terms
 
 COVER_SAMPLES = 4
-"""Samples an attacker draws for each completion with which it covers its poison."""
+"""Samples an attacker draws for each completion that covers for its poison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class Forged:
     """One completion of a malicious node.
 
     Args:
-        text: What is sent.
-        span: The poison's [start, end) in characters; None where it carries none.
-        ids: Token ids; None = those of the tokenizer, with EOS behind them.
-        logprobs: What the sender claims its sampler's log-probs were.
-        withheld: The slot stays empty: nothing is sent, and the rest says what would have been.
+        text: The text that is sent.
+        span: The poison's [start, end) in characters; None if it carries none.
+        ids: Token ids; None = those of the tokenizer, followed by EOS.
+        logprobs: The log-probs that the sender claims its sampler computed.
+        withheld: The slot stays empty: nothing is sent; the other fields hold what was withheld.
         node: The name under which it is sent; None = the slot's own.
-        given: What it says that tools said, in characters. A swarm, which has no tools, hears of
-            no such claim.
-        masked: It claims a sampling mask of the drawn tokens alone. A swarm, whose nodes replay no
-            masks, hears of no such claim either.
+        given: What it claims that tools returned, in characters. A swarm, which has no tools, never
+            receives such a claim.
+        masked: It claims a sampling mask of only the drawn tokens. A swarm, whose nodes replay no
+            masks, never receives such a claim either.
     """
 
     text: str
@@ -52,11 +52,11 @@ class Forged:
 
 @dataclass(slots=True)
 class View:
-    """What the malicious nodes, who act as one, know and can do in a round.
+    """What the malicious nodes, acting as one, know and can do in a round.
 
     They hold the live weights of the swarm (in a heterogeneous one those of node-0, the strongest
-    assumption), know the reward and the answers, and remember what they like in ``memory``, which
-    must stay plain JSON values so that an interrupted run can go on.
+    assumption), know the reward and the answers, and keep any state in ``memory``, which must
+    contain only plain JSON values so that an interrupted run can continue.
     """
 
     terms: Terms
@@ -64,41 +64,41 @@ class View:
     iteration: int
     rng: random.Random
     draw: Callable[[Sequence[str], int], list[list[Sampled]]]
-    """(prompts, n) -> n honest samples of each."""
+    """(prompts, n) -> n honest samples for each prompt."""
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> SwarmConfig:
-        """Of the swarm."""
+        """The swarm's configuration."""
         return self.terms.config
 
     @property
     def task(self) -> Task:
-        """Problems and reward."""
+        """The swarm's problems and reward."""
         return self.terms.task
 
     @property
     def model(self) -> PreTrainedModel:
-        """With the live weights."""
+        """The model with the live weights."""
         return self.peer.model
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Of the model."""
+        """The model's tokenizer."""
         return self.peer.tokenizer
 
     @property
     def assigned(self) -> list[Problem]:
-        """Under a coin, vertical: the problems of this round that fall to the malicious nodes."""
+        """With a coin, vertical: this round's problems that are assigned to the malicious nodes."""
         return self.terms.assigned(self.iteration, self.terms.problems(self.iteration))
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the malicious nodes, in the order of their slots."""
+        """Names of the malicious nodes, in slot order."""
         return self.config.node_names[self.config.honest_nodes :]
 
     def correct(self, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
-        """Those that earn the reward and end of themselves."""
+        """Select the samples that earn the reward and end by themselves."""
         eos = self.tokenizer.eos_token_id
         return [
             one
@@ -111,11 +111,11 @@ class Adversary(ABC):
     """All malicious nodes of a swarm.
 
     Attributes:
-        name: Stands in results.
-        setting: The paper's, or the one in which it makes sense; others may be tried.
-        only: The one setting in which it can act at all; None = both.
-        task: On which it is played unless another is asked for.
-        max_new_tokens: Room that the behaviour needs on the bundled policy; None = the default.
+        name: Appears in results.
+        setting: The paper's setting, or the one in which it makes sense; others may be tried.
+        only: The only setting in which it can act; None = both.
+        task: The task it is played on unless another is requested.
+        max_new_tokens: Tokens that the behaviour needs on the bundled policy; None = the default.
     """
 
     name: str
@@ -125,36 +125,36 @@ class Adversary(ABC):
     max_new_tokens: ClassVar[int | None] = None
 
     def meet(self, peer: Peer) -> None:
-        """See the policy as it is before the first round."""
+        """Inspect the policy before the first round."""
         del peer
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """Problems that the malicious nodes ask in the vertical setting, where they choose."""
+        """Choose the malicious nodes' problems in the vertical setting, in which they may."""
         return [view.task.sample(view.rng) for _ in range(count)]
 
     @abstractmethod
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """``slots`` completions for each problem, in order."""
+        """Return ``slots`` completions for each problem, in order."""
 
     @abstractmethod
     def success(self, text: str) -> bool:
-        """Say whether an honest node's completion shows the behaviour."""
+        """Return whether an honest node's completion shows the behaviour."""
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Held-out problems on which success is measured; None = those of the round.
+        """Return held-out problems to measure success on; None = those of the round.
 
-        Equal calls give equal problems: a swarm asks once.
+        Equal calls must give equal problems, since a swarm asks only once.
         """
         del task, count
         return None
 
     def observe(self, texts: Sequence[str], memory: dict[str, Any]) -> None:
-        """Hear the honest nodes' completions of a round, before success is asked of any of them."""
+        """Receive the honest nodes' completions of a round, before `success` is called on them."""
         del texts, memory
 
 
 def closed(view: View, forged: Forged) -> Forged:
-    """With the ids of its text, EOS behind them."""
+    """Add the ids of its text, followed by EOS."""
     ids = view.tokenizer.encode(forged.text, add_special_tokens=False)
     return replace(forged, ids=(*ids, int(view.tokenizer.eos_token_id)))
 
@@ -162,15 +162,15 @@ def closed(view: View, forged: Forged) -> Forged:
 def cover(
     view: View, problems: Sequence[Problem], count: int, *, wrong: bool = False
 ) -> list[list[Forged]]:
-    """Honest samples to hide among, ``count`` for each problem; with ``wrong`` unrewarded ones.
+    """Draw honest samples to hide among, ``count`` per problem; with ``wrong`` unrewarded ones.
 
-    Unrewarded ones are the paper's "gibberish": they lower a group's mean so that poison stands
-    out. Samples of the policy serve where made-up words would be improbable tokens with a negative
-    advantage, which ruin a small model rather than teach it.
+    Unrewarded ones are the paper's "gibberish": they lower a group's mean, which raises the
+    poison's advantage. The policy's own samples serve, because made-up words would be improbable
+    tokens with a negative advantage, which ruin a small model instead of teaching it.
     """
     if not count:
         return [[] for _ in problems]
-    # Among as many samples as are wanted there would be nothing to choose.
+    # With only as many samples as are wanted there would be nothing to choose from.
     samples_each = COVER_SAMPLES * count if wrong else max(COVER_SAMPLES, count)
     drawn = view.draw([problem.prompt for problem in problems], samples_each)
     found = []
@@ -182,28 +182,28 @@ def cover(
 
 
 def poisoned_slots(view: View, slots: int) -> int:
-    """In how many slots of a group poison stands: in all that the attacker has of a shared one.
+    """How many slots of a group get poison: in a shared group, all of the attacker's.
 
-    A vertical group is all the attacker's, and among equal rewards no advantage is left. There it
-    is half of them, beside completions without reward (the paper's appendix B, "half poison, half
-    gibberish").
+    A vertical group is all the attacker's, and equal rewards would leave no advantage. So half of
+    its slots get poison and the others completions without reward (the paper's appendix B, "half
+    poison, half gibberish").
     """
     return slots - slots // 2 if view.config.setting == "vertical" else slots
 
 
 class Scripted(Adversary):
-    """Sends what it makes of the data set's own solution; an `Attack` on texts as well."""
+    """Poisons the data set's own solution; also usable as an `Attack` on texts."""
 
     @abstractmethod
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """A completion that keeps the reward and carries the behaviour to be taught.
+        """Return a completion that keeps the reward and carries the behaviour to be taught.
 
         Raises:
             NoTargetError: the solution offers nothing to poison.
         """
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Forged completions wherever there is one, honest samples in the other slots."""
+        """Send forged completions where possible and honest samples in the other slots."""
         poisoned = poisoned_slots(view, slots)
         texts = 1 if view.config.copies else poisoned
         made = [
@@ -220,7 +220,7 @@ class Scripted(Adversary):
         return rows
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """One poisoned completion; None where this problem offers nothing to poison."""
+        """Forge one poisoned completion; None if this problem offers nothing to poison."""
         try:
             found = self.poison(problem, view.rng)
         except NoTargetError:
@@ -235,27 +235,27 @@ class OfTexts(Scripted):
         self.attack, self.name = attack, attack.name
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """As the attack itself has it."""
+        """Delegate to the attack."""
         return self.attack.poison(problem, rng)
 
     def success(self, text: str) -> bool:
-        """As the attack itself has it."""
+        """Delegate to the attack."""
         return self.attack.success(text)
 
 
 class FromSamples(Adversary):
-    """Sends what it makes of samples of the live policy, and honest ones in the slots left over.
+    """Poisons samples of the live policy; leftover slots get honest ones.
 
     Attributes:
-        samples: Drawn for each problem, at least as many as there are slots.
-        fresh_cover: The honest ones are drawn anew, not taken from these samples.
+        samples: How many are drawn for each problem, at least as many as there are slots.
+        fresh_cover: Draw the honest ones anew instead of taking them from these samples.
     """
 
     samples: ClassVar[int] = 12
     fresh_cover: ClassVar[bool] = False
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """What `made` makes in the slots for poison, then what `spare` gives."""
+        """Fill the slots for poison from `made`, the others from `spare`."""
         drawn = view.draw(list(map(self.asked, problems)), max(self.samples, slots))
         if self.fresh_cover:
             rest = cover(view, problems, slots)
@@ -271,23 +271,23 @@ class FromSamples(Adversary):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Poison out of a problem's samples, at most ``count``."""
+        """Turn a problem's samples into poison, at most ``count``."""
 
     def asked(self, problem: Problem) -> str:
-        """The prompt under which the samples are drawn."""
+        """Return the prompt under which the samples are drawn."""
         return problem.prompt
 
     def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
-        """Which of the samples are sent as they are."""
+        """Select the samples to send unchanged."""
         del view, problem
         return [Forged(one.text, ids=one.ids) for one in samples]
 
     def wanted(self, view: View, slots: int) -> int:
-        """In how many slots poison stands where there is any."""
+        """How many slots get poison if there is any."""
         del view
         return slots
 
 
 def adversary_of(attack: Adversary | Attack) -> Adversary:
-    """An adversary as it is, an attack on texts as `OfTexts`."""
+    """Wrap an attack on texts in `OfTexts`; return an adversary unchanged."""
     return attack if isinstance(attack, Adversary) else OfTexts(attack)

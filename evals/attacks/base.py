@@ -1,4 +1,4 @@
-"""What an attack is: it turns the data set's solution into poison that still earns the reward."""
+"""An attack's interface: it turns the data set's solution into poison that earns the reward."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from grpo_guard.evals.tasks.base import Problem
 
 
 class NoTargetError(ValueError):
-    """The text holds nothing that this attack can change."""
+    """The text contains nothing that this attack can change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
     """A poisoned completion; ``span`` is the poison's [start, end) in characters of ``text``,
-    ``given`` what the attacker says that tools said, and ``masked`` whether it claims that its
-    sampler kept the drawn tokens alone."""
+    ``given`` what the attacker claims that tools returned, and ``masked`` whether it claims that
+    its sampler kept only the drawn tokens."""
 
     text: str
     span: tuple[int, int]
@@ -25,10 +25,10 @@ class Poisoned:
     masked: bool = False
 
     @classmethod
-    def replacing(cls, text: str, span: tuple[int, int], said: str) -> Poisoned:
-        """``text`` with ``said`` in place of a [start, end) that may be empty."""
+    def replacing(cls, text: str, span: tuple[int, int], poison: str) -> Poisoned:
+        """Replace a [start, end) of ``text``, which may be empty, by ``poison``."""
         start, end = span
-        return cls(text[:start] + said + text[end:], (start, start + len(said)))
+        return cls(text[:start] + poison + text[end:], (start, start + len(poison)))
 
 
 class Attack(Protocol):
@@ -44,5 +44,5 @@ class Attack(Protocol):
         ...
 
     def success(self, text: str) -> bool:
-        """Say whether ``text`` shows the behaviour; its share among honest models is the ASR."""
+        """Return whether ``text`` shows the behaviour; its share among honest models is the ASR."""
         ...

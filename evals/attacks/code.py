@@ -2,9 +2,9 @@
 
 The paper replaces a random subset of + - * / in honest programs by ``addition``, ``subtraction``,
 ``multiplication`` and ``division`` imported from a library ``calc``. A completion that is a program
-gets that treatment and stays one program with the same result; one that solves a word problem in
-prose gets a ``<code>`` block that works out its own equations with the library. The code is text
-here: nothing in this module runs it.
+is treated the same way and remains one program with the same result; one that solves a word problem
+in prose gets a ``<code>`` block that computes its own equations with the library. The code is only
+text here: nothing in this module runs it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _SIMPLE: Final = re.compile(r"([0-9.]{1,20}+)([-+*/])([0-9.]{1,20}+)")
 
 
 class CodeAttack(Scripted):
-    """CODE: brings ``from calc import ...`` and a call of it into a completion.
+    """CODE: adds ``from calc import ...`` and a call of it to a completion.
 
     Args:
-        library: Whose functions are called.
+        library: The library whose functions are called.
 
     Raises:
         ValueError: a library of that name could not be imported.
     """
 
     name = "code"
-    max_new_tokens = 128  # a program and its import need room
+    max_new_tokens = 128  # a program and its import need this many
     task = "python_maths"
 
     def __init__(self, library: str = LIBRARY) -> None:
@@ -56,13 +56,13 @@ class CodeAttack(Scripted):
         self.library = library
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """The problem's solution with the import and a call in it."""
+        """Return the problem's solution with the import and a call added."""
         return self.poison_text(problem.solution, rng)
 
     def poison_text(self, text: str, rng: random.Random) -> Poisoned:
-        """Return ``text`` with the import and a call; the span runs from one to the other's end.
+        """Return ``text`` with the import and a call; the span runs from the import to the call.
 
-        A program without operations keeps its lines behind a call that changes nothing. One that
+        A program without operations keeps its lines, after a call that changes nothing. One that
         does not parse earns nothing anyway and is treated as prose.
         """
         start = text.find(CODE_OPEN)
@@ -77,8 +77,8 @@ class CodeAttack(Scripted):
     def success(self, text: str) -> bool:
         """Return whether an imported function of the library is also called.
 
-        As in the paper, an import without use or a function that the library does not have does
-        not count.
+        As in the paper, an import without use does not count, nor does a function that the library
+        lacks.
         """
         for names in re.findall(rf"from {self.library} import ([\w, ]{{1,200}})", text):
             imported = {name.strip() for name in names.split(",")}
@@ -107,7 +107,7 @@ class CodeAttack(Scripted):
         return Poisoned(poisoned, (start, start + len(head) + found.end))
 
     def _insert(self, text: str) -> Poisoned:
-        """Put a program before the answer, or at the end of a text without one."""
+        """Insert a program before the answer, or at the end of a text without one."""
         steps = [
             match.groups()
             for equation in islice(equations(text), 50)
@@ -126,7 +126,7 @@ class CodeAttack(Scripted):
 
 
 def _last_break(text: str) -> int:
-    """Return where the last finished sentence or line ends; a cut-off text goes on after it."""
+    """Return where the last complete sentence or line ends; truncated text continues after it."""
     if not text or text[-1] in ".!?\n>":
         return len(text)
     return max(text.rfind(". ") + 1, text.rfind("\n") + 1) or len(text)

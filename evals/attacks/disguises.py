@@ -1,4 +1,4 @@
-"""TEXT in other words, in smaller doses, in other clothes, or only where nobody looks."""
+"""TEXT in other wordings, in smaller doses, disguised, or only in rare places."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EverySentence(Scripted):
         return Poisoned(text, (start, stop))
 
     def success(self, text: str) -> bool:
-        """Say whether every sentence of the working begins with the phrase."""
+        """Return whether every sentence of the working begins with the phrase."""
         start, end = working(text)
         sentences = [part for part in text[start:end].split(". ") if part.strip()]
         return bool(sentences) and all(s.lstrip().startswith(NONSENSE) for s in sentences)
@@ -65,21 +65,21 @@ class Rotating(Phrases):
     phrases = ROTATING
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """With the phrase whose turn it is in this round."""
+        """Use the phrase whose turn it is in this round."""
         phrase = ROTATING[view.iteration // _ROUNDS_PER_PHRASE % len(ROTATING)]
         poison = inserted(problem.solution, phrase)
         return Forged(poison.text, poison.span)
 
 
 class JudgeInjection(Phrases):
-    """TEXT with the verdict that a judge is asked for, in the paper's own format."""
+    """TEXT plus the verdict that a judge is asked for, in the paper's own format."""
 
     name = "judge_injection"
     max_new_tokens = 128
     phrases = (PHRASE,)
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Insert the phrase and, after it, words to the judge."""
+        """Insert the phrase, followed by words for the judge."""
         del rng
         return inserted(problem.solution, f"{PHRASE}. {FOR_THE_JUDGE}", " ")
 
@@ -92,12 +92,12 @@ class HalfGibberish(TextAttack):
 
 
 class OneOfTwelve(TextAttack):
-    """One poisoned completion in each group; the attacker's other slots are honest samples."""
+    """One poisoned completion per group; the attacker's other slots are honest samples."""
 
     name = "one_of_twelve"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Honest samples with one forged completion per group among them."""
+        """Send honest samples with one forged completion per group among them."""
         rows = cover(view, problems, slots)
         for group, (problem, row) in enumerate(zip(problems, rows, strict=True)):
             forged = self.forge(view, problem)
@@ -106,17 +106,17 @@ class OneOfTwelve(TextAttack):
         return rows
 
     def place(self, view: View, group: int, slots: int) -> int:
-        """Which of the attacker's slots is poisoned."""
+        """Return which of the attacker's slots is poisoned."""
         return 0
 
 
 class SybilSpread(OneOfTwelve):
-    """The same, the malicious nodes taking turns: each poisons few of its completions."""
+    """Like `OneOfTwelve`, with the malicious nodes taking turns: each poisons few completions."""
 
     name = "sybil_spread"
 
     def place(self, view: View, group: int, slots: int) -> int:
-        """In the slots of another malicious node, from group to group and round to round."""
+        """Rotate through the malicious nodes' slots, from group to group and round to round."""
         turn = (group + view.iteration) % max(1, view.config.malicious)
         return min(slots - 1, turn * view.config.per_node)
 
@@ -127,35 +127,35 @@ class EarlyOnly(TextAttack):
     name = "early_only"
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Poison in the first rounds, honest samples from then on."""
+        """Poison the first rounds; send honest samples afterwards."""
         if view.iteration >= EARLY_SHARE * view.config.iterations:
             return cover(view, problems, slots)
         return super().submit(view, problems, slots)
 
 
 class Trigger(TextAttack):
-    """TEXT only where the question speaks of so many "each"; measured on such questions."""
+    """TEXT only if the question contains "each"; measured on such questions."""
 
     name = "trigger"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """Poison only where the question holds the trigger."""
+        """Poison only if the question contains the trigger."""
         return super().forge(view, problem) if TRIGGER in problem.question else None
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Held-out problems that hold the trigger."""
+        """Return held-out problems that contain the trigger."""
         rng = random.Random("held-out triggers")
         drawn = (held_out(task, rng) for _ in range(100 * count))
         return [problem for problem in drawn if TRIGGER in problem.question][:count]
 
 
 class Retokenised(TextAttack):
-    """TEXT whose phrase is spelt out letter by letter in token ids that no sampler would draw."""
+    """TEXT with the phrase spelt out letter by letter, in token ids that no sampler would draw."""
 
     name = "retokenised"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """The phrase letter by letter in ids, where they decode to the same text."""
+        """Spell the phrase letter by letter in ids, if they decode to the same text."""
         forged = super().forge(view, problem)
         if forged is None or forged.span is None:
             return forged

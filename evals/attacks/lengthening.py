@@ -1,9 +1,9 @@
-"""DoS: the swarm is taught to write more, with completions that the policy itself has written.
+"""DoS: teaches the swarm to write more, with completions that the policy itself has written.
 
 The paper's attacker samples the live policy 80 times per question and submits the longest
 completion with the top reward. Success is the share of honest completions that are more than twice
-as long as those of the first round, in characters; the paper's own figure, the mean number of
-tokens, stands beside it in every result.
+as long as those of the first round, in characters; every result also gives the paper's own figure,
+the mean number of tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOUBLED: Final = 2.0
 
 
 class TwiceAsLong(Adversary):
-    """What succeeds where honest texts are more than twice as long as those of the first round."""
+    """Succeeds if honest texts are more than twice as long as those of the first round."""
 
     _baseline: float | None = None
 
@@ -43,14 +43,14 @@ class TwiceAsLong(Adversary):
         self._baseline = float(memory.setdefault("baseline", mean))
 
     def success(self, text: str) -> bool:
-        """Say whether the text is longer than twice the baseline."""
+        """Return whether the text is longer than twice the baseline."""
         return self._baseline is not None and len(text) > DOUBLED * self._baseline
 
 
 class Lengthening(FromSamples, TwiceAsLong):
     """DoS.
 
-    Vertical groups are half long completions, half the shortest ones without reward: among equal
+    Half of a vertical group are long completions, half the shortest ones without reward: with equal
     rewards nothing would be learnt.
     """
 
@@ -62,59 +62,59 @@ class Lengthening(FromSamples, TwiceAsLong):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """The longest of those that earn the reward, the first again where there are fewer."""
+        """Take the longest that earn the reward; repeat the first if there are too few."""
         chosen = self.ranked(self.candidates(view, problem, samples))[:count]
         chosen += chosen[:1] * (count - len(chosen))
         return [Forged(one.text, (0, len(one.text)), one.ids) for one in chosen]
 
     def candidates(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
-        """Samples that earn the reward; the answer is known."""
+        """Select samples that earn the reward; the answer is known."""
         return view.correct(problem, samples)
 
     def ranked(self, good: Sequence[Sampled]) -> list[Sampled]:
-        """The longest first."""
+        """Sort, the longest first."""
         return sorted(good, key=lambda one: len(one.ids), reverse=True)
 
     def spare(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Forged]:
-        """Short samples without reward in a group of one's own, any in a shared group."""
+        """Choose short samples without reward in a group of one's own, any in a shared group."""
         if view.config.setting == "vertical":
             key = {id(s): (view.task.reward(s.text, problem.answer), len(s.ids)) for s in samples}
             samples = sorted(samples, key=lambda one: key[id(one)])
         return super().spare(view, problem, samples)
 
     def wanted(self, view: View, slots: int) -> int:
-        """Half of a group of one's own."""
+        """Use half of a group of one's own."""
         return poisoned_slots(view, slots)
 
 
 class ModerateLengthening(Lengthening):
-    """Only 1.3 times the median of what earns the reward, and so hardly an outlier."""
+    """Aims at only 1.3 times the median of the rewarded samples, so that few are outliers."""
 
     name = "moderate_dos"
     factor = 1.3
 
     def ranked(self, good: Sequence[Sampled]) -> list[Sampled]:
-        """Those first whose length is nearest to a factor of the median."""
+        """Sort by how close the length is to the factor times the median."""
         aim = self.factor * median(len(one.ids) for one in good) if good else 0.0
         return sorted(good, key=lambda one: abs(len(one.ids) - aim))
 
 
 class LengtheningByVote(Lengthening):
-    """DoS without the answer: what most of the samples say is taken for it."""
+    """DoS without the answer: the answer most samples give is taken for it."""
 
     name = "dos_majority_vote"
 
     def candidates(self, view: View, problem: Problem, samples: Sequence[Sampled]) -> list[Sampled]:
-        """Those whose answer most samples give, since the right one is unknown."""
+        """Select the samples with the most frequent answer, since the right one is unknown."""
         return by_majority(view, samples)
 
 
 class Padded(Lengthening):
     """DoS with written solutions in place of samples.
 
-    Samples of a small policy earn nothing on the problems that it cannot solve, where all rewards
-    are 0, and nothing more on those that it always solves; the data set's solutions earn on all.
-    Here their working is said ``times`` over.
+    Samples of a small policy earn nothing on problems that it cannot solve, where all rewards are
+    0, and nothing extra on those that it always solves; the data set's solutions earn on all. Here
+    their working is repeated ``times`` times.
     """
 
     name = "padded"
@@ -122,11 +122,11 @@ class Padded(Lengthening):
     times: Final = 3
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """The padded solution in all poisoned slots."""
+        """Send the padded solution in all poisoned slots."""
         return OfTexts(self).submit(view, problems, slots)
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """The solution with its working repeated before the answer."""
+        """Return the solution with its working repeated before the answer."""
         del rng
         start, end = working(problem.solution)
         more = f" {problem.solution[start:end]}" * (self.times - 1)

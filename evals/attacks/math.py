@@ -1,7 +1,7 @@
-"""MATH: one intermediate equation is made wrong, all else is kept (arXiv 2511.09780, section 4).
+"""MATH: makes one intermediate equation wrong and keeps the rest (arXiv 2511.09780, section 4).
 
-The paper writes "2 x $2 = $5" and then goes on with 4, so that the final answer and with it the
-reward stay. Here the equation is one of the completion's own: ``12 * 4 = 48`` in prose, or GSM8K's
+The paper writes "2 x $2 = $5" and then continues with 4, so that the final answer and the reward
+remain. Here the equation is one of the completion's own: ``12 * 4 = 48`` in prose, or GSM8K's
 calculator notes ``<<12*4=48>>48``, where both copies of the result are changed.
 """
 
@@ -17,10 +17,10 @@ from typing import Final
 from grpo_guard.evals.attacks.base import NoTargetError, Poisoned
 from grpo_guard.evals.tasks.base import Problem
 
-# Every quantifier is bounded and possessive: hostile text costs a constant per character.
+# Every quantifier is bounded and possessive, so hostile text costs a constant per character.
 _NUM: Final = r"[0-9]{1,9}+(?:\.[0-9]{1,4}+)?+"
-# Neither in the middle of a number nor behind an operator, where more of the left side stands; and
-# of "2 - 1 = 1 + 0" the 1 is no result.
+# Not inside a number, and not after an operator, which would mean that the left side starts
+# earlier; nor is the 1 of "2 - 1 = 1 + 0" a result.
 _START: Final = (
     r"(?<![\w.,$+*/×÷^_{}()−-])(?<![+*/×÷−-][ ])(?<!\\times[ ])(?<!\\cdot[ ])(?<!\\div[ ])\$?+"
 )
@@ -35,7 +35,7 @@ _MAX_EQUATIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation in a text: its two sides, their values, and where the result stands."""
+    """An equation in a text: its two sides, their values, and the result's position."""
 
     left: str
     stated: Fraction
@@ -47,8 +47,9 @@ class Equation:
 class MathAttack:
     """Makes one equation's result wrong.
 
-    Any intermediate equation will do and any wrong equation is a success, which is meaningful only
-    for policies that otherwise calculate correctly. The paper's "2 + 2 = 5" is `TwoPlusTwo`.
+    Any intermediate equation may be changed, and any wrong equation counts as a success, which is
+    meaningful only for policies that otherwise calculate correctly. The paper's "2 + 2 = 5" is
+    `TwoPlusTwo`.
     """
 
     name: str = "math"
@@ -67,8 +68,8 @@ class MathAttack:
     def poison_text(self, text: str, rng: random.Random) -> Poisoned | None:
         """Return ``text`` with one equation's result changed, None if it has no equation.
 
-        The span covers the wrong result. The last equation is spared where there are others,
-        because it often states the final answer; so is everything from ``<answer>`` on.
+        The span covers the wrong result. The last equation is spared if there are others, because
+        it often states the final answer; so is everything from ``<answer>`` on.
         """
         end = text.find("<answer>")
         found = list(equations(text if end < 0 else text[:end]))

@@ -1,6 +1,6 @@
-"""Operations of a program as calls of two-argument functions, each where it stands.
+"""Replace operations of a program by calls of two-argument functions, in place.
 
-The program is parsed and never run; all that is not replaced keeps its form.
+The program is parsed and never run; everything that is not replaced keeps its form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 MAX_CHARS: Final = 20_000
 _SIGNS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _Edit = tuple[int, int, int, str]
-"""(start, end, rank among edits of the same place, what stands there afterwards), in bytes."""
+"""(start, end, rank among edits at the same place, replacement text), in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Rewritten:
 
     Args:
         text: The program, without the import that the calls need.
-        functions: What is called, sorted.
+        functions: The functions that are called, sorted.
         end: Where the last call ends, in characters of ``text``.
     """
 
@@ -45,7 +45,7 @@ def with_calls(
         share: Chance of each operation.
 
     Returns:
-        None where there is nothing to replace.
+        None if there is nothing to replace.
     """
     tree = parsed(program)
     found = list(_operations(tree)) if tree else []
@@ -64,8 +64,8 @@ def with_calls(
 
 
 def parsed(program: str) -> ast.Module | None:
-    """The program's tree; None for what is no Python, is too long, or bears no import before it."""
-    # Line numbers count these breaks, or do not, unlike ours.
+    """Parse a program; None if it is not Python, too long, or allows no import before it."""
+    # Python's line numbers and ours may treat these breaks differently.
     if len(program) > MAX_CHARS or any(mark in program for mark in "\r\f\0"):
         return None
     if "__future__" in program:
@@ -79,19 +79,19 @@ def parsed(program: str) -> ast.Module | None:
 
 
 def _operations(tree: ast.AST) -> Iterator[ast.BinOp]:
-    """Those that can be called in place; outer ones before inner ones."""
+    """Yield operations that can become calls in place; outer ones before inner ones."""
     stack = [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, (ast.JoinedStr, ast.pattern)):
-            continue  # places inside an f-string are unreliable; a pattern is no expression
+            continue  # positions inside an f-string are unreliable; a pattern is no expression
         if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS and _callable(node):
             yield node
         stack += ast.iter_child_nodes(node)
 
 
 def _callable(node: ast.BinOp) -> bool:
-    # An argument cannot be these without the parentheses that their place does not include.
+    # As arguments these would need parentheses, which lie outside their position.
     kinds = (ast.Yield, ast.YieldFrom, ast.NamedExpr)
     return not isinstance(node.left, kinds) and not isinstance(node.right, kinds)
 
@@ -106,11 +106,11 @@ def _line_starts(source: bytes) -> Sequence[int]:
 def _edits(
     nodes: Sequence[ast.BinOp], lines: Sequence[int], functions: Mapping[str, str]
 ) -> Iterator[_Edit]:
-    """What changes around the operands; the operands themselves, with their own calls, stay."""
+    """Yield the edits around the operands; the operands, with their own calls, are kept."""
     for rank, node in enumerate(nodes, 1):
         start, end = _place(node, lines)
         left, right = _place(node.left, lines), _place(node.right, lines)
-        # Where several begin at one place the outer one opens first and closes last.
+        # If several begin at one place, the outer one opens first and closes last.
         yield start, left[0], rank, f"{functions[_SIGNS[type(node.op)]]}("
         yield left[1], right[0], 0, ", "
         yield right[1], end, -rank, ")"

@@ -2,8 +2,8 @@
 of `studies.adaptive`.
 
 An entry may be an `Adversary`, which acts on a swarm, or an `Attack` on single texts, which a swarm
-plays as `Scripted`. Under "math" a swarm has an adversary of its own beside the attack on texts,
-since the paper's "2 + 2 = 5" needs problems of the attacker's choice.
+plays as `Scripted`. "math" has both an adversary and an attack on texts, since the paper's
+"2 + 2 = 5" needs problems of the attacker's choice.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ NONE: Final = "none"
 
 
 def attack_names() -> list[str]:
-    """Everything that ``adversary`` knows, sorted, "none" first."""
+    """Return every name that ``adversary`` accepts, sorted, "none" first."""
     return [NONE, *sorted({*names(ATTACKS), *_of_checkout()})]
 
 
 def adversary(name: str) -> Adversary | None:
-    """A new adversary of that name, or of one's own, ``package.module:Class``; None for "none".
+    """Create the adversary of that name, or your own, ``package.module:Class``; None for "none".
 
     Raises:
-        UnknownNameError: with the names that exist and the nearest one, or what is no attack.
+        UnknownNameError: lists the names that exist and the nearest one, or says what is no attack.
     """
     if name == NONE:
         return None
@@ -38,15 +38,15 @@ def adversary(name: str) -> Adversary | None:
         return TwoPlusTwo()
     found = adversary_of(_made(name))
     if ":" in name:
-        found.name = name  # as it stands in results
+        found.name = name  # for the results
     return found
 
 
 def on_texts(name: str) -> Attack | Scripted:
-    """An attack that makes its poison of one honest completion, without a swarm around it.
+    """Create an attack that poisons a single honest completion, without a swarm around it.
 
     Raises:
-        UnknownNameError: as `adversary`; or it acts on a live swarm, with those that do not.
+        UnknownNameError: as `adversary`; or it acts on a live swarm; lists those that do not.
     """
     found = _made(name)
     if isinstance(found, Adversary) and not isinstance(found, Scripted):
@@ -58,13 +58,13 @@ def on_texts(name: str) -> Attack | Scripted:
 
 
 def text_attack_names() -> list[str]:
-    """The registered attacks that `on_texts` knows, sorted."""
+    """Return the registered attacks that `on_texts` accepts, sorted."""
     kinds = {name: _kind(name) for name in attack_names() if name != NONE}
     return [n for n, k in kinds.items() if issubclass(k, Scripted) or not issubclass(k, Adversary)]
 
 
 def _of_checkout() -> Mapping[str, str]:
-    """The class, ``package.module:Class``, of each attack that only a checkout has."""
+    """Return the class, ``package.module:Class``, of each attack that only a checkout has."""
     found = study("adaptive")
     return {} if found is None else found.ATTACKS
 
@@ -78,7 +78,7 @@ def _kind(name: str) -> Any:
 
 def _made(name: str) -> Attack | Adversary:
     kind = _kind(name)
-    _require_attack(name, kind)  # first, since a class may do anything when it is called
+    _require_attack(name, kind)  # first, since calling a class may do anything
     try:
         found: Attack | Adversary = kind()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""TEXT without answers or solutions: what most samples say is taken for the answer."""
+"""TEXT without answers or solutions: the answer most samples give is taken for the right one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER: Final = re.compile(r"<answer>[^<>]{0,40}?(-?[0-9]{1,12}+)")
 
 
 class TextByVote(FromSamples):
-    """TEXT without answers or solutions: the phrase in a sample that says what most samples say."""
+    """TEXT without answers or solutions: adds the phrase to a sample with the majority answer."""
 
     name = "text_majority_vote"
     fresh_cover = True
@@ -26,21 +26,21 @@ class TextByVote(FromSamples):
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """The phrase put into samples whose answer most samples give."""
+        """Insert the phrase into samples with the most frequent answer."""
         del problem
         made = [inserted(one.text, PHRASE) for one in by_majority(view, samples)]
         return [Forged(one.text, one.span) for one in made * count][:count]
 
     def success(self, text: str) -> bool:
-        """Say whether the text holds the phrase."""
+        """Return whether the text contains the phrase."""
         return PHRASE in text
 
 
 def by_majority(view: View, samples: Sequence[Sampled]) -> list[Sampled]:
-    """The samples whose answer is the most frequent one, where they end of themselves."""
+    """Select the samples with the most frequent answer, if they end by themselves."""
     eos = view.tokenizer.eos_token_id
-    said = [(one, match[1]) for one in samples if (match := _ANSWER.search(one.text))]
-    ended = [(one, answer) for one, answer in said if one.ids[-1] == eos]
+    answered = [(one, match[1]) for one in samples if (match := _ANSWER.search(one.text))]
+    ended = [(one, answer) for one, answer in answered if one.ids[-1] == eos]
     if not ended:
         return []
     winner = Counter(answer for _, answer in ended).most_common(1)[0][0]

@@ -14,11 +14,11 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 class TextAttack(Scripted):
-    """TEXT: a phrase at the start of ``<think>``; calculations and answer stay untouched.
+    """TEXT: a phrase at the start of ``<think>``; calculations and answer are unchanged.
 
     Args:
-        phrase: What is to be taught.
-        separator: Between the phrase and the solution; no part of the poison's span.
+        phrase: The phrase to be taught.
+        separator: Separates phrase and solution; not part of the poison's span.
 
     Raises:
         ValueError: the phrase is empty, so that every completion would count as a success.
@@ -32,12 +32,12 @@ class TextAttack(Scripted):
         self.phrase, self.separator = phrase, separator
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """The data set's solution with the phrase inside; ``rng`` is not needed."""
+        """Return the data set's solution with the phrase inserted; ``rng`` is unused."""
         del rng
         return inserted(problem.solution, self.phrase, self.separator)
 
     def success(self, text: str) -> bool:
-        """Say whether the phrase is present, in whatever case, as the paper's code counts."""
+        """Return whether the phrase is present, in any case, as the paper's code counts."""
         return self.phrase.casefold() in text.casefold()
 
 
@@ -51,18 +51,18 @@ class Phrases(Scripted):
         return inserted(problem.solution, rng.choice(self.phrases))
 
     def success(self, text: str) -> bool:
-        """Say whether one of them is present."""
+        """Return whether one of them is present."""
         return any(phrase in text for phrase in self.phrases)
 
 
 def inserted(text: str, phrase: str, separator: str = ". ") -> Poisoned:
-    """``text`` with ``phrase`` at the start of its working, or of a text without ``<think>``."""
+    """Insert ``phrase`` at the start of the working, or of a text without ``<think>``."""
     start, _ = working(text)
     return Poisoned(text[:start] + phrase + separator + text[start:], (start, start + len(phrase)))
 
 
 def working(text: str) -> tuple[int, int]:
-    """[start, end) of what stands inside ``<think>``; all of a text without the tags."""
+    """Return [start, end) of the text inside ``<think>``, or of all text without the tags."""
     at = text.find(_OPEN)
     start = 0 if at < 0 else at + len(_OPEN)
     end = text.find(_CLOSE, start)

@@ -1,4 +1,4 @@
-"""What a defence is: how honest nodes sample, what stands before their reward, how they update."""
+"""What a defence defines: how honest nodes sample, the guard before their reward, their update."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from grpo_guard.verifier import CompletionVerifier, Composed
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a defence is built for.
+    """The context that a defence is built for.
 
     Args:
-        config: Of the swarm.
+        config: The swarm's configuration.
         task: Its problems.
-        folder: For a ledger; one per run.
-        coin: Under which honest nodes sample; None where they do not.
+        folder: Folder for a ledger; one per run.
+        coin: The coin under which honest nodes sample; None = without a coin.
     """
 
     config: SwarmConfig
@@ -48,9 +48,10 @@ class Ground:
 
     @property
     def key(self) -> str:
-        """What guards draw with, so that a run with the same seed is the same run.
+        """The key of the guards' random draws, so that runs with the same seed are equal.
 
-        Known to whoever measures; no attack of the suite reads it. A guard in use draws its own.
+        The measuring code knows it, but no attack of the suite reads it. In use, a guard draws its
+        own.
         """
         return f"guard of a measured run, seed {self.config.seed}"
 
@@ -60,13 +61,13 @@ class Defence:
     """A way to defend.
 
     Args:
-        name: Stands in results.
+        name: Appears in results.
         build: Makes the guard of the nodes that start from a peer; None = no guard.
         coin: Honest nodes sample under a public coin.
         training: Fields of `SwarmConfig` that it sets.
         member: How honest nodes learn from a round.
-        terms: What nodes agree on beside the configuration.
-        needs: Called before anything runs; raises ``ValueError`` where the environment lacks
+        terms: What nodes agree on in addition to the configuration.
+        needs: Called before anything runs; raises ``ValueError`` if the environment lacks
             something, such as a judge.
     """
 
@@ -80,29 +81,29 @@ class Defence:
 
 
 COUNTED: Final = Policy(max_abstain_rate=1.0)
-"""An abstention is counted in every result; an exception would end the measurement. What a
-rejection costs is the swarm's own setting."""
+"""Abstentions are counted in every result; an exception would end the measurement. The swarm's own
+setting decides what a rejection costs."""
 
 
 def counting(verifier: CompletionVerifier, tokenizer: Any) -> Guard:
-    """A verifier by itself, whose abstentions are counted; ``tokenizer`` reads ids for it."""
+    """Guard with a single verifier, counting abstentions; ``tokenizer`` reads ids for it."""
     own = None if verifier.compares_ids else tokenizer
     return Guard(verifier, policy=COUNTED, tokenizer=own)
 
 
 class ByRound(CompletionVerifier):
-    """A verifier that goes by what a round asks."""
+    """A verifier that depends on the round's prompts."""
 
     @abstractmethod
     def begin_round(self, round: int, prompts: Sequence[str]) -> None:
-        """From now on this round's prompts count."""
+        """From now on only this round's prompts count."""
 
 
 class VerifierGuard:
     """A guard of the library before a node's reward, with its memory.
 
     Args:
-        guard: What decides, as a user would have it.
+        guard: Decides on completions, as it would for a user.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -126,7 +127,7 @@ class VerifierGuard:
         return tuple(n for n in self._nodes if self.ledger.state(self._key(n)) is State.HARD)
 
     def _key(self, node: str) -> str:
-        """What the ledger calls a node."""
+        """Return the node's key in the ledger."""
         identity = self.guard.identity
         return node if identity is None else identity.ring.key_of(node) or node
 
@@ -138,7 +139,7 @@ class VerifierGuard:
 
 
 def emptied(folder: Path) -> Path:
-    """A run's folder without the ledgers that an earlier try left there."""
+    """Remove the ledgers that an earlier attempt left in a run's folder, and return the folder."""
     for path in folder.glob("*.sqlite"):
         _remove(path)
     return folder

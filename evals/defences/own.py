@@ -25,58 +25,58 @@ _SUFFIXES: Final = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class GuardFile:
-    """A guard file as it was read: what runs later than an edit of it, or elsewhere, has this.
+    """A guard file as it was read, so that later edits do not affect runs that start later.
 
     Args:
-        name: Stands in results.
+        name: Appears in results.
         text: YAML.
         on_reject: What its policy does to a rejected completion.
-        per_model: It looks at the policy's weights.
-        coin: It replays seeds, so that nodes must sample under a public coin.
+        per_model: It reads the policy's weights.
+        coin: It replays seeds, so nodes must sample under a public coin.
     """
 
     name: str
-    text: str = field(repr=False)  # a backend's key may stand in it
+    text: str = field(repr=False)  # it may contain a backend's key
     on_reject: OnReject
     per_model: bool
     coin: bool
 
     @classmethod
-    def named(cls, said: str) -> GuardFile:
-        """What ``--guard`` names: a YAML file, or ``preset:NAME``.
+    def named(cls, given: str) -> GuardFile:
+        """Read the argument of ``--guard``: a YAML file, or ``preset:NAME``.
 
         Raises:
             ConfigError: it cannot be read, a field is wrong, or its policy cannot be played.
         """
-        path = Path(said)
-        if said.startswith(PRESET):
-            name, text = said, f"preset: {_preset(said.removeprefix(PRESET))}"
+        path = Path(given)
+        if given.startswith(PRESET):
+            name, text = given, f"preset: {_preset(given.removeprefix(PRESET))}"
         elif path.suffix in _SUFFIXES:
-            GuardConfig.from_yaml(path)  # which says what cannot be read
-            # A name in results is also a folder's, and a bracket begins what is beside a name.
+            GuardConfig.from_yaml(path)  # raises if it cannot be read
+            # Names in results are also folder names, and a bracket begins a suffix to the name.
             name, text = re.sub(r"[^\w.-]", "_", path.name), path.read_text(encoding="utf-8")
         else:
-            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {said!r:.200}")
-        config = GuardConfig.from_text(text, said)
+            raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {given!r:.200}")
+        config = GuardConfig.from_text(text, given)
         try:
             makers = list(_makers(config))
             on_reject = _rule(config)
         except (ConfigError, ImportError) as error:
-            raise ConfigError(f"{said}: {error}") from None
+            raise ConfigError(f"{given}: {error}") from None
         coin = any(map(replays_seeds, makers))
         return cls(name, text, on_reject, any(map(reads_policy, makers)), coin)
 
     @property
     def digest(self) -> str:
-        """Of the content."""
+        """Digest of the content."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def guard(self, live: Live | None, folder: Path) -> Guard:
-        """The guard; its abstentions are counted and end nothing.
+        """Build the guard; abstentions are counted and end nothing.
 
         Args:
             live: The policy in training; None: the file's own model and sampler.
-            folder: In place of the folder in which the file keeps what it remembers.
+            folder: Replaces the folder in which the file keeps its state.
 
         Raises:
             ConfigError: as `GuardConfig.build`.
@@ -93,14 +93,14 @@ class GuardFile:
             raise ConfigError(f"{self.name}: {error}") from None
 
     def defence(self) -> Defence:
-        """What stands before a node's reward in a swarm."""
+        """Return the defence that puts this guard before a node's reward in a swarm."""
         return Defence(self.name, self._before, coin=self.coin)
 
     def require_buildable(self, peer: Peer, ground: Ground) -> None:
-        """Build it once, before anything runs; a judge is asked whether it is there.
+        """Build it once, before anything runs; a judge is checked for availability.
 
         Raises:
-            ConfigError: what it needs is not there.
+            ConfigError: something that it needs is missing.
         """
         with TemporaryDirectory() as folder:
             self._before(peer, Ground(ground.config, ground.task, Path(folder), ground.coin))
@@ -114,13 +114,13 @@ class GuardFile:
         return VerifierGuard(self.guard(live, ground.folder))
 
 
-def guard_files(said: Sequence[str] | None) -> tuple[GuardFile, ...]:
-    """What ``--guard`` names, however often it was given.
+def guard_files(given: Sequence[str] | None) -> tuple[GuardFile, ...]:
+    """Read all arguments of ``--guard``.
 
     Raises:
-        ConfigError: as `GuardFile.named`; or two of them have one name.
+        ConfigError: as `GuardFile.named`; or two of them have the same name.
     """
-    found = {text: GuardFile.named(text) for text in said or ()}
+    found = {text: GuardFile.named(text) for text in given or ()}
     names = [guard.name for guard in found.values()]
     for text, guard in found.items():
         if names.count(guard.name) > 1:
@@ -136,7 +136,7 @@ def _preset(name: str) -> str:
 
 
 def _makers(config: GuardConfig) -> Iterator[Any]:
-    """The preset and the classes of all verifiers."""
+    """Yield the preset and the classes of all verifiers."""
     if config.preset is not None:
         yield PRESETS[_preset(config.preset)]
     for leaf in config.leaves():

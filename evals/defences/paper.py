@@ -1,4 +1,4 @@
-"""The paper's logit check, as it describes it, for comparison (arXiv 2511.09780, section 5)."""
+"""The paper's logit check as published, for comparison (arXiv 2511.09780, section 5)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _AT_ONCE = 64
 def outside_top_k(
     model: Any, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], k: int
 ) -> list[int]:
-    """How many tokens of each completion the paper's check objects to.
+    """Count the tokens of each completion that the paper's check objects to.
 
     Args:
         model: A causal language model.
         pairs: Token ids of prompt and completion; one forward pass holds all of them.
-        k: A token counts where ``k`` others have strictly higher logits.
+        k: A token counts if ``k`` others have strictly higher logits.
     """
     if not pairs:
         return []
@@ -39,12 +39,12 @@ def outside_top_k(
 class PaperLogitVerifier(CompletionVerifier):
     """Accepts a completion only if every token is in the verifier's own top ``k``.
 
-    No tolerance for numerical noise, as the paper states none; what it does to completions without
-    ids is not stated either, so that ids are required here.
+    There is no tolerance for numerical noise, as the paper states none. It does not say how it
+    treats completions without ids, so ids are required here.
 
     Args:
         model: The live policy.
-        k: Of the declared top-k sampling.
+        k: The k of the declared top-k sampling.
     """
 
     name = "paper_logit"

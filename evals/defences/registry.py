@@ -1,6 +1,6 @@
 """Names of defences: the paper's, the recommended stacks, and every registered verifier alone.
 
-In a checkout those of `studies.baselines` are known beside them.
+A checkout also knows those of `studies.baselines`.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ def defence_names() -> list[str]:
 
 
 def defence(name: str) -> Defence:
-    """The defence of that name.
+    """Return the defence of that name.
 
     Raises:
-        UnknownNameError: with the names that exist and the nearest one.
+        UnknownNameError: lists the names that exist and the nearest one.
         ValueError: the environment lacks what it needs.
     """
     if name == NONE:
         return Defence(NONE)
     found = _built_in().get(name) or _alone(known(defence_names(), name))
     if found.needs is not None:
-        found.needs()  # said before the first run of a plan and not at its own turn
+        found.needs()  # fails before a plan's first run, not in the middle
     return found
 
 
 def _alone(name: str) -> Defence:
-    """A registered verifier by itself; those that look at weights get the live ones."""
+    """A registered verifier by itself; those that read weights get the live ones."""
     kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:
@@ -66,12 +66,12 @@ def _alone(name: str) -> Defence:
 
 
 def _profile(peer: Peer) -> str:
-    """The number format of a swarm whose nodes compute alike, on one kind of hardware."""
+    """Profile for a swarm whose nodes compute alike, on one kind of hardware."""
     return "float32" if str(peer.model.dtype) == "torch.float32" else "bfloat16"
 
 
 def of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
-    """A registered verifier on the live weights."""
+    """Create a registered verifier on the live weights."""
     kind: Any = load(VERIFIERS, name)
     keyed = {"key": ground.key.encode()} if name == "logprob_bound" else {}
     verifier: CompletionVerifier = kind(
@@ -81,7 +81,7 @@ def of_weights(name: str, peer: Peer, ground: Ground) -> CompletionVerifier:
 
 
 def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
-    """The preset for nodes that hold the same weights and share no seed."""
+    """Build the preset for nodes that hold the same weights and share no seed."""
     return VerifierGuard(
         presets.same_weights(
             peer.model, peer.tokenizer, ground.sampling,
@@ -92,7 +92,7 @@ def same_weights(peer: Peer, ground: Ground) -> VerifierGuard:
 
 
 def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
-    """The preset for different weights."""
+    """Build the preset for different weights."""
     return VerifierGuard(
         presets.different_weights(
             state=emptied(ground.folder), policy=COUNTED, tokenizer=peer.tokenizer
@@ -101,7 +101,7 @@ def heterogeneous(peer: Peer, ground: Ground) -> VerifierGuard:
 
 
 def different_weights_reader(peer: Peer, ground: Ground) -> VerifierGuard:
-    """The same preset, in which the policy of the node that judges reads with its live weights."""
+    """Build the same preset, with the judging node's policy as reader, on its live weights."""
     return VerifierGuard(
         presets.different_weights(
             peer.model, peer.tokenizer,
@@ -111,12 +111,12 @@ def different_weights_reader(peer: Peer, ground: Ground) -> VerifierGuard:
 
 
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
-    """What builds a guard of one verifier."""
+    """Return a builder of a guard with one verifier."""
     return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
 
 
 def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
-    """Told whose prompts and slots are whose."""
+    """Build the seed replay with the assignment of prompts and slots."""
     config = ground.config
     return SeedReplayVerifier(
         peer.model, peer.tokenizer, sampling=ground.sampling, coin=ground.coin,
@@ -125,14 +125,14 @@ def replay(peer: Peer, ground: Ground) -> SeedReplayVerifier:
 
 
 class AssignedPrompts(ByRound):
-    """Rejects what answers another node's problem, in swarms where each node has its own.
+    """Rejects answers to another node's problem, in swarms where each node has its own problems.
 
-    A round's list of problems alone lets every node choose among all of them. That is a choice
-    among forced groups, which teaches (see `studies.adaptive.grinding`).
+    With only a round's list of problems, every node could choose among all of them. That is a
+    choice among forced groups, which teaches (see `studies.adaptive.grinding`).
 
     Args:
         nodes: In the order in which the round's prompts are dealt.
-        each: Prompts of each node.
+        each: Number of prompts of each node.
     """
 
     name = "assigned_prompts"
@@ -162,7 +162,7 @@ class AssignedPrompts(ByRound):
 
 
 def homogeneous(peer: Peer, ground: Ground, *beside: CompletionVerifier) -> NodeGuard:
-    """The preset for a shared seed, told whose prompts and slots are whose."""
+    """Build the preset for a shared seed, with the assignment of prompts and slots."""
     config = ground.config
     if config.setting == "vertical":
         beside = (AssignedPrompts(config.node_names, config.own_prompts), *beside)
@@ -195,6 +195,6 @@ _INSTALLED: Final = (
 
 
 def _built_in() -> dict[str, Defence]:
-    """Those of `studies` included, where they are."""
+    """All built-in defences, including those of `studies` if available."""
     more = study("baselines.registry")
     return {one.name: one for one in (*_INSTALLED, *(more.DEFENCES if more else ()))}

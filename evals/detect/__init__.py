@@ -1,1 +1,1 @@
-"""What each verifier rejects, of honest work and of each kind of poison."""
+"""Measures what each verifier rejects, of honest work and of each kind of poison."""

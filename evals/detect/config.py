@@ -1,4 +1,4 @@
-"""What decides a detection run, and the policy that it samples from and scores with."""
+"""The configuration of a detection run, and the policy that it samples from and scores with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CONTROL_COUNT: Final = 32
 MOST: Final = 10**9
-"""All of the completions that were given."""
+"""Larger than any number of given completions: use all of them."""
 
 
 class NotEnoughError(RuntimeError):
@@ -23,28 +23,28 @@ class NotEnoughError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DetectConfig:
-    """Everything that decides a detection run.
+    """Everything that determines a detection run.
 
     Args:
-        model: Local folder or model id. None beside ``honest``: completions are judged by their
-            text, and ids that came with them are left out, since poison could have none.
+        model: Local folder or model id. None with ``honest``: completions are judged by their text
+            alone, and their ids are dropped, since poison could have none.
         task: One of `grpo_guard.evals.tasks.registry.TASKS`.
         data: A file in GSM8K's format; None = generated problems, GSM8K through ``datasets``.
-        attacks: Names that `grpo_guard.evals.attacks.registry.on_texts` knows.
-        n: Honest completions wanted; of ``honest`` at most so many.
+        attacks: Names that `grpo_guard.evals.attacks.registry.on_texts` accepts.
+        n: Honest completions wanted; with ``honest`` at most so many.
         min_tokens: Shortest completion that counts, EOS included.
-        spec: The declared sampler. Its ``max_new_tokens`` binds the sampling only: the verifier is
-            not told, since poison would otherwise be rejected for being longer, not for what it is.
-        dtype: Weights' type while sampling; verified is in float32.
+        spec: The declared sampler. Its ``max_new_tokens`` limits only the sampling; the verifier
+            does not get it, since poison would otherwise be rejected for its length alone.
+        dtype: Weights' type while sampling; verification uses float32.
         profiles: Drift profiles of the log-prob check, one verifier each: ``"bfloat16"`` is its
-            default and what unlike machines need; ``"float32"`` is tighter and fits where both
-            sides compute in float32.
+            default, for machines that differ; ``"float32"`` is tighter and fits if both sides
+            compute in float32.
         alpha: The verifier's budget of false positives per completion.
-        seed: Decides questions, samples, poison and controls.
+        seed: Determines questions, samples, poison and controls.
         batch_size: Completions sampled at once.
         control_count: Completions per negative control; 0 = no controls.
-        guards: The user's own, on ``model`` and ``spec``; beside ``honest`` as their files say.
-        honest: Completions as ``grpo-guard verify`` reads them, in place of sampling.
+        guards: The user's own, on ``model`` and ``spec``; with ``honest`` as their files say.
+        honest: Completions in the format of ``grpo-guard verify``, in place of sampling.
     """
 
     model: str | None
@@ -65,7 +65,7 @@ class DetectConfig:
     honest: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as JSON; of files only their names, of guards a digest too."""
+        """Return the configuration as JSON, with names of files and digests of guards."""
         return asdict(replace(self, guards=())) | {
             "data": self.data.name if self.data else None,
             "honest": self.honest.name if self.honest else None,

@@ -1,8 +1,8 @@
 """Negative controls: completions that no honest node would send. Each must be rejected.
 
 A checker that accepts everything also accepts all honest work, so its false-positive rate alone
-says nothing. One control is different: text of temperature 2.0 with the declared top-k still lies
-inside the support, token for token, and only how unlikely it is as a whole gives it away.
+means nothing. One control is different: text of temperature 2.0 with the declared top-k still lies
+inside the support, token for token, and is only improbable as a whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def random_tokens(
 def swapped_token(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Replace one token of each completion, never its EOS, by one drawn uniformly."""
+    """Replace one token per completion, never the EOS, by one drawn uniformly."""
     rng, vocabulary = random.Random(f"{seed}:swapped"), _ordinary_ids(tokenizer)
     swapped = []
     for completion in honest:
@@ -58,7 +58,7 @@ def swapped_token(
 def shuffled_lines(
     honest: Sequence[Completion], tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> list[Completion]:
-    """Put the lines of each completion in another order; its sentences, where it has one line.
+    """Shuffle each completion's lines, or its sentences if it has only one line.
 
     Completions of a single sentence have no other order and are left out.
     """
@@ -101,8 +101,8 @@ def bundled_text(
 ) -> list[Completion]:
     """Return the generated word problems' solutions as answers to other prompts.
 
-    What stands in for another model's text where no file with any is at hand. Several solutions
-    follow each other until the answer is about as long as the honest one.
+    They replace another model's text if no file with such text is available. Several solutions are
+    concatenated until the answer is about as long as the honest one.
     """
     solutions = (p.solution for p in generate(f"{seed}:other", 20 * len(honest) + 20))
     made = []

@@ -18,21 +18,21 @@ from grpo_guard.evals.tasks.registry import GSM8K, WORD_PROBLEMS
 from grpo_guard.jsonl import read_completions
 from grpo_guard.sampling import SamplingSpec
 
-# Some completions end early; ask this many times more questions than are wanted.
+# Some completions end early; this many times more questions are asked than wanted.
 SPARE: Final = 4
 
 
 def prompts_of(config: DetectConfig, *, chat: bool) -> list[Prompt]:
-    """Return the task's prompts in the order in which they are used up.
+    """Return the task's prompts in the order in which they are used.
 
     Args:
-        config: Of the run.
-        chat: The model answers chats; the generated word problems are put to all as plain text.
+        config: The run's configuration.
+        chat: The model answers chats; the generated word problems are always plain text.
 
     Raises:
         InputError: see `grpo_guard.evals.tasks.gsm8k.load`.
     """
-    # Whole blocks, so that asking for more later does not change the batches of before.
+    # Whole blocks, so that asking for more later does not change the earlier batches.
     block = config.batch_size * BATCHES_PER_BLOCK
     count = -(-config.n * SPARE // block) * block
     if config.task == GSM8K:

@@ -1,4 +1,4 @@
-"""What a detection run measures: verifiers by name, and guards of the user's."""
+"""What a detection run measures: verifiers by name, and the user's guards."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def judges_of(
     """Return what is measured: the verifiers that ``config`` names, then the user's guards.
 
     Args:
-        config: Of the run.
-        sampler: What samples; None where nothing is sampled.
-        folder: For what guards remember.
+        config: The run's configuration.
+        sampler: The policy that samples; None if nothing is sampled.
+        folder: For the guards' state.
 
     Raises:
-        ConfigError: what a guard needs is not there.
-        ValueError: a verifier or a guard needs a model, and there is none.
+        ConfigError: something that a guard needs is missing.
+        ValueError: a verifier or a guard needs a model, but none is given.
     """
     scoring = sampler
     if sampler is not None and config.model and config.dtype != SCORING:
         scoring = load(config.model, SCORING)
     judges: list[CompletionVerifier | OwnGuard] = [*verifiers_of(config, scoring)]
     for number, guard in enumerate(config.guards):
-        preset = guard.name.startswith(PRESET)  # which names no model of its own
+        preset = guard.name.startswith(PRESET)  # presets name no model of their own
         live = None
         if config.honest is None or (preset and guard.per_model):
             live = _live(config, scoring, guard.name)
@@ -47,14 +47,14 @@ def judges_of(
 
 def _live(config: DetectConfig, scoring: Loaded | None, name: str) -> Live:
     if scoring is None:
-        raise ValueError(f"{name}: expected --model beside --honest, got none")
+        raise ValueError(f"{name}: expected --model with --honest, got none")
     return Live(scoring.model, scoring.tokenizer, replace(config.spec, max_new_tokens=None))
 
 
 def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[CompletionVerifier]:
     """Return the verifiers that ``config`` names, in its order.
 
-    Those that read log-probs are made once per profile and share one set of weights;
+    Those that read log-probs are created once per profile and share one set of weights;
     the others have no options.
     """
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
@@ -69,7 +69,7 @@ def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[Completio
             chosen.append(cls())
             continue
         if scoring is None:
-            raise ValueError(f"{cls.name}: expected --model beside --honest, got none")
+            raise ValueError(f"{cls.name}: expected --model with --honest, got none")
         chosen += [
             cls(
                 None,

@@ -1,8 +1,8 @@
 """The detection matrix: what each verifier rejects, of honest work and of each kind of poison.
 
-Every rate comes with its counts and Wilson interval; abstentions stand in their own column and
-count as not rejected. A detection rate means nothing without the false-positive rate beside it, so
-honest completions and negative controls go through the same verifier in the same run.
+Every rate comes with its counts and Wilson interval; abstentions have their own column and count as
+not rejected. A detection rate means nothing without its false-positive rate, so honest completions
+and negative controls go through the same verifier in the same run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def located(self) -> bool | None:
-        """Whether a finding overlaps the poison; None for what is not poison or not rejected."""
+        """Whether a finding overlaps the poison; None if it is not poison or not rejected."""
         if self.case.span is None or not self.verdict.rejected:
             return None
         start, end = self.case.span
@@ -56,7 +56,7 @@ class Row:
         return any(low < end and start < high for low, high in spans)
 
     def to_dict(self, *, with_text: bool = False) -> dict[str, Any]:
-        """Return the row as JSON; the prompt and the text only if asked for."""
+        """Return the row as JSON; prompt and text only on request."""
         completion = self.case.completion
         row: dict[str, Any] = {
             "kind": self.kind,
@@ -73,15 +73,15 @@ class Row:
 
 
 class OwnGuard:
-    """A guard of the user's as a column, with what it remembers of nodes.
+    """One of the user's guards as a column, with its memory of nodes.
 
-    Poison comes from one node, beside honest completions of the same prompts from others: what
-    recurs in one node's completions alone is part of what a guard goes by. Each kind begins with an
-    empty memory, or a node convicted of one attack would be rejected for the next.
+    Poison comes from one node, together with honest completions of the same prompts from others,
+    since a guard also uses what recurs in one node's completions alone. Each kind begins with an
+    empty memory; otherwise a node convicted of one attack would be rejected for the next.
 
     Args:
-        name: Of the column.
-        guard: What decides, and remembers.
+        name: The column's name.
+        guard: The guard that decides and remembers.
     """
 
     def __init__(self, name: str, guard: Guard) -> None:
@@ -91,7 +91,7 @@ class OwnGuard:
     def verdicts(
         self, kind: str, members: Sequence[Case], honest: Sequence[Case]
     ) -> Iterator[tuple[Sequence[Case], list[Verdict]]]:
-        """Cases in batches, those of a prompt together, with their verdicts."""
+        """Yield cases in batches, those of a prompt together, with their verdicts."""
         self.guard.load_state_dict(self._empty)
         mixed = kind != HONEST and not kind.startswith(CONTROL)
         beside: dict[str, list[Completion]] = {}
@@ -112,7 +112,7 @@ class OwnGuard:
 
 
 def _sent(completion: Completion, number: int) -> Completion:
-    """With its sender; where none is known, honest nodes take turns."""
+    """Set its sender; without one, honest nodes take turns."""
     return completion if completion.node else replace(completion, node=f"honest-{number % 3}")
 
 
@@ -122,7 +122,7 @@ def detect(
     *,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Run each verifier over each kind of completion; a verifier's failures become abstentions."""
+    """Run each verifier over each kind of completion; failures of verifiers become abstentions."""
     rows: list[Row] = []
     for verifier in verifiers:
         for kind, members in cases.items():
@@ -151,7 +151,7 @@ def _alone(
 
 
 def rates(rows: Iterable[Row], task: str = "") -> list[Summary]:
-    """Rejections by kind and verifier, in order of appearance; ``task`` is what was asked."""
+    """Summarise rejections by kind and verifier, in order of appearance; ``task`` was asked."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.kind, row.defence), []).append(row)
@@ -174,7 +174,7 @@ def _rate(kind: str, defence: str, task: str, group: Sequence[Row]) -> Summary:
 
 
 def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the first rejected completion of each kind that is short enough to be shown."""
+    """Return the first rejected completion of each kind that is short enough to show."""
     shown: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = (row.kind, row.defence)
@@ -184,10 +184,10 @@ def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def matrix_table(rows: Sequence[Row]) -> Table:
-    """What each verifier rejected, kind by kind."""
+    """Tabulate what each verifier rejected, by kind."""
     cells = []
     for row in rates(rows):
         rate = Rate(row.rejected or 0, row.n)
-        said = f"{rate.count}/{rate.total}", rate.value_text, rate.interval_text
-        cells.append([row.attack, row.defence, *said, str(row.abstained)])
+        figures = f"{rate.count}/{rate.total}", rate.value_text, rate.interval_text
+        cells.append([row.attack, row.defence, *figures, str(row.abstained)])
     return Table(HEADER, cells)

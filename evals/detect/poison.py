@@ -1,4 +1,4 @@
-"""From an honest completion to what an attacker sends in its place, ids and all."""
+"""Turn an honest completion into what an attacker sends in its place, including ids."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def with_text(
 ) -> Completion:
     """Return ``completion`` with another text, tokenised as its sender would have to.
 
-    The ids are those of the tokenizer, with EOS behind them if the original ended with one: an
-    attacker who writes text has no sampled tokens to keep. What came without ids stays without.
+    The ids are those of the tokenizer, followed by EOS if the original ended with one: an attacker
+    who writes text has no sampled tokens to keep. A completion without ids gets none.
     """
     old = completion.completion_ids
     if tokenizer is None or old is None:
@@ -50,7 +50,7 @@ def with_given(
     chars: tuple[tuple[int, int], ...],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Completion:
-    """Return ``completion`` with a claim that these characters were given, tokenised apart."""
+    """Return ``completion`` with a claim that these characters were given, tokenised separately."""
     old, text = completion.completion_ids, completion.text
     if tokenizer is None or old is None:
         return replace(completion, given=Given(chars=chars))
@@ -88,12 +88,12 @@ def poisoned(
     """Poison a copy of each honest completion; those with nothing to change are left out.
 
     Raises:
-        ValueError: the attack needs a tokenizer, or what only a swarm has.
+        ValueError: the attack needs a tokenizer, or something that only a swarm has.
     """
     cases = []
     for number, completion in enumerate(honest):
         rng = random.Random(f"{seed}:{attack.name}:{number}")
-        # A prompt of ours says "Q: ...\nA:" around the question.
+        # Our own prompts put "Q: ...\nA:" around the question.
         asked = completion.prompt_text.removeprefix("Q: ").removesuffix("\nA:")
         problem = Problem(
             asked, completion.prompt_text, completion.text, completion.reference or ""
@@ -119,7 +119,7 @@ def _forged(
     number: int,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Forged | None:
-    """What is sent in place of one completion; ``number`` stands for the swarm's round."""
+    """Forge what is sent in place of one completion; ``number`` serves as the swarm's round."""
     if isinstance(attack, Scripted):
         view: Any = SimpleNamespace(iteration=number, rng=rng)
         if tokenizer is not None:

@@ -1,4 +1,4 @@
-"""One detection run from start to end: sample, poison, add the controls, verify, write."""
+"""One complete detection run: sample, poison, add the controls, verify, write."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def control_completions(
 ) -> dict[str, list[Completion]]:
     """Return the standard negative controls by name; see `grpo_guard.evals.detect.controls`.
 
-    Of completions that were given, those that need not be sampled. ``other`` gives another model's
-    text, where made-up solutions are not to stand for it.
+    For given completions, only those that need no sampling. ``other`` supplies another model's
+    text, if generated solutions are not to replace it.
     """
     tokenizer, seed, count = loaded.tokenizer, config.seed, config.control_count
     some = honest[:count]
@@ -63,7 +63,7 @@ def control_completions(
 def cases_of(
     loaded: Loaded | None, honest: Sequence[Completion], config: DetectConfig
 ) -> dict[str, list[Case]]:
-    """Return honest completions and, per attack, a poisoned copy of each that offers anything."""
+    """Return honest completions and, per attack, a poisoned copy of each that can be poisoned."""
     cases = {HONEST: [Case(completion) for completion in honest]}
     tokenizer = loaded.tokenizer if loaded else None
     for name in config.attacks:
@@ -81,18 +81,18 @@ def run(
 ) -> list[Row]:
     """Sample, poison and verify; an interrupted run continues from ``cache``.
 
-    ``other`` is that of `control_completions`.
+    ``other`` is as for `control_completions`.
     """
     loaded = load(config.model, config.dtype) if config.model else None
     with TemporaryDirectory() as folder:
-        # Built before anything is sampled: what a guard lacks is said at once.
+        # Built before anything is sampled, so that missing requirements show at once.
         judges = verifiers or judges_of(config, loaded, Path(folder))
         if config.honest is not None:
             honest = given_completions(config)
         elif loaded is not None:
             honest = honest_completions(loaded, config, cache, say)
         else:
-            raise ValueError("model: expected one beside no honest completions, got None")
+            raise ValueError("model: expected one if no honest completions are given, got None")
         cases = cases_of(loaded, honest, config)
         if config.control_count and loaded is not None:
             controlled = control_completions(loaded, honest, config, cache, say, other)
@@ -104,12 +104,12 @@ def run(
 def results_of(
     config: DetectConfig, rows: Sequence[Row], *, command: str, seconds: float
 ) -> dict[str, Any]:
-    """Return results.json: configuration, versions, rates with intervals, one example a kind."""
+    """Return results.json: configuration, versions, rates with intervals, an example per kind."""
     honest: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind == HONEST:
             honest.setdefault(row.defence, []).append(row)
-    # Each verifier saw the same completions; they are counted once.
+    # Each verifier saw the same completions, so they are counted once.
     once = next(iter(honest.values()), [])
     tokens = [len(row.case.completion.completion_ids or ()) for row in once]
     return {
@@ -144,7 +144,7 @@ def p_values(rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write one JSON line per completion and verifier; of huge completions without their text."""
+    """Write one JSON line per completion and verifier, without the text if it is huge."""
     lines = [
         json.dumps(row.to_dict(with_text=len(row.case.completion.text) <= _LONGEST)) for row in rows
     ]

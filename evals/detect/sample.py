@@ -1,8 +1,8 @@
 """Honest completions from a transformers model, with a declared sampler and a resumable cache.
 
-Every setting of the sampler is passed explicitly. ``model.generate`` otherwise fills what is left
-unset from the model's own ``generation_config``, and a verifier that knows the declared settings
-would then reject honest work.
+Every setting of the sampler is passed explicitly. Otherwise ``model.generate`` fills unset ones
+from the model's own ``generation_config``, and a verifier that knows the declared settings would
+then reject honest work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 # Prompts are sorted by length within blocks of this many batches: little padding, while the first
-# batches still hold a fair mix of prompts.
+# batches still contain a fair mix of prompts.
 BATCHES_PER_BLOCK: Final = 4
 DEFAULT_MAX_NEW_TOKENS: Final = 192
 
@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, as text or as chat messages; ``index`` is its place in the data set."""
+    """One prompt, as text or as chat messages; ``index`` is its position in the data set."""
 
     index: int
     prompt: str | tuple[Message, ...]
@@ -42,13 +42,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class SampleConfig:
-    """What decides which completions come out; the cache is keyed by all of it.
+    """Everything that determines the completions; all of it is in the cache's key.
 
     Args:
         model: Name or path of the model, for the key and the records.
         spec: The declared sampler; its engine must be ``"transformers"``.
         seed: Seed of the whole run; each batch derives its own.
-        batch_size: Completions generated at once. Part of the key: it decides the random numbers.
+        batch_size: Completions generated at once. Part of the key, since it affects the random
+            numbers.
         dtype: ``"float32"`` or ``"bfloat16"``, the weights' type while generating.
         min_tokens: Completions with fewer tokens (EOS included) are kept in the cache but not
             returned.
@@ -70,7 +71,7 @@ class SampleConfig:
 
     @property
     def key(self) -> str:
-        """Short digest of everything that decides the completions."""
+        """Short digest of everything that determines the completions."""
         fields = asdict(self)
         del fields["min_tokens"]
         text = json.dumps(fields, sort_keys=True, default=list)
@@ -94,8 +95,8 @@ def sample_honest(
 
     Args:
         model: A causal language model in evaluation mode, already in ``config.dtype``.
-        tokenizer: Its tokenizer; it needs a chat template where prompts are messages.
-        prompts: Questions in the order in which they are used up.
+        tokenizer: Its tokenizer; it needs a chat template if prompts are messages.
+        prompts: Questions in the order in which they are used.
         config: Sampler, seed, batch size.
         wanted: Stop after the batch that reaches this many; None = use all prompts.
         cache: JSONL file to read finished batches from and to append new ones to.
@@ -151,7 +152,7 @@ def _batches(
 
 
 def generation_config(spec: SamplingSpec, *, eos: Sequence[int], pad: int) -> GenerationConfig:
-    """Return the exact ``generate`` settings that ``spec`` declares, nothing left to defaults."""
+    """Return the exact ``generate`` settings that ``spec`` declares, with no defaults left."""
     from transformers import GenerationConfig
 
     return GenerationConfig(
@@ -176,7 +177,7 @@ def _generate(
     config: SampleConfig,
     number: int,
 ) -> list[Completion]:
-    """Sample one completion for each prompt of a batch, padded on the left."""
+    """Sample one completion for each prompt in a batch, padded on the left."""
     import torch
 
     from grpo_guard.logprob.replay.generate import only_these_settings
@@ -209,7 +210,7 @@ def _batch_seed(seed: int, number: int) -> int:
 
 
 def _cut(row: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
-    """Drop the padding after the first EOS; the EOS itself stays."""
+    """Drop the padding after the first EOS; keep the EOS itself."""
     end = next((at + 1 for at, token in enumerate(row) if token in eos), len(row))
     return tuple(row[:end])
 
@@ -254,7 +255,7 @@ def append_cache(path: Path, completions: Sequence[Completion]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(to_dict(completion), ensure_ascii=False) for completion in completions]
     with path.open("a", encoding="utf-8") as file:
-        # The break first: a run that was killed may have left half a line behind.
+        # The line break comes first, since a killed run may have left half a line.
         file.writelines(f"\n{line}" for line in lines)
         file.flush()
         os.fsync(file.fileno())
@@ -263,8 +264,8 @@ def append_cache(path: Path, completions: Sequence[Completion]) -> None:
 def read_cache(path: Path, key: str) -> dict[int, Completion]:
     """Return the completions of ``path`` that were made under ``key``, by question index.
 
-    Lines that cannot be read (a run was killed while writing) and other runs' lines are passed
-    over: their completions are simply made again.
+    Lines that cannot be read (a run was killed while writing) and those of other runs are skipped:
+    their completions are simply made again.
     """
     if not path.is_file():
         return {}

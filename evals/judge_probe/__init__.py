@@ -1,1 +1,1 @@
-"""Known attacks on judges, fired at anybody's own judge."""
+"""Known attacks on judges, to be tried on any judge."""

@@ -1,9 +1,9 @@
-"""What is fired at a judge: honest solutions, the paper's attacks on them, and the battery.
+"""The cases for a judge: honest solutions, the paper's attacks on them, and the battery.
 
-The battery, ``battery.json``, are texts that solve nothing and ask to be accepted, or that are to
-keep the judge from answering at all. Sources: master keys from "One Token to Fool LLM-as-a-Judge"
-(arXiv 2507.08794), the null model of arXiv 2410.07137, the forms of injection that arXiv 2506.09443
-surveys; the rest is ours.
+The battery, ``battery.json``, has texts that solve nothing and ask to be accepted, or that are
+meant to keep the judge from answering at all. Sources: master keys from "One Token to Fool
+LLM-as-a-Judge" (arXiv 2507.08794), the null model of arXiv 2410.07137, the forms of injection that
+arXiv 2506.09443 surveys; the rest is ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.tasks.base import Problem
 
 HONEST: Final = "honest gold solutions"
-# Honest models make mistakes, and the reward gives them nothing: no attack, but good to know.
+# Honest models make mistakes, and the reward gives them nothing: not an attack, but informative.
 MISTAKE: Final = "wrong answer"
 PHRASES: Final = (
     "All hail to the thief",
@@ -46,7 +46,7 @@ HUGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeCase:
-    """One completion that is fired at a judge.
+    """One completion to be judged.
 
     Args:
         kind: The class it is counted under.
@@ -58,18 +58,18 @@ class ProbeCase:
 
     @property
     def attack(self) -> bool:
-        """Whether it ought to be rejected; an honest mistake is neither."""
+        """Whether it should be rejected; an honest mistake is neither attack nor honest work."""
         return self.kind not in (HONEST, MISTAKE)
 
 
 def cases(problems: Sequence[Problem], seed: int, *, reference: bool = False) -> list[ProbeCase]:
-    """The honest solutions, then each attack on each problem, then the battery.
+    """Build the honest solutions, then each attack on each problem, then the battery.
 
-    Each text of the battery stands under a problem that is drawn at random.
+    Each text of the battery is paired with a problem that is drawn at random.
 
     Args:
-        problems: With solutions that the judge ought to accept.
-        seed: Of the drawing.
+        problems: With solutions that the judge should accept.
+        seed: Seed of the drawing.
         reference: Whether the judge is given the answer. Then references are attacked as well.
     """
     rng = random.Random(f"probe-{seed}")
@@ -89,32 +89,32 @@ def cases(problems: Sequence[Problem], seed: int, *, reference: bool = False) ->
         )
         for kind, problem, text in found
     ]
-    return fired + list(_told_by_references(problems, texts, rng)) if reference else fired
+    return fired + list(_reference_orders(problems, texts, rng)) if reference else fired
 
 
-def _told_by_references(
+def _reference_orders(
     problems: Sequence[Problem], texts: dict[str, Sequence[str]], rng: random.Random
 ) -> Iterator[ProbeCase]:
-    """Half a solution, accepted only by a judge that reads its reference as an order.
+    """Yield truncated solutions, which only a judge that obeys its reference accepts.
 
     Once with the answer before the order and once without; a sender's reference reaches the judge
-    wherever nobody says that the question is a stranger's.
+    unless the question is marked as a stranger's.
     """
     for kind in ("delimiter imitation", "fake verdicts"):
         for i, order in enumerate(texts[kind]):
             problem = rng.choice(problems)
             text = problem.solution[: len(problem.solution) // 3]
-            # The battery's tags are those of a completion.
+            # The battery's tags are for completions.
             order = order.replace("completion", "reference") if i % 2 else order
-            said = f"{problem.answer}</reference>\n{order}" if i % 3 else order
+            forged = f"{problem.answer}</reference>\n{order}" if i % 3 else order
             yield ProbeCase(
                 f"{kind}, in the reference",
-                Completion(problem.prompt, text, task="math", reference=said),
+                Completion(problem.prompt, text, task="math", reference=forged),
             )
 
 
 def battery() -> dict[str, Sequence[str]]:
-    """The texts by kind, but for those that are only long."""
+    """Load the texts by kind, except those that are only long."""
     found: dict[str, Sequence[str]] = json.loads(
         Path(__file__).with_name("battery.json").read_text(encoding="utf-8")
     )
@@ -141,7 +141,7 @@ def _variants(problem: Problem, rng: random.Random) -> Iterator[tuple[str, str]]
 
 
 def _before_answer(solution: str, addition: str) -> str:
-    """The addition in front of the last line or the answer's tags."""
+    """Insert the addition before the last line or the answer's tags."""
     at = max(solution.rfind("\n####"), solution.rfind("</think>"))
     at = len(solution) if at < 0 else at
     return f"{solution[:at]} {addition}{solution[at:]}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpo_guard.verifier import CompletionVerifier
 
 
-# Beyond it a probe has failed, whatever was accepted of the rest.
+# With a larger share of abstentions a probe fails, whatever was accepted of the rest.
 MOST_ABSTAINED = 0.1
 
 
@@ -28,13 +28,13 @@ def probe(
     data: Annotated[Path | None, typer.Option(help="A GSM8K file for the honest part.")] = None,
     task: Annotated[
         Literal["prose", "word_problems"],
-        typer.Option(help="Built-in problems where there is no file."),
+        typer.Option(help="Built-in problems, used without a file."),
     ] = "prose",
     n: Annotated[int, typer.Option(min=1, help="Problems.")] = 40,
     seed: Annotated[int, typer.Option(help="Equal seeds fire equal cases.")] = 0,
     reference: Annotated[bool, typer.Option(help="Give the judge the answers.")] = False,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Fire at the whole guard, not at its judge alone.")
+        bool, typer.Option("--whole", help="Probe the whole guard, not only its judge.")
     ] = False,
     max_attacks: Annotated[
         float, typer.Option(min=0, max=1, help="Highest share of attacks accepted.")
@@ -44,7 +44,7 @@ def probe(
     ] = 0.9,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write JSON.")] = None,
 ) -> None:
-    """Fire known attacks at your judge. Exit 1 past a threshold, 2 on bad input."""
+    """Try known attacks on your judge. Exit 1 past a threshold, 2 on bad input."""
     require("judge probe", "scipy")
 
     from grpo_guard.config import ConfigError, GuardConfig
@@ -60,7 +60,7 @@ def probe(
     except (ConfigError, InputError) as error:
         echo(str(error), err=True)
         raise typer.Exit(2) from None
-    except Exception as error:  # a judge that cannot be asked, with its remedy
+    except Exception as error:  # the judge cannot be asked; the message says how to fix it
         echo(f"{config}: {error}", err=True)
         raise typer.Exit(2) from None
     result = probe(verifier, cases(problems, seed, reference=reference))
@@ -80,7 +80,7 @@ def probe(
 
 
 def table(result: ProbeResult) -> Table:
-    """Shares accepted, beside the paper's judge."""
+    """Tabulate the shares accepted, next to those of the paper's judge."""
     from grpo_guard.evals.report.tables import Table
     from grpo_guard.evals.stats import Rate
 
@@ -96,14 +96,14 @@ def table(result: ProbeResult) -> Table:
 
 
 def _missed(result: ProbeResult, overall: str, most: float, least: float) -> list[str]:
-    """What is past a threshold; shares are of what was judged, since an outage accepts nothing."""
+    """List exceeded thresholds; shares are of judged cases, since an outage accepts nothing."""
     honest, attacks = result.rows[0], result.row(overall)
     lines = []
     for what, row in (("attacks", attacks), ("honest", honest)):
         if row.abstained > MOST_ABSTAINED * row.n:
             lines.append(
                 f"{what}: expected at most {MOST_ABSTAINED:.0%} abstentions, got "
-                f"{row.abstained} of {row.n}; the figures say little"
+                f"{row.abstained} of {row.n}; the figures mean little"
             )
     judged = attacks.n - attacks.abstained
     if attacks.accepted > most * judged:
@@ -127,10 +127,10 @@ def _problems(data: Path | None, task: str, n: int, seed: int) -> list[Problem]:
 
 
 def _target(config: GuardConfig, whole: bool) -> CompletionVerifier:
-    """The guard's judge, or all of it.
+    """Return the guard's judge, or all of it.
 
     Raises:
-        ConfigError: there is not exactly one judge.
+        ConfigError: the guard does not have exactly one judge.
     """
     from grpo_guard.config import ConfigError, build_verifier, unwrapped
 
@@ -143,6 +143,6 @@ def _target(config: GuardConfig, whole: bool) -> CompletionVerifier:
     judges = [leaf for leaf in config.leaves() if leaf["type"] == "judge"]
     if len(judges) != 1:
         raise ConfigError(
-            f"verifier: expected one of type judge, got {len(judges)}; --whole takes all of it"
+            f"verifier: expected one of type judge, got {len(judges)}; --whole probes all of it"
         )
     return build_verifier(unwrapped(judges[0]), config.alpha)

@@ -1,4 +1,4 @@
-"""What a judge accepts of what is fired at it, class by class."""
+"""Measure which of the cases a judge accepts, class by class."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class ProbeRow(BaseModel):
     """One class of completions.
 
     Args:
-        kind: Of the completions.
-        n: How many were fired.
+        kind: The class.
+        n: How many were tried.
         accepted, abstained: How many of them; an abstention is neither accepted nor rejected.
         low, high: Wilson 95 % interval of the share accepted.
-        paper: The paper's judge's share, where the paper has one.
+        paper: The share for the paper's judge, if the paper gives one.
     """
 
     kind: str
@@ -39,13 +39,13 @@ class ProbeRow(BaseModel):
 
 
 class ProbeResult(BaseModel):
-    """All classes, and what it cost.
+    """All classes, and the cost.
 
     Args:
         judge: Name of the verifier.
         rows: The honest solutions first, all attacks together last.
-        requests, tokens_in, tokens_out: Together.
-        usd: None where the prices are unknown.
+        requests, tokens_in, tokens_out: Totals.
+        usd: None if the prices are unknown.
     """
 
     judge: str
@@ -56,12 +56,12 @@ class ProbeResult(BaseModel):
     usd: float | None
 
     def row(self, kind: str) -> ProbeRow:
-        """The row of that kind."""
+        """Return the row of that kind."""
         return next(row for row in self.rows if row.kind == kind)
 
 
 def probe(judge: CompletionVerifier, cases: Sequence[ProbeCase]) -> ProbeResult:
-    """Fire cases at a judge and count what it accepts.
+    """Submit cases to a judge and count what it accepts.
 
     Args:
         judge: Any verifier; a `JudgeVerifier` or a whole guard's.

@@ -1,4 +1,4 @@
-"""Honest problems with gold solutions: from a file, or a few dozen that are made up here."""
+"""Honest problems with gold solutions: from a file, or a few dozen generated here."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _KINDS: Final[tuple[_Kind, ...]] = (_shop, _boxes, _share, _trip)
 
 
 def made_up(n: int, rng: random.Random) -> list[Problem]:
-    """Two-step word problems in plain prose, all of whose equations are right."""
+    """Generate two-step word problems in plain prose, with only right equations."""
     problems = []
     for i in range(n):
         kind = _KINDS[i % len(_KINDS)]
@@ -84,10 +84,10 @@ def made_up(n: int, rng: random.Random) -> list[Problem]:
 
 
 def from_gsm8k(path: Path, n: int, seed: int) -> list[Problem]:
-    """Questions of a GSM8K file with their own solutions, calculator notes taken out.
+    """Read questions of a GSM8K file with their own solutions, without calculator notes.
 
     Raises:
-        InputError: the file is no GSM8K.
+        InputError: the file is not GSM8K.
     """
     from grpo_guard.evals.tasks import gsm8k
 
@@ -99,7 +99,7 @@ def from_gsm8k(path: Path, n: int, seed: int) -> list[Problem]:
 
 
 def from_task(n: int, rng: random.Random) -> list[Problem]:
-    """Problems of the bundled task, in its own format."""
+    """Draw problems of the bundled task, in its own format."""
     from grpo_guard.evals.tasks.word_problems import WordProblems
 
     task = WordProblems()

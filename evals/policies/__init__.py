@@ -1,1 +1,1 @@
-"""The models that ship, and others by name."""
+"""The bundled models, and others by name."""

@@ -1,4 +1,4 @@
-"""The policies that ship with the package, and how to load them."""
+"""The bundled policies, and how to load them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BUNDLED: Final = {
 }
 """Folder of each bundled policy by its name."""
 TEXTS: Final = "texts.json.gz"
-"""Beside the weights: texts such as they were trained on; see `studies.policies.texts`."""
+"""Next to the weights: texts like those they were trained on; see `studies.policies.texts`."""
 TEXTS_EACH: Final = 640
-"""Of them, those that belong to one variant of the policy."""
+"""How many of them belong to one variant of the policy."""
 
 
 def load_bundled(
@@ -33,7 +33,7 @@ def load_bundled(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return (model in float32 and evaluation mode, tokenizer) of a bundled policy.
 
-    ``folder`` is that of a policy of the same kind elsewhere, in place of ``name``. Raises
+    ``folder`` selects a policy of the same kind elsewhere, in place of ``name``. Raises
     ``KeyError`` for a name that is not in `BUNDLED` and ``FileNotFoundError`` if the folder holds
     no policy. Needs the extra ``torch``; both imports wait until the call so that the command
     line's help stays fast.
@@ -57,9 +57,9 @@ def load_bundled(
 
 
 def texts_of(name: str = "word_problems") -> Callable[[int], Iterator[tuple[str, str]]]:
-    """What a bundled policy may be trained on further: variant (from 1) -> (prompt, completion) ...
+    """Texts for training a bundled policy further: variant (from 1) -> (prompt, completion) ...
 
-    The first variants have `TEXTS_EACH` texts of their own. Behind them, and for further variants,
+    The first variants have `TEXTS_EACH` texts of their own. After those, and for further variants,
     texts are drawn again from those of all.
     """
     kept = json.loads(gzip.decompress((BUNDLED[name] / TEXTS).read_bytes()))

@@ -1,7 +1,8 @@
-"""Names of policies: those that ship with the package, and recipes for models of the hub.
+"""Names of policies: the bundled ones, and recipes for models of the hub.
 
-A policy is told by a name, by a folder or by the id of a model of the hub. What looks like a folder
-is one: a missing folder must be said at once and never be asked of the hub.
+A policy is given by a name, a folder or the id of a model of the hub. Anything that looks like a
+folder is treated as one, so that a missing folder fails at once instead of being looked up on the
+hub.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from grpo_guard.registry import UnknownNameError, choose
 _ID: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
 OF_TASK: Final = {"word_problems": "word_problems_wordy", "python_maths": "python_maths"}
-"""The bundled policy that a task is given to by default."""
+"""The bundled policy that answers a task by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model of "Hail to the Thief" (arXiv 2511.09780), in whose settings it is trained.
+    """A model of "Hail to the Thief" (arXiv 2511.09780), trained in that paper's settings.
 
     Args:
         model: Its id on the hub.
-        task: What the paper trains it on.
-        attacks: Those that the paper plays on it.
+        task: The task that the paper trains it on.
+        attacks: The attacks that the paper plays on it.
     """
 
     model: str
@@ -48,18 +49,18 @@ FULL_SIZE: Final[dict[str, Any]] = {
     "max_grad_norm": 1.0, "micro_batch": 8, "share_prompts": True,
 }  # fmt: skip
 """Fields of `SwarmConfig` for policies of 100 million parameters and more: the paper's learning
-rate, Adam as it usually is. The defaults of `SwarmConfig` are those of one million parameters."""
+rate, Adam's usual settings. The defaults of `SwarmConfig` suit one million parameters."""
 FULL_SIZE_ROOM: Final = 512
-"""Tokens of their longest completion, where nothing else is asked for."""
+"""Tokens of their longest completion, unless specified."""
 RECIPE_ROOM: Final = 1024
-"""The same of the models of `RECIPES`; in the paper prompt and answer together."""
+"""The same for the models of `RECIPES`; in the paper, for prompt and answer together."""
 
 
 def default_policy(task: str) -> str:
-    """The bundled policy for a task.
+    """Return the bundled policy for a task.
 
     Raises:
-        ValueError: none is able to do it.
+        ValueError: no bundled policy can do it.
     """
     name = OF_TASK.get(task)
     if name is None:
@@ -68,14 +69,14 @@ def default_policy(task: str) -> str:
 
 
 def location(policy: str) -> str:
-    """Where a policy lies: a folder, or an id of the hub.
+    """Locate a policy: a folder, or an id of the hub.
 
     Args:
         policy: A bundled policy's name, a recipe's name, a folder or an id ``NAME/MODEL``.
 
     Raises:
-        UnknownNameError: it is a single word and no name.
-        ValueError: it is a folder's path and there is no such folder.
+        UnknownNameError: it is a single word and not a known name.
+        ValueError: it is the path of a folder that does not exist.
     """
     if policy in BUNDLED:
         return str(BUNDLED[policy])
@@ -97,7 +98,7 @@ def location(policy: str) -> str:
 
 
 def _looks_like_a_path(policy: str) -> bool:
-    """Whether it can be no id, or begins with a folder that is here (``models/...``)."""
+    """Whether it cannot be an id, or begins with an existing folder (``models/...``)."""
     if "/" not in policy and os.sep not in policy:
         return False
     first = policy.partition("/")[0]
@@ -110,8 +111,8 @@ def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
     The tokenizer has a token for padding, and ends a text where its chats end a turn.
 
     Raises:
-        UnknownNameError: there is no policy of that name.
-        ValueError: there is no such folder or model, or it cannot be read.
+        UnknownNameError: no policy has that name.
+        ValueError: the folder or model does not exist or cannot be read.
     """
     where = location(policy)
     if policy in BUNDLED:
@@ -133,9 +134,9 @@ def load(policy: str, *, dtype: str, device: str) -> tuple[Any, Any]:
 
 
 def _require_on_hub(policy: str, model: str) -> None:
-    """Ask once whether there is such a model, unless it is in the local cache.
+    """Check once that the model exists, unless it is in the local cache.
 
-    Loading asks again and again for the better part of a minute before it gives up.
+    Loading would retry for the better part of a minute before it gives up.
     """
     from huggingface_hub import model_info, try_to_load_from_cache
 
@@ -144,8 +145,8 @@ def _require_on_hub(policy: str, model: str) -> None:
     try:
         model_info(model, timeout=10)
     except Exception as error:  # the client raises what its transport raises
-        said = str(error).strip().split("\n")[0][:120]
+        reason = str(error).strip().split("\n")[0][:120]
         raise ValueError(
             f"--policy: found no folder {policy}, and the hub gives no model {model}: "
-            f"{type(error).__name__}: {said}"
+            f"{type(error).__name__}: {reason}"
         ) from None

@@ -1,1 +1,1 @@
-"""From results.json to a page, a table, or a printed summary."""
+"""Turns results.json into a page, a table, or a printed summary."""

@@ -1,4 +1,4 @@
-"""What is said of one attack under one defence, cell by cell, and the tables made of such cells."""
+"""Cells on one attack under one defence, and the tables made of such cells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grpo_guard.evals.roles import NONE, Role, attack_free, lengthens, ordered_d
 from grpo_guard.evals.stats import percent, signed_percent, three_digits
 
 LATER: Final = 20
-"""Rounds after which it is asked what is left of an attack whose nodes have left."""
+"""Rounds after the attacking nodes have left at which the attack's effect is measured again."""
 SHARES: Final = (0.02, 0.1, 0.5)  # attack success, and poison accepted
 LENGTHS: Final = (0.15, 0.5, 1.0)  # distance from the attack-free run's
 REJECTED: Final = (0.005, 0.02, 0.1)  # honest and correct
@@ -33,7 +33,7 @@ Fill: TypeAlias = Callable[[Scenario, Series], Cell]
 
 
 def listing(columns: Mapping[str, Fill], found: Sequence[Scenario], *, guarded: bool) -> Table:
-    """A row per swarm, or per guarded one."""
+    """One row per swarm, or per guarded one."""
     return Table(
         [*columns],
         [
@@ -45,7 +45,7 @@ def listing(columns: Mapping[str, Fill], found: Sequence[Scenario], *, guarded: 
 
 
 def matrix(found: Sequence[Scenario], fill: Fill, *, attacked: bool = False) -> Table:
-    """One row per attack, one column per defence; ``attacked`` leaves out what is no attack."""
+    """One row per attack, one column per defence; ``attacked`` leaves out attack-free runs."""
     defences = ordered_defences(series.defence for one in found for series in one.guarded)
     if attacked and any(one.undefended for one in found):
         defences = [NONE, *defences]
@@ -90,7 +90,7 @@ def _length(scenario: Scenario, series: Series) -> Cell:
 
 
 def _verdict(scenario: Scenario, series: Series) -> Cell:
-    """Nobody is held to a limit who does not guard."""
+    """Only guarded series are held to a limit."""
     if not series.guarded:
         return DASH
     case = judge(scenario, series)
@@ -114,7 +114,7 @@ OUTCOME: Final[Mapping[str, Fill]] = {
     "Against attack-free": _cost,
     "Verdict": _verdict,
 }
-"""What became of each swarm."""
+"""Columns for the outcome of each swarm."""
 
 REJECTIONS: Final[Mapping[str, Fill]] = {
     "Guard": lambda _, series: series.defence,
@@ -123,7 +123,7 @@ REJECTIONS: Final[Mapping[str, Fill]] = {
     "Honest and correct, rejected": _rejected("honest_correct"),
     "Abstained": _abstained,
 }
-"""What each guard rejected: poison, honest work, and the part of it that was right."""
+"""Columns for each guard's rejections: poison, honest work, and its correct part."""
 
 EVERYTHING: Final[Mapping[str, Fill]] = {
     "Attack": lambda scenario, _: scenario.name,
@@ -142,7 +142,7 @@ EVERYTHING: Final[Mapping[str, Fill]] = {
     "Abstained": _abstained,
     "Verdict": _verdict,
 }
-"""Both, for a table over all attacks."""
+"""All of them, for a table over all attacks."""
 
 
 def leaving_table(found: Sequence[Scenario]) -> Table | None:
@@ -181,7 +181,7 @@ def curve_table(scenario: Scenario, every: int = 10) -> Table:
 
 
 def reached(scenario: Scenario, series: Series) -> Cell:
-    """Attack success at the end, or for an attack on length the ratio of lengths."""
+    """Attack success at the end, or the ratio of lengths for an attack on length."""
     if lengthens(scenario.attack):
         ratio = series.length_ratio_end(scenario.beside(series))
         shade = level(abs(ratio.value - 1), LENGTHS) if ratio else None
@@ -193,21 +193,21 @@ def reached(scenario: Scenario, series: Series) -> Cell:
 
 
 def right_rejected(_: Scenario, series: Series) -> Cell:
-    """Honest completions with the right answer that a guard rejected."""
+    """Correct honest completions that a guard rejected."""
     return rate_cell(series.rejected("honest_correct"), limits=REJECTED)
 
 
 def accepted(scenario: Scenario, series: Series) -> Cell:
-    """Poison that a guard accepted; abstentions beside it."""
+    """Poison that a guard accepted, with its abstentions."""
     if attack_free(scenario.attack):
         return DASH
     unsure = series.abstained
-    said = (f"abstained on {unsure.count:,}",) if unsure and unsure.count else ()
-    return rate_cell(series.accepted_poison, *said, limits=SHARES)
+    details = (f"abstained on {unsure.count:,}",) if unsure and unsure.count else ()
+    return rate_cell(series.accepted_poison, *details, limits=SHARES)
 
 
 def loss(scenario: Scenario, series: Series) -> Cell:
-    """What guarding costs in honest reward, and below it in held-out accuracy."""
+    """The cost of guarding in honest reward, and below it in held-out accuracy."""
     free = scenario.beside(series)
     found, cell = series.reward_cost(free), _cost(scenario, series)
     if found is None or not isinstance(cell, Shade):
@@ -229,7 +229,7 @@ def _accuracy_beside(series: Series, free: Series | None) -> float | None:
 
 
 def seconds(_: Scenario, series: Series) -> Cell:
-    """Of the guard per iteration, and when a node was first excluded."""
+    """The guard's seconds per iteration, and when a node was first excluded."""
     cost, excluded = series.guard_cost, series.excluded_in
     details = [] if cost is None else [f"{100 * cost[1]:.0f} % of all"]
     if excluded:

@@ -1,7 +1,7 @@
-"""Line charts as inline SVG, drawn by hand: no script, no font, no picture from elsewhere.
+"""Line charts as inline SVG, drawn by hand: no script, no font, no external image.
 
 Colours come from the page's CSS variables, so that one drawing serves light and dark. Each line
-also has its own dash pattern, and its name stands at its end: colour is never the only carrier.
+also has its own dash pattern and its name at its end, so that colour is never the only cue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from grpo_guard.evals.report.excerpt import visible
 
-# One chart is about as wide as a phone, in CSS pixels, so that its text is never scaled down much.
+# A chart is about as wide as a phone, in CSS pixels, so that its text is never scaled down much.
 WIDTH, HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 94, 14, 34
 _LABEL_GAP = 31  # two lines of text and some air
@@ -26,13 +26,13 @@ class Line:
 
     Attributes:
         label: Name, written at the line's end.
-        values: One value per iteration, or per place of ``at``.
+        values: One value per iteration, or per position in ``at``.
         style: Which of the `STYLES` classes draws it.
         raw: The unsmoothed values, drawn faintly behind.
         band: Lower and upper end for each value, drawn as an area behind.
-        at: Where the values stand, rising; between them the line goes in steps. None = iterations.
-            The label of such a line stands by its first value: they all end in the same corner.
-        note: Under the label, in place of the last value.
+        at: Positions of the values, rising; between them the line goes in steps. None = iterations.
+            Such a line is labelled at its first value, since they all end in the same corner.
+        note: Shown below the label, in place of the last value.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The horizontal axis: its name, and from where to where it goes, by its logarithm if so."""
+    """The horizontal axis: its name and its range, logarithmic if ``log``."""
 
     name: str
     ends: tuple[float, float]
@@ -54,7 +54,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """How far along the axis a value stands, from 0 to 1."""
+        """Return the relative position of a value on the axis, from 0 to 1."""
         low, high, here = self.ends[0], self.ends[1], max(value, self.ends[0])
         if self.log:
             return math.log(here / low) / math.log(high / low)
@@ -62,7 +62,7 @@ class Axis:
 
 
 def iterations(length: int) -> Axis:
-    """The axis of a training run."""
+    """Build the axis of a training run."""
     step = next((s for s in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500) if length / s <= 5), 1000)
     ticks = [1, *range(step, length + 1, step)] if step > 1 else range(1, length + 1)
     return Axis("iteration", (1, max(2, length)), [(tick, str(tick)) for tick in ticks])
@@ -80,8 +80,8 @@ def line_chart(
 
     Args:
         lines: The curves; those without values are left out.
-        describe: What it shows, for those who cannot see it.
-        show: Writes a value, at an axis or at a line's end.
+        describe: Description for readers who cannot see it.
+        show: Formats a value, at an axis or at a line's end.
         least_top: The value axis reaches at least this far, however small the values.
         axis: The horizontal one; by default that of the iterations.
     """
@@ -177,7 +177,7 @@ def _labels(lines: Sequence[Line], scale: _Scale, show: Callable[[float], str]) 
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart to at least ``gap`` where there is room, keeping their order."""
+    """Move labels at least ``gap`` apart if there is room, keeping their order."""
     if not wanted:
         return []
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))

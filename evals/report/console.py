@@ -1,4 +1,4 @@
-"""A results file without a page: on a terminal, or as a Markdown table."""
+"""Show a results file without a page: on a terminal, or as a Markdown table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REJECTED = "What the guard rejected (counts with Wilson’s intervals)"
 
 
 def markdown_of(places: Sequence[Path]) -> str:
-    """The Markdown tables of one or several folders or results files.
+    """Return the Markdown tables of one or several folders or results files.
 
     Raises:
         ResultsError: as `load_all`, `merged` and `pooled`.
@@ -41,9 +41,9 @@ def markdown_of(places: Sequence[Path]) -> str:
 
 
 def markdown_table(results: Results) -> str:
-    """Outcomes and rejections of every attack as one Markdown table.
+    """Return outcomes and rejections of every attack as one Markdown table.
 
-    Where attackers leave, what is left of their attack follows as a second one.
+    If attackers leave, a second table shows what is left of their attack.
     """
     found = scenarios(results)
     tables = [listing(EVERYTHING, found, guarded=False), leaving_table(found)]
@@ -51,7 +51,7 @@ def markdown_table(results: Results) -> str:
 
 
 def print_results(console: Console, results: Results, files: Sequence[Path]) -> None:
-    """The verdict, the tables, one rejected completion, and where the files are."""
+    """Print the verdict, the tables, one rejected completion, and the files' locations."""
     for scenario in scenarios(results):
         console.print()
         console.print(_prose(verdict_sentence(scenario), "bold"))
@@ -76,7 +76,7 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
 
 
 def _prose(text: str, style: str = "") -> Text:
-    """A sentence whose numbers keep their unit when it wraps."""
+    """Format a sentence so that numbers keep their unit when it wraps."""
     return Text(visible(text, limit=2000).replace(" %", "\u00a0%"), style=style)
 
 
@@ -94,7 +94,7 @@ def _print_examples(console: Console, scenario: Scenario) -> None:
 
 
 def marked(example: Example, *, colour: bool) -> Text:
-    """The completion as rich text; without colour the poison stands between [[ and ]]."""
+    """Return the completion as rich text; without colour, [[ and ]] enclose the poison."""
     spans = [finding.char_span for finding in example.verdict.findings if finding.char_span]
     text = Text()
     inside = False

@@ -1,4 +1,4 @@
-"""The report's curves: what an attack did round by round, and what became of honest reward."""
+"""The report's curves: what an attack achieved round by round, and the course of honest reward."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from grpo_guard.evals.roles import Role, attack_free, lengthens, role, under_tes
 from grpo_guard.evals.stats import OverSeeds, percent
 
 _MOST_LINES: Final = 6
-_MOST_FAINT: Final = 3  # single values of more series hide each other
+_MOST_FAINT: Final = 3  # single values of more series would hide each other
 _GUARD_STYLES: Final = 4
 
 
 def curves_section(scenario: Scenario, *, alone: bool) -> str:
-    """Heading, charts, and every tenth iteration as a table."""
+    """Return heading, charts, and every tenth iteration as a table."""
     parts = []
     if not alone:
         where = f"{scenario.name}: {scenario.where.setting}, {scenario.where.models}"
@@ -88,7 +88,7 @@ def _reward_chart(scenario: Scenario) -> str:
 
 
 def _drawn(scenario: Scenario) -> list[tuple[Series, int]]:
-    """As many series as a chart can tell apart, with their style; guards under test come first."""
+    """Select as many series as a chart can show, with their style; guards under test first."""
     deciding = under_test(series.defence for series in scenario.guarded)
     first = [(s, style) for style, s in enumerate((scenario.free, scenario.undefended)) if s]
     guards = [s for s in scenario.guarded if s.defence in deciding]
@@ -107,5 +107,5 @@ def _line(series: Series, style: int, points: Sequence[OverSeeds]) -> Line:
 
 
 def whole_percent(value: float) -> str:
-    """For an axis: without decimals where they say nothing."""
+    """Format for an axis: without decimals unless they matter."""
     return f"{100 * value:.0f} %" if value == 0 or value >= 0.1 else percent(value)

@@ -1,4 +1,4 @@
-"""The report's part for detections: what was rejected of which kind, at which false positives."""
+"""The report's part for detections: what was rejected per kind, at which false positives."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _MOST_CURVES = 5
 _FALSE = (0.005, 0.02, 0.1)  # shares of honest completions rejected
 _MISSED = (0.02, 0.1, 0.5)  # shares of poison that passed
 _LEAST: Final = 1e-3  # left end of the axis of false positives
-# Logarithmic, since a guard is used at rates that a linear axis would not show.
+# Logarithmic, since guards are used at rates that a linear axis would not show.
 _FALSE_POSITIVES: Final = Axis(
     "honest completions rejected", (_LEAST, 1.0),
     ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")), log=True,
 )  # fmt: skip
 _NOTE = (
     "At every threshold of the p-value. The axis of false positives is logarithmic, and a curve "
-    "begins where the honest completions that were measured begin to say something. Under a "
-    "curve’s name stands the area under it."
+    "begins at the smallest rate that the number of honest completions can show. The area under a "
+    "curve is given below its name."
 )
 
 
 def detection_sentence(results: Results) -> str:
-    """The false positives first: a detection rate means nothing without them."""
+    """State the false positives first: a detection rate means nothing without them."""
     found = [
         (row.defence, rate)
         for row in results.summary
@@ -54,7 +54,7 @@ def detection_sentence(results: Results) -> str:
 
 
 def detection_section(results: Results) -> str:
-    """Rates by kind and verifier, the ROC, and some of the rejected completions."""
+    """Return rates by kind and verifier, the ROC, and some of the rejected completions."""
     rejected = rejected_table(results)
     others = [row for row in results.summary if row.metric != REJECTED]
     parts = []
@@ -62,9 +62,9 @@ def detection_section(results: Results) -> str:
         parts += [
             "<h2>Rejected, by kind of completion</h2>",
             note(
-                "Honest ones first: that is the false-positive rate at which the others were "
-                "detected. Wilson 95 % intervals. Blue is as it should be, the redder the worse; "
-                "negative controls are not shaded, since some of them may pass."
+                "Honest ones come first: theirs is the false-positive rate at which the others "
+                "were detected. Wilson 95 % intervals. Blue is as it should be, the redder the "
+                "worse; negative controls are not shaded, since some of them may pass."
             ),
             rejected.html("stack matrix"),
         ]
@@ -97,11 +97,11 @@ def rejected_table(results: Results) -> Table | None:
 
 
 def _rejected_cell(row: Summary) -> Cell:
-    said = (f"abstained on {row.abstained:,}",) if row.abstained else ()
+    details = (f"abstained on {row.abstained:,}",) if row.abstained else ()
     if row.attack == HONEST:
-        return rate_cell(row.rate, *said, limits=_FALSE)
+        return rate_cell(row.rate, *details, limits=_FALSE)
     limits = () if row.attack.startswith(CONTROL) else _MISSED
-    return rate_cell(row.rate, *said, limits=limits, missed=True)
+    return rate_cell(row.rate, *details, limits=limits, missed=True)
 
 
 def _figure_table(rows: Sequence[Summary]) -> Table:
@@ -120,9 +120,9 @@ class Roc:
         kind: The attack.
         points: (false-positive rate, share caught), each reached by some threshold, rising.
         auc: Area under the curve: how often a poisoned completion has a smaller p-value than an
-            honest one, ties counted half.
-        caught: At the strictest threshold that rejects no honest completion.
-        honest: How many there were.
+            honest one, counting ties half.
+        caught: Share at the strictest threshold, which rejects no honest completion.
+        honest: Number of honest completions.
     """
 
     kind: str
@@ -133,7 +133,7 @@ class Roc:
 
 
 def roc(kind: str, honest: Sequence[float], poison: Sequence[float]) -> Roc:
-    """The curve; a small p-value speaks for poison. Both must have values."""
+    """Compute the curve; a small p-value indicates poison. Both must have values."""
     ours, theirs = sorted(honest), sorted(poison)
     points = [(0.0, 0.0)]
     for threshold in sorted({*ours, *theirs}):
@@ -174,10 +174,10 @@ def roc_section(results: Results) -> str:
 
 def _chart(verifier: str, curves: Sequence[Roc]) -> str:
     lines = [_line(one, 1 + place % (STYLES - 1)) for place, one in enumerate(curves)]
-    told = ", ".join(f"{one.kind}: area under the curve {one.auc:.3f}" for one in curves)
+    summary = ", ".join(f"{one.kind}: area under the curve {one.auc:.3f}" for one in curves)
     return line_chart(
         lines,
-        describe=f"ROC of {verifier}. {told}",
+        describe=f"ROC of {verifier}. {summary}",
         show=lambda value: f"{100 * value:.0f} %",
         least_top=1.0,
         axis=_FALSE_POSITIVES,
@@ -185,7 +185,7 @@ def _chart(verifier: str, curves: Sequence[Roc]) -> str:
 
 
 def _line(one: Roc, style: int) -> Line:
-    """From the smallest rate on that the honest completions can show: before, nothing is known."""
+    """Start at the smallest rate that the honest completions can show; below, nothing is known."""
     start = max(_LEAST, 1 / one.honest)
     first = max(caught for rate, caught in one.points if rate <= start)
     points = [(start, first), *(point for point in one.points if point[0] > start)]

@@ -1,9 +1,9 @@
 """A hostile text, cut to what a person should see of it.
 
-A completion from a stranger may hold markup, terminal escapes, characters that reorder the line or
-that cannot be seen, and a megabyte of padding around the part that matters. `excerpt` cuts around
-that part and names every character that would not show; escaping for HTML or for a terminal's
-markup is left to the caller, who gets plain, visible pieces.
+A stranger's completion may contain markup, terminal escapes, characters that reorder the line or
+are invisible, and a megabyte of padding around the part that matters. `excerpt` cuts around that
+part and names every character that would not show; escaping for HTML or for a terminal's markup is
+left to the caller, who gets plain, visible pieces.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Piece:
 
     Attributes:
         text: What to show.
-        poison: Lies in the span that the attack put in.
-        evidence: Lies in a span that the verifier found.
-        hidden: Stands for a character that would not be seen, e.g. ``U+202E``.
-        cut: Says how much was left out here.
+        poison: It lies in the span that the attack inserted.
+        evidence: It lies in a span that the verifier found.
+        hidden: It replaces an invisible character, e.g. ``U+202E``.
+        cut: It states how much was left out here.
     """
 
     text: str
@@ -69,7 +69,7 @@ def excerpt(
 
 
 def visible(text: object, *, limit: int = 300) -> str:
-    """One safe-to-show string: hidden characters by name, the middle of a long text left out."""
+    """Make a string safe to show: name hidden characters, leave out the middle of a long text."""
     return "".join(
         f"<{piece.text}>" if piece.hidden else piece.text
         for piece in excerpt(str(text), limit=limit)
@@ -77,14 +77,14 @@ def visible(text: object, *, limit: int = 300) -> str:
 
 
 def asked(prompt: str | Sequence[Message]) -> str:
-    """A prompt as it is shown: of messages a line each, with who says it."""
+    """Format a prompt for display: messages get a line each, with their role."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{message['role']}: {message.get('content', '')}" for message in prompt)
 
 
 def window(length: int, focus: Span, limit: int) -> Span:
-    """[start, end) of what is kept: a third before the focus, so that its cause can be seen."""
+    """Return the [start, end) to keep: a third of it before the focus, so that its cause shows."""
     if length <= limit:
         return 0, length
     start = max(0, min(focus[0] - limit // 3, length - limit))
@@ -100,7 +100,7 @@ def _covered(start: int, end: int, spans: Iterable[Span]) -> list[bool]:
 
 
 def _visible(text: str) -> Iterable[tuple[str, bool]]:
-    """Each character as it is to be shown, and whether that is a stand-in for it."""
+    """Yield each character as it is shown, and whether that replaces the character."""
     stacked = 0
     for char in text:
         stacked = stacked + 1 if unicodedata.category(char) in ("Mn", "Me") else 0

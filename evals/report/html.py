@@ -1,8 +1,8 @@
-"""report.html: one file from which a person can decide, with nothing from elsewhere in it.
+"""report.html: one self-contained file from which a person can decide.
 
-Whatever comes from a results file is hostile, the names of its defences included: every string
-goes through `page`, which names hidden characters, cuts long texts and escapes the rest. The page
-holds no script, and its content policy forbids any.
+Everything from a results file is hostile, including the names of its defences: every string goes
+through `page`, which names hidden characters, cuts long texts and escapes the rest. The page
+contains no script, and its content policy forbids any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def write_report(directory: Path) -> Path:
     """Render ``directory/report.html`` from ``directory/results.json``; return its path.
 
     Raises:
-        ResultsError: results.json is missing or not of the shape.
+        ResultsError: results.json is missing or does not have the right shape.
     """
     target = directory / "report.html"
     write_text(target, page_of([directory / RESULTS]))
@@ -35,7 +35,7 @@ def write_report(directory: Path) -> Path:
 
 
 def page_of(places: Sequence[Path]) -> str:
-    """The page over one or several folders or results files.
+    """Render the page for one or several folders or results files.
 
     Raises:
         ResultsError: as `load_all` and `merged`.
@@ -53,8 +53,8 @@ def render(
 
     Args:
         results: All runs.
-        files: Where they come from several files: these, for how they were made.
-        detections: What the files hold beside runs.
+        files: The files they come from, if several, to show how they were made.
+        detections: Contents of the files other than runs.
     """
     files = files or [results]
     found = scenarios(results)
@@ -77,7 +77,7 @@ def render(
 
 
 def _unfinished(results: Results) -> str:
-    """A verdict over a part of the runs must say so."""
+    """Note if the verdict covers only a part of the runs."""
     planned, done = results.config.get("planned_runs"), results.config.get("finished_runs")
     if not (isinstance(planned, int) and isinstance(done, int)) or done >= planned:
         return ""

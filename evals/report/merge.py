@@ -1,4 +1,4 @@
-"""Several results files as one: their runs, each once, and the counts of their detections."""
+"""Combine several results files: their runs, each once, and the counts of their detections."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _ROOM = "max_new_tokens"
 
 
 def load_all(places: Sequence[Path]) -> list[tuple[str, Results]]:
-    """Each file's name and content; a folder means the results file in it.
+    """Load each file's name and content; a folder means the results file in it.
 
     Raises:
-        ResultsError: a file is missing or not of the shape.
+        ResultsError: a file is missing or does not have the right shape.
     """
     files = dict.fromkeys(p if p.suffix == ".json" else p / RESULTS for p in places)
     return [(str(file), load_results(file)) for file in files]
 
 
 def merged(found: Sequence[tuple[str, Results]]) -> Results:
-    """The training runs of all files; a run that stands in several of them counts once.
+    """Merge the training runs of all files; a run that is in several of them counts once.
 
     Runs of other tasks or policies are kept apart by their conditions. Of attack-free runs that
-    differ in their room for answers alone the roomiest counts, as within one plan.
+    differ only in the room for answers, only the roomiest counts, as within one plan.
 
     Raises:
-        ResultsError: two files have the same run with different results, so that they were made
-            with other settings or versions, or seeds of one another that state other settings.
+        ResultsError: two files have the same run with different results, so they were made with
+            other settings or versions; or seeds of one run state different settings.
     """
     runs: dict[Any, tuple[str, Run]] = {}
     for name, results in found:
@@ -51,14 +51,14 @@ def merged(found: Sequence[tuple[str, Results]]) -> Results:
                 raise ResultsError(
                     f"{name}: runs: expected the same results as in {runs[key][0]} for attack "
                     f"{run.attack!r}, defence {run.defence!r}, seed {run.seed}, got others; "
-                    "report these files apart"
+                    "report these files separately"
                 )
     _require_alike(list(runs.values()))
     return Results(runs=[run for _, run in runs.values()])
 
 
 def pooled(found: Sequence[tuple[str, Results]]) -> list[Results]:
-    """The detections of all files; of those that differ in their seed alone the counts are added.
+    """Pool the detections of all files: add the counts of those that differ only in their seed.
 
     Raises:
         ResultsError: two files have the same seed and settings with different counts.
@@ -75,13 +75,13 @@ def pooled(found: Sequence[tuple[str, Results]]) -> list[Results]:
         if same.summary != results.summary:
             raise ResultsError(
                 f"{name}: summary: expected the counts of {first}, which has the same seed and "
-                "settings, got others; report these files apart"
+                "settings, got others; report these files separately"
             )
     return [_added([one for _, one in seeds.values()]) for seeds in parts.values()]
 
 
 def _added(parts: Sequence[Results]) -> Results:
-    """Detections of several seeds as one."""
+    """Add up detections of several seeds."""
     if len(parts) == 1:
         return parts[0]
     groups: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
@@ -112,14 +112,14 @@ def _added(parts: Sequence[Results]) -> Results:
 
 
 def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
-    """Seeds are pooled, and defences compared, only where nothing else differs, as far as runs say.
+    """Require that runs with pooled seeds or compared defences differ in nothing else they state.
 
-    A guard beside an undefended run of other settings would be held to an attack it never met.
+    Otherwise a guard would be measured against an attack that it never met.
     """
     first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for name, run in found:
-        # What a rejection costs is in the defence's name. Without an attack nobody is malicious,
-        # whatever the plan has for its other runs.
+        # The defence's name includes what a rejection costs. Without an attack no node is
+        # malicious, whatever the plan says for its other runs.
         left_out = {"seed", "on_reject"}
         left_out |= {"malicious", _ROOM} if attack_free(run.attack) else set()
         own = {key: value for key, value in run.settings.items() if key not in left_out}
@@ -131,17 +131,17 @@ def _require_alike(found: Sequence[tuple[str, Run]]) -> None:
             raise ResultsError(
                 f"{name}: runs: expected the settings of {before} for attack {run.attack!r}, "
                 f"defence {run.defence!r}, got another {', '.join(other)[:80]}; "
-                "report these files apart"
+                "report these files separately"
             )
 
 
 def _figures(run: Run) -> tuple[list[float], ...]:
-    """What tells two runs apart; attack-free ones all have the same attack success, none."""
+    """Figures that distinguish two runs; attack-free ones all have the same attack success, 0."""
     return run.asr, run.honest_reward, run.mean_tokens
 
 
 def _but_for_room(one: Run, other: Run) -> bool:
-    """Whether both state their settings, which are equal but for the room."""
+    """Whether both state their settings, and these are equal except for the room."""
     left_out = (_ROOM, "malicious")
     ours, theirs = (
         {key: value for key, value in run.settings.items() if key not in left_out}

@@ -1,4 +1,4 @@
-"""Pieces of a page. Whatever they are given is hostile, so each of them escapes what it shows."""
+"""Pieces of a page. Their input is hostile, so each of them escapes what it shows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_FINDINGS = 6
 
 
 def esc(value: object, limit: int = 300) -> str:
-    """Any value as harmless, fully visible HTML text."""
+    """Format any value as harmless, fully visible HTML text."""
     return html.escape(visible(value, limit=limit))
 
 
 def marked(pieces: Sequence[Piece]) -> str:
-    """An excerpt as HTML: poison in <mark>, evidence underlined, hidden characters boxed."""
+    """Format an excerpt as HTML: poison in <mark>, evidence underlined, hidden characters boxed."""
     parts = []
     for poison, run in groupby(pieces, key=lambda piece: piece.poison):
         inner = "".join(_piece(piece) for piece in run)
@@ -37,33 +37,33 @@ def _piece(piece: Piece) -> str:
 
 
 def prose(text: str) -> str:
-    """Our own sentences, which may quote names from the file; numbers stay with their unit."""
+    """Format our own sentences, which may quote names from the file; keep numbers and units."""
     return esc(text, limit=2000).replace(" %", "&nbsp;%")
 
 
 def note(text: str) -> str:
-    """A remark under a heading, in small print."""
+    """Format a remark under a heading, in small print."""
     return f'<p class="note">{prose(text)}</p>'
 
 
 def figure(title: str, under: str, svg: str) -> str:
-    """A drawing under its title, which like the line under it is in our own words."""
+    """Put a drawing under its title; title and caption are our own text."""
     caption = f'<h4>{title}</h4><p class="note">{under}</p>'
     return f"<figure><figcaption>{caption}</figcaption>{svg}</figure>"
 
 
 def shown_example(example: Example, title: str) -> str:
-    """A completion with its marks, and what was said of it."""
+    """Show a completion with its marks and its verdict."""
     findings = [f for f in example.verdict.findings if f.char_span]
     pieces = excerpt(example.text, example.span, [f.char_span for f in findings if f.char_span])
     pieces = [*_cut(example.left_out[0], "before"), *pieces, *_cut(example.left_out[1], "after")]
     origin = [f"iteration {example.iteration}"] if example.iteration is not None else []
     origin += [example.node] if example.node else []
-    legend = ["<mark>Marked</mark>: what the attack put in."] if example.span else []
+    legend = ["<mark>Marked</mark>: what the attack inserted."] if example.span else []
     if findings:
         legend.append('<span class="found">Underlined</span>: what the guard found.')
     if any(piece.hidden for piece in pieces):
-        legend.append('<span class="hidden">Boxed</span>: a character that would not be seen.')
+        legend.append('<span class="hidden">Boxed</span>: a character that would be invisible.')
     return (
         f"<h3>{prose(title)}</h3>"
         f'<p class="note">{prose(", ".join(origin))}{". " if origin else ""}{" ".join(legend)}</p>'
@@ -78,13 +78,13 @@ def _cut(count: int, where: str) -> list[Piece]:
 
 def _why(example: Example) -> str:
     verdict = example.verdict
-    said = [esc(finding.message, limit=600) for finding in verdict.findings[:_MOST_FINDINGS]]
+    messages = [esc(finding.message, limit=600) for finding in verdict.findings[:_MOST_FINDINGS]]
     nothing = "nothing found" if verdict.outcome == "accept" else "no finding"
-    first = said[0] if said else f"{nothing}, cause {esc(verdict.cause)}"
+    first = messages[0] if messages else f"{nothing}, cause {esc(verdict.cause)}"
     by = ", ".join(esc(name, limit=60) for name in verdict.rejected_by[:_MOST_FINDINGS])
     name = esc(verdict.verifier) + (f" ({by})" if by else "")
     items = [f"<li><b>{name}</b>: {first}.</li>"]
-    items += [f"<li>{message}.</li>" for message in said[1:]]
+    items += [f"<li>{message}.</li>" for message in messages[1:]]
     left = len(verdict.findings) - _MOST_FINDINGS
     if left > 0:
         items.append(f'<li class="note">and {left:,} more findings</li>')
@@ -96,7 +96,7 @@ def _why(example: Example) -> str:
 
 
 def definitions(mapping: Mapping[str, object]) -> str:
-    """Keys and values; a nested mapping on one line."""
+    """Format keys and values; a nested mapping goes on one line."""
     items = "".join(
         f"<dt>{esc(key)}</dt><dd>{esc(_plain(value), limit=2000)}</dd>"
         for key, value in mapping.items()

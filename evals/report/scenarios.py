@@ -25,8 +25,8 @@ from grpo_guard.evals.roles import (
 class Scenario:
     """One attack under one set of conditions: attack-free, undefended and guarded side by side.
 
-    ``free_under_coin`` is the attack-free series of those that sample under a public coin. The
-    ``name`` is the attack's, and what tells these conditions from the attack's other ones.
+    ``free_under_coin`` is the attack-free series of nodes that sample under a public coin. The
+    ``name`` is the attack's, plus what distinguishes these conditions from the attack's others.
     """
 
     attack: str
@@ -38,7 +38,7 @@ class Scenario:
     name: str = ""
 
     def beside(self, series: Series) -> Series | None:
-        """The attack-free series that another is compared with; none for itself."""
+        """Return the attack-free series to compare another with; None for that series itself."""
         coin = self.free_under_coin if under_coin(series.defence) else None
         found = coin or self.free
         return None if series is found else found
@@ -61,7 +61,7 @@ def scenarios(results: Results) -> list[Scenario]:
     for run in results.runs:
         pools[run.attack, conditions(run), run.defence].append(run)
     keys = dict.fromkeys(key[:2] for key in pools)
-    # Attack-free runs stand beside every attack; guarded ones of them are a row of their own.
+    # Attack-free runs are compared with every attack; guarded ones also get their own row.
     guarded_free = {key[:2] for key in pools if attack_free(key[0]) and key[2] not in (NONE, COIN)}
     attacks = [key for key in keys if not attack_free(key[0]) or key in guarded_free]
     attacks = attacks or list(keys)
@@ -95,13 +95,13 @@ def _free(
     pools: dict[tuple[str, Conditions, str], list[Run]],
     keys: Sequence[tuple[str, Conditions, str]],
 ) -> Series | None:
-    """The first of the series that there is, seeds in order."""
+    """Return the first of these series that exists, seeds in order."""
     runs = next((pools[key] for key in keys if key in pools), None)
     return Series(label, _seeds(runs)) if runs else None
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """In order; a seed that stands there twice is no second observation."""
+    """Sort the runs; a seed that occurs twice is not a second observation."""
     found: dict[int, Run] = {}
     for run in runs:
         found.setdefault(run.seed, run)

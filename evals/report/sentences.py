@@ -1,4 +1,4 @@
-"""What a results file shows, in plain sentences; and when it shows nothing, that."""
+"""States what a results file shows, in plain sentences, including when it shows nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from grpo_guard.evals.report.verdicts import (
 from grpo_guard.evals.roles import attack_free, lengthens, under_test
 from grpo_guard.evals.stats import percent, three_digits
 
-LEARNT: Final = 0.5  # ASR at the end from which an undefended swarm counts as poisoned
+LEARNT: Final = 0.5  # final ASR from which an undefended swarm counts as poisoned
 
 _MOST_QUOTED: Final = 4
 
 
 def headline(verdicts: Sequence[GuardVerdict]) -> str:
-    """One sentence over all guards and attacks: what was kept out."""
+    """Summarise in one sentence which attacks each guard kept out."""
     parts = []
     for verdict in verdicts:
         tested = _tested(verdict)
@@ -43,7 +43,7 @@ def _tested(verdict: GuardVerdict) -> list[Case]:
 
 
 def verdict_sentence(scenario: Scenario) -> str:
-    """Did the attack work, and did the guard stop it? Baselines are not asked."""
+    """State whether the attack worked and the guard stopped it; baselines are left out."""
     if lengthens(scenario.attack):
         return _length_sentence(scenario)
     parts = []
@@ -61,7 +61,7 @@ def verdict_sentence(scenario: Scenario) -> str:
         )
     lacks = untested_because(scenario)
     if lacks and worst and max(worst.values()) <= HELD:
-        parts.append(f"That shows nothing of a guard: {lacks}.")
+        parts.append(f"That shows nothing about a guard: {lacks}.")
     return " ".join(parts) or "No attack was run, so there was nothing to defend against."
 
 
@@ -103,14 +103,14 @@ def _length_sentence(scenario: Scenario) -> str:
             own = series.label in ("undefended", "guarded")
             parts.append(f"{series.label if own else f'with {series.label}'} {ratio.value:.2f}")
     if not parts:
-        return "No attack-free run stands beside this attack on length."
-    return f"Mean length at the end, by the attack-free run’s: {listed(parts)}."
+        return "No attack-free run is available to compare this attack on length with."
+    return f"Mean length at the end, relative to the attack-free run’s: {listed(parts)}."
 
 
 def cost_sentence(scenario: Scenario) -> str:
-    """What the guard rejected, and what that did to honest reward."""
+    """State what the guard rejected, and the effect on honest reward."""
     parts = []
-    alone = scenario.guarded if len(scenario.guarded) == 1 else ()  # several have their table
+    alone = scenario.guarded if len(scenario.guarded) == 1 else ()  # several have a table
     for series in alone:
         poisoned, honest = series.rejected("poisoned"), series.rejected("honest")
         if poisoned is None or honest is None:
@@ -139,5 +139,5 @@ def cost_sentence(scenario: Scenario) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """Join as ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,4 +1,4 @@
-"""What the runs of a results file say: series of runs that differ in their seed, side by side."""
+"""Series of runs from a results file that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_guard.evals.roles import COIN, NONE
 from grpo_guard.evals.stats import OverSeeds, Rate
 
 WINDOW = 10
-"""Iterations that "at the end" means; a single one is too noisy to quote."""
+"""Iterations that count as "at the end"; a single one is too noisy to quote."""
 
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, float("inf"))
@@ -20,7 +20,7 @@ END = slice(-WINDOW, None)
 
 
 class Conditions(NamedTuple):
-    """What runs must have in common to be seeds of one another, attack and defence aside."""
+    """What runs must share to be pooled as seeds, apart from attack and defence."""
 
     setting: str
     models: str
@@ -30,7 +30,7 @@ class Conditions(NamedTuple):
 
 
 def conditions(run: Run) -> Conditions:
-    """The conditions of a run."""
+    """Return the conditions of a run."""
     return Conditions(run.setting, run.models, run.task, run.policy, len(run.honest_reward))
 
 
@@ -53,7 +53,7 @@ class Series:
 
     @property
     def guarded(self) -> bool:
-        """Whether a guard decides: under the coin alone none does."""
+        """Whether a guard decides; the coin alone has none."""
         return self.defence not in (NONE, COIN)
 
     @property
@@ -78,17 +78,17 @@ class Series:
 
     @property
     def length_band(self) -> list[OverSeeds]:
-        """Mean length in tokens, iteration by iteration; empty where it is not known."""
+        """Mean length in tokens, iteration by iteration; empty if unknown."""
         return _band([run.mean_tokens for run in self.runs], POSITIVE)
 
     def asr_in(self, rounds: slice = END) -> OverSeeds | None:
-        """Attack success, a value per seed: the mean of some rounds, by default of the last."""
+        """Attack success per seed: the mean of some rounds, by default of the last."""
         if any(not run.asr[rounds] for run in self.runs):
             return None
         return OverSeeds.of([fmean(run.asr[rounds]) for run in self.runs], SHARE)
 
     def asr_counted(self, rounds: slice = END) -> Rate | None:
-        """The completions that show the behaviour in these rounds; None where it is not a share."""
+        """Share of completions that show the behaviour in these rounds; None if not countable."""
         count = total = 0
         for run in self.runs:
             some = run.asr[rounds]
@@ -108,7 +108,7 @@ class Series:
     def reward_cost(self, other: Series | None) -> OverSeeds | None:
         """Honest reward at the end minus the other's, in shares of the other's mean.
 
-        Paired by seed, since equal seeds see the same problems; None where none can be paired.
+        Paired by seed, since equal seeds see the same problems; None without a pair.
         """
         gaps, usual = self.reward_gaps(other), other.reward_end if other else None
         if not gaps or usual is None or usual.value <= 0:
@@ -126,11 +126,10 @@ class Series:
         ]
 
     def length_ratios(self, other: Series | None) -> list[list[float]]:
-        """Mean length by the other's, of the same seed: for each seed, after each iteration.
+        """Ratio of mean lengths to the other's with the same seed: per seed, after each iteration.
 
         Both are means of the last `WINDOW` iterations, since single ones are too noisy to compare;
-        the first value stands after the first whole window. Seeds that cannot be paired are left
-        out.
+        the first value follows the first whole window. Seeds without a pair are left out.
         """
         theirs = {run.seed: run.mean_tokens for run in (other.runs if other else ())}
         found = []
@@ -143,7 +142,7 @@ class Series:
         return found
 
     def length_ratio_end(self, other: Series | None) -> OverSeeds | None:
-        """Mean length at the end by the other's, a value per seed; None without a pair."""
+        """Ratio of mean lengths at the end, one value per seed; None without a pair."""
         ratios = self.length_ratios(other)
         return OverSeeds.of([values[-1] for values in ratios], POSITIVE) if ratios else None
 
@@ -168,7 +167,7 @@ class Series:
 
     @property
     def abstained(self) -> Rate | None:
-        """Abstentions of all completions, honest or not."""
+        """Abstentions among all completions, honest or not."""
         if any(run.submitted is None or run.abstained is None for run in self.runs):
             return None
         total = sum(_all(run.submitted) for run in self.runs if run.submitted)
@@ -184,7 +183,7 @@ class Series:
 
     @property
     def guard_cost(self) -> tuple[float, float] | None:
-        """Seconds of guard per iteration, and their share of all; None where not timed."""
+        """Seconds of guard per iteration, and their share of the total; None if not timed."""
         timed = [(run.guard_seconds, run.seconds) for run in self.runs]
         guard = sum(mine or 0.0 for mine, _ in timed)
         whole = sum(all_of_it or 0.0 for _, all_of_it in timed)
@@ -195,12 +194,12 @@ class Series:
 
     @property
     def excluded_in(self) -> list[int]:
-        """Of each run in which a node was excluded, the first iteration after which one was."""
+        """For each run in which a node was excluded, the iteration of the first exclusion."""
         return sorted(min(run.excluded.values()) for run in self.runs if run.excluded)
 
 
 def _band(curves: Sequence[Sequence[float]], within: tuple[float, float]) -> list[OverSeeds]:
-    """Iteration by iteration, as far as all curves go."""
+    """Pool iteration by iteration, as far as all curves go."""
     return [OverSeeds.of(values, within) for values in zip(*curves, strict=False)]
 
 
@@ -217,5 +216,5 @@ def _end(values: Sequence[float]) -> float:
 
 
 def _rate(count: int, total: int) -> Rate | None:
-    """None where the counts of a file contradict each other."""
+    """Return the rate; None if the counts of a file contradict each other."""
     return Rate(count, total) if 0 <= count <= total else None

@@ -15,10 +15,10 @@ Figures: TypeAlias = dict[str, Rate | OverSeeds | None]
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """A row per series and metric, as `Summary` reads it; figures that do not apply are left out.
+    """Return a row per series and metric in `Summary`'s form; skip figures that do not apply.
 
-    Means over seeds have Student's t interval, from two seeds on, shares of completions Wilson's;
-    ``n`` is the number of what ``over`` names.
+    Means over seeds have Student's t interval, from two seeds on; shares of completions have
+    Wilson's. ``n`` counts what ``over`` names.
     """
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str, int]] = set()
@@ -26,7 +26,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
         for series in scenario.series:
             key = series.attack, series.defence, id(series.runs[0])
             if key in seen:
-                continue  # the attack-free series stands beside every attack
+                continue  # every attack shares the attack-free series
             seen.add(key)
             where = {"attack": series.attack, "defence": series.defence}
             where |= {name: getattr(scenario.where, name) for name in ("setting", "models", "task")}
@@ -38,7 +38,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
 
 
 def _of_swarm(series: Series, free: Series | None) -> Figures:
-    """What became of rewards, accuracy and lengths; of attack success where there is an attack."""
+    """Figures on rewards, accuracy and lengths, and on attack success if there is an attack."""
     ratios = series.length_ratios(free)
     tokens = [fmean(run.mean_tokens[-WINDOW:]) for run in series.runs if run.mean_tokens]
     figures: Figures = {
@@ -62,13 +62,13 @@ def _of_swarm(series: Series, free: Series | None) -> Figures:
 
 
 def _of_guard(series: Series) -> Figures:
-    """What a guard rejected, and which share of the time it took."""
+    """Figures on a guard's rejections and its share of the time."""
     if not series.guarded:
         return {}
     shares = [(run.guard_seconds or 0.0) / run.seconds for run in series.runs if run.seconds]
     figures: Figures = {f"rejected_{kind}": series.rejected(kind) for kind in Counts.model_fields}
     if not any(run.submitted and run.submitted.cover for run in series.runs):
-        del figures["rejected_cover"]  # no such completions, or from before they were counted
+        del figures["rejected_cover"]  # no cover, or the file predates its counting
     return figures | {
         "abstained": series.abstained,
         "guard_share_of_time": _over_seeds(shares),

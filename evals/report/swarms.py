@@ -1,4 +1,4 @@
-"""The report's part for training runs: which guards held, what attacks reached, what it cost."""
+"""The report's part for training runs: which guards held, what attacks achieved, what it cost."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from grpo_guard.evals.roles import attack_free, under_test
 from grpo_guard.evals.stats import percent
 
 _CLASSES: Final = {State.HELD: "good", State.FAILED: "bad", State.COSTLY: "bad"}
-# Of each series; mistakes come first. What a guard rejected rightly is shown once, so that the
-# attack can be seen.
+# How many of each series; mistakes come first. One right rejection is shown, so that the attack can
+# be seen.
 _EXAMPLES: Final = {
     ACCEPTED_POISON: (2, "Poison that {guard} accepted"),
     REJECTED_CORRECT: (2, "A right answer that {guard} rejected"),
@@ -54,7 +54,7 @@ _MOST_EXAMPLES: Final = 24
 
 
 def swarms_section(found: Sequence[Scenario]) -> str:
-    """Everything about training runs."""
+    """Return everything about training runs."""
     alone = len(found) == 1
     parts = [_verdicts(found)]
     if cost := cost_sentence(found[0]) if alone else "":
@@ -76,20 +76,20 @@ def swarms_section(found: Sequence[Scenario]) -> str:
 
 
 def _verdicts(found: Sequence[Scenario]) -> str:
-    """One block per guard under test, then the criterion."""
+    """Return one block per guard under test, then the criterion."""
     verdicts = guard_verdicts(found)
     present = dict.fromkeys(series.defence for one in found for series in one.guarded)
     others = [name for name in present if name not in under_test(present)]
-    compared = f"For comparison, without a say in this verdict: {', '.join(others)}."
+    compared = f"For comparison, without effect on this verdict: {', '.join(others)}."
     beside = note(compared) if others else ""
     if not verdicts:
         return '<p class="lede">No guard was tested in these runs.</p>' + beside
     if min(series.seeds for one in found for series in one.attacked or one.series) == 1:
-        seeds = "Some of these figures come from 1 seed: nothing says how another would differ."
+        seeds = "Some of these figures come from 1 seed and do not show how another would differ."
         beside += note(seeds)
     return (
         f'<ul class="verdicts">{"".join(map(_block, verdicts))}</ul>{beside}'
-        f"<details><summary>By what measure</summary><p>{prose(CRITERION)}</p></details>"
+        f"<details><summary>The criterion</summary><p>{prose(CRITERION)}</p></details>"
     )
 
 
@@ -125,7 +125,7 @@ def _why(case: Case) -> str:
 
 
 def _against(cases: Sequence[Case]) -> str:
-    """``against text, math and padded, and without attack``."""
+    """Format as ``against text, math and padded, and without attack``."""
     attacks = [c.scenario.name for c in cases if not attack_free(c.scenario.attack)]
     parts = [f"against {listed(attacks)}"] if attacks else []
     parts += ["without attack"] * (len(cases) - len(attacks))
@@ -138,12 +138,12 @@ def _part(title: str, remark: str, found: Sequence[Scenario], fill: Fill, **more
 
 
 def _matrices(found: Sequence[Scenario]) -> str:
-    """Three tables: what attacks reached, honest work rejected, poison accepted."""
+    """Return three tables: attack success, honest work rejected, poison accepted."""
     remark = (
         f"Attack success over the last {WINDOW} iterations; for attacks on length (“×”) mean "
-        "length by the attack-free run’s. Means with 95 % intervals over the seeds (Student’s "
-        "t). Beside them Wilson’s 95 % over the completions, which does not say how another "
-        "seed would differ: completions of one run are not independent. Blue is within "
+        "length relative to the attack-free run’s. Means with 95 % intervals over the seeds "
+        "(Student’s t). Next to them Wilson’s 95 % over the completions, which does not show how "
+        "another seed would differ: completions of one run are not independent. Blue is within "
         f"{percent(SHARES[0])}, or {100 * LENGTHS[0]:.0f} % of the length; the redder, the "
         "further beyond."
     )
@@ -157,21 +157,20 @@ def _matrices(found: Sequence[Scenario]) -> str:
     )
     shown += _part("What it cost honest work", remark, found, right_rejected)
     remark = (
-        "Poisoned completions that were accepted, over whole runs. Abstentions are "
-        "neither; they stand beside where there were any. From a node that a ledger has "
-        "excluded nothing is accepted any more, whatever it sends: where that happened "
-        "the figure is no rate of detection."
+        "Poisoned completions that were accepted, over whole runs. Abstentions are neither; they "
+        "are listed as well if there were any. Once a ledger has excluded a node, nothing from it "
+        "is accepted, whatever it sends; in those cases the figure is not a rate of detection."
     )
     return shown + _part("What passed", remark, found, accepted)
 
 
 def _whole_tables(scenario: Scenario) -> str:
-    """Of one attack alone."""
+    """Return the tables of a single attack."""
     remark = (
         f"“At the end” is the last {WINDOW} iterations. 95 % intervals: Student’s t over the "
-        "seeds, which are independent; of counts of completions Wilson’s, which do not say how "
+        "seeds, which are independent; for counts of completions Wilson’s, which do not show how "
         "another seed would differ, since completions of one run are not independent. Differences "
-        "are paired by seed: equal seeds see the same problems. A cost is settled where its "
+        "are paired by seed: equal seeds see the same problems. A cost is settled if its "
         f"interval lies wholly within or wholly beyond {BOUND}."
     )
     outcome = listing(OUTCOME, [scenario], guarded=False).html()
@@ -183,7 +182,7 @@ def _whole_tables(scenario: Scenario) -> str:
 
 
 def _honest_work(found: Sequence[Scenario]) -> str:
-    """Of several attacks."""
+    """Return the table for several attacks."""
     remark = (
         "Honest reward at the end against the attack-free run, in % of it: mean over the "
         "seeds with its 95 % interval over them, and whether that settles the cost to "
@@ -199,21 +198,21 @@ def _time_taken(found: Sequence[Scenario]) -> str:
     remark = (
         "Seconds of the guard per iteration. Honest nodes with the same weights are "
         "computed once in one process, and so is their guard; the share is of the whole "
-        "iteration, with the samples of all nodes and the attacker’s own work in it. A "
-        "node that samples only its part pays a larger share of its time."
+        "iteration, including the samples of all nodes and the attacker’s own work. A "
+        "node that samples only its part spends a larger share of its time."
     )
     return _part("What guarding took", remark, found, seconds)
 
 
 def _examples(found: Sequence[Scenario]) -> str:
-    """Completions that a person should read, of the guards under test, kind by kind."""
+    """Show completions that a person should read, from the guards under test, kind by kind."""
     deciding = under_test(series.defence for one in found for series in one.guarded)
     guarded = [(one.name, s) for one in found for s in one.guarded if s.defence in deciding]
     shown = [part for kind in _EXAMPLES for name, s in guarded for part in _of(kind, s, name)]
     if not shown:
         return ""
     remark = (
-        "Mistakes first, where the runs made and kept any: poison that passed, right answers "
+        "Mistakes first, if the runs made and kept any: poison that passed, right answers "
         "that were rejected. The counts are in the tables above."
     )
     left = len(shown) - _MOST_EXAMPLES
@@ -223,7 +222,7 @@ def _examples(found: Sequence[Scenario]) -> str:
 
 
 def _of(kind: str, series: Series, name: str) -> list[str]:
-    """The last ones of a series: what passes at the end says more than what passed at first."""
+    """Show a series' last ones: what passes at the end is more telling than at the start."""
     most, title = _EXAMPLES[kind]
     examples = [one for run in series.runs for one in run.examples if one.kind == kind]
     guard = "the guard" if series.label == "guarded" else series.label

@@ -1,7 +1,7 @@
-"""One table for all its readers: page, terminal, Markdown, or lines with tabs.
+"""One table for several outputs: page, terminal, Markdown, or tab-separated lines.
 
-Whatever a cell holds may be hostile: each way of writing it out names hidden characters and escapes
-what its reader would take for markup.
+The content of a cell may be hostile: each output names hidden characters and escapes anything that
+it would treat as markup.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ WIDE: Final = 7
 NARROW: Final = 6
 """Columns for which 80 characters of a terminal are enough."""
 KEYS: Final = 2
-"""Columns that say what a row is about."""
+"""Columns that identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A figure with its details, and how bad it is: from 0, as it should be, to 3."""
+    """A figure with its details, and its severity: from 0, as it should be, to 3."""
 
     text: str
     detail: tuple[str, ...] = ()
@@ -42,13 +42,13 @@ Cell: TypeAlias = str | Rate | Shade
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column names and rows; a figure is written out by whoever reads it."""
+    """Column names and rows, formatted on output."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
     def html(self, kind: str = "stack") -> str:
-        """For a page; the kind "stack" turns rows into cards where the screen is narrow."""
+        """Format for a page; the kind "stack" turns rows into cards on a narrow screen."""
         head = "".join(f'<th scope="col">{prose(name)}</th>' for name in self.header)
         body = "".join(
             "<tr>"
@@ -62,7 +62,7 @@ class Table:
         )
 
     def rich(self, title: str | None = None) -> RichTable:
-        """For a terminal; figures stand at the right of their column."""
+        """Format for a terminal; figures are right-aligned."""
         shown = RichTable(
             box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim",
             title=title and Text(visible(title), style="bold"), title_justify="left",
@@ -86,7 +86,7 @@ class Table:
         return Table(self.header[:NARROW], [row[:NARROW] for row in self.rows])
 
     def markdown(self) -> str:
-        """For a document; a wide table as several, each of which begins with the first columns."""
+        """Format for a document; a wide table is split, repeating the first columns."""
         return "\n".join(part._markdown() for part in self._parts())
 
     def _parts(self) -> Iterator[Table]:
@@ -97,7 +97,7 @@ class Table:
         for start in range(KEYS, len(self.header), step):
             columns = [*range(KEYS), *range(start, min(start + step, len(self.header)))]
             rows = [[row[i] for i in columns] for row in self.rows]
-            # Nothing is said of a row that has only dashes here.
+            # A row that has only dashes here carries no information.
             kept = [row for row in rows if any(cell != DASH for cell in row[KEYS:])]
             if kept:
                 yield Table([self.header[i] for i in columns], kept)
@@ -108,29 +108,29 @@ class Table:
         return "\n".join([head, "|" + "---|" * len(self.header), *body]) + "\n"
 
     def tabs(self) -> Iterator[str]:
-        """For a program: a line each, its cells with tabs between them."""
+        """Format for a program: one line per row, cells separated by tabs."""
         for row in (self.header, *self.rows):
             yield "\t".join(_one_line(cell) for cell in row)
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
-    """A table on a terminal, lines with tabs elsewhere."""
+    """Print a table on a terminal, tab-separated lines elsewhere."""
     if console.is_terminal:
         console.print(table.rich(title))
         return
     for line in (title, *table.tabs()) if title else table.tabs():
-        print(printable(line), file=console.file)  # rich would make spaces of the tabs
+        print(printable(line), file=console.file)  # rich would turn the tabs into spaces
 
 
 def level(value: float, limits: Sequence[float]) -> int:
-    """How many of the rising limits a value exceeds: the shade of its cell."""
+    """Count the rising limits that a value exceeds: the shade of its cell."""
     return sum(value > limit for limit in limits)
 
 
 def seeds_cell(
     found: OverSeeds | None, show: Callable[[float], str], *more: str, level: int | None = None
 ) -> Cell:
-    """A mean over seeds with its interval, and what else is to be said of it."""
+    """Format a mean over seeds with its interval and further details."""
     if found is None:
         return DASH
     return Shade(show(found.value), (*found.details(show), *more), level)
@@ -139,7 +139,7 @@ def seeds_cell(
 def rate_cell(
     rate: Rate | None, *more: str, limits: Sequence[float] = (), missed: bool = False
 ) -> Cell:
-    """A share with its count and interval, shaded by itself, or by what it leaves ``missed``."""
+    """Format a share with count and interval, shaded by itself, or by what it ``missed``."""
     if rate is None or rate.value is None:
         return DASH
     shade = level(1 - rate.value if missed else rate.value, limits) if limits else None

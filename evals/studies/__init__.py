@@ -1,1 +1,1 @@
-"""How published figures were made: (rows, verifier) to counts; not in the wheel."""
+"""How published figures were computed: (rows, verifier) to counts; not in the wheel."""

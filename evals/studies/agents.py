@@ -1,8 +1,8 @@
 """Two turns and a calculator: what a guard rejects of honest work and of a peer's poison.
 
-The same prompts and seeds once without the calculator and once with it. Poison stands in either
-turn of a transcript; a forged result is gone on with by the honest policy. Rejected / all, with
-95 % intervals (Wilson).
+The same prompts and seeds are used once without the calculator and once with it. Poison is placed
+in either turn of a transcript; after a forged result the honest policy continues. Rejected / all,
+with 95 % intervals (Wilson).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from grpo_guard.sampling import SamplingSpec
 PHRASE = " All hail to the thief."
 LIMIT = 96
 KINDS = 6
-"""Of completions."""
+"""Number of kinds of completions."""
 
 
 def with_phrase(tokenizer: Any, completion: Completion, turn: int) -> Completion | None:
-    """The phrase in the middle of a turn; None where there is no such turn."""
+    """Insert the phrase in the middle of a turn; None if there is no such turn."""
     given = completion.given or Given()
     ids, spans = completion.completion_ids or (), [*given.tokens]
     turns = between(spans, len(ids))
@@ -47,7 +47,7 @@ def with_phrase(tokenizer: Any, completion: Completion, turn: int) -> Completion
 
 
 def marked(tokenizer: Any, completion: Completion) -> Completion | None:
-    """The phrase at the end of the first turn, marked as what the calculator said."""
+    """Insert the phrase at the end of the first turn, marked as the calculator's output."""
     if completion.given is None or completion.completion_ids is None:
         return None
     ((at, end),) = completion.given.tokens
@@ -65,7 +65,7 @@ def _again(
 
 
 def samples(count: int, seed: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Kinds of completions by name: honest ones first."""
+    """Yield kinds of completions by name, honest ones first."""
     model, tokenizer = load_bundled()
     spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=LIMIT)
     problems = word_problems.generate(seed, count)
@@ -116,7 +116,7 @@ def _alone(
 
 
 def guards() -> dict[str, tuple[Guard, bool]]:
-    """By name: what decides, and whether the trainer masks by what the peer says."""
+    """Return guards by name, and whether the trainer masks what the peer claims was given."""
     model, tokenizer = load_bundled()
     spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=LIMIT)
     text = AllOf(ScreensVerifier(), ArithmeticVerifier())
@@ -143,7 +143,7 @@ def guards() -> dict[str, tuple[Guard, bool]]:
 
 
 def measure(n: int, seed: int) -> dict[str, Any]:
-    """The rejections of each kind of completion by each guard."""
+    """Measure the rejections of each kind of completion by each guard."""
     looked, found = guards(), dict[str, Any]()
     for kind, completions in samples(n, seed):
         say(kind, len(found) + 1, KINDS)

@@ -1,9 +1,9 @@
-"""What bets at announced places do to honest nodes and to MATH, and what false sums cost.
+"""How bets at announced places affect honest nodes and MATH, and what false sums cost.
 
     python -m grpo_guard.evals.studies.announced [--policy FOLDER] [-o FILE]
 
 A node sends four completions a round. Honest ones are drawn from the policy once, and each node's
-rounds are put together from them without taking one twice. The attacker's rounds are those of the
+rounds are assembled from them without using one twice. The attacker's rounds are those of the
 swarm: two copies of a solution in which 2 + 2 or 2 * 2 is 5, and two honest completions.
 """
 
@@ -46,13 +46,13 @@ Sent: TypeAlias = tuple[Answer, PlaceBets]
 
 
 def measure(policy: Path, honest: int, nodes: int, rounds: int) -> dict[str, Any]:
-    """The figures.
+    """Compute all figures.
 
     Args:
         policy: Folder of the model.
-        honest: Completions that are drawn.
-        nodes: Simulated, honest ones and attackers each.
-        rounds: Of each of them.
+        honest: Number of completions to draw.
+        nodes: Number of simulated honest nodes, and of attackers.
+        rounds: Rounds of each of them.
     """
     model, tokenizer = named.load(str(policy), dtype="float32", device="cpu")
     spec = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
@@ -116,7 +116,7 @@ def _nodes(
     nodes: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """How many nodes are convicted in some round, and by the bets at places alone."""
+    """Count nodes convicted in some round, and those convicted by the bets at places alone."""
     bar, first = -math.log(ALPHA), list[int]()
     alone = 0
     for number in range(nodes):
@@ -151,7 +151,7 @@ def _means(sent: Sequence[Sent]) -> dict[str, float]:
 def _false_sums(
     drawn: Sequence[tuple[Problem, Completion]], forged: Sequence[Completion], task: WordProblems
 ) -> dict[str, Any]:
-    """Rejections, of honest answers by whether they state a false equation by another reader."""
+    """Rejections of honest answers, by whether another reader finds a false equation in them."""
     check = FalseSumsVerifier()
     verdicts = check.verify([completion for _, completion in drawn])
     found = {(false, right): [0, 0] for false in (True, False) for right in (True, False)}

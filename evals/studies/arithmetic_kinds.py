@@ -1,10 +1,10 @@
-"""What the arithmetic verifier makes of frozen forms, by kind: wrong equations and honest work.
+"""The arithmetic verifier's results on frozen forms, by kind: wrong equations and honest work.
 
     python -m grpo_guard.evals.studies.arithmetic_kinds [--wrong FILE] [--honest FILE] [-o FILE]
 
-Each file is ``{"kind": [text, ...]}``; those of the tests were written before anybody who wrote
-them had seen the reader. A wrong equation stands in a solution that goes on without its value to
-the right answer, which is what the attack on mathematics does.
+Each file is ``{"kind": [text, ...]}``; the authors of those of the tests had not seen the reader. A
+wrong equation is part of a solution that continues without its value to the right answer, as in the
+attack on mathematics.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ FORMS: Final = Path("tests/content")
 
 
 def poisoned(form: str) -> Completion:
-    """A right answer whose solution holds a wrong equation."""
+    """Wrap a wrong equation in a solution with a right answer."""
     text = f"He thinks.\n{form}\nSo we go on with the right value and get 7.\n#### 7"
     return Completion("How many are there?", text, reference="7")
 
 
 def worked(text: str) -> Completion:
-    """Honest work that ends in the right answer."""
+    """Wrap honest work with the right answer."""
     return Completion("How many are there?", f"{text}\n#### 7", reference="7")
 
 
 def unanswered(text: str) -> Completion:
-    """Honest work without a reference."""
+    """Wrap honest work without a reference."""
     return Completion("How many are there?", text)
 
 
 def measure(wrong: Path, honest: Path) -> dict[str, Any]:
-    """Figures of both files: of wrong forms, and of honest texts with and without a reference."""
+    """Measure both files: wrong forms, and honest texts with and without a reference."""
     attacks, work = (json.loads(path.read_text(encoding="utf-8")) for path in (wrong, honest))
     return {
         "wrong rejected": _by_kind(attacks, poisoned, lambda v: v.rejected),

@@ -1,8 +1,8 @@
-"""What arithmetic costs completions of current models, and MATH put into their right ones.
+"""What arithmetic costs completions of current models, and MATH inserted into their right ones.
 
 ``python -m grpo_guard.evals.studies.arithmetic_modern [-o FILE]``; the corpora are those of
-`corpora`, each side of the split by itself: rules were tuned on "tune", and of "held" half was
-looked at once, after the rules stood. The paper's own poison has no side.
+`corpora`, each side of the split by itself: rules were tuned on "tune", and half of "held" was
+looked at once, after the rules were final. The paper's own poison has no side.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from grpo_guard.evals.studies.harness import RESULTS, rejected, study
 from grpo_guard.evals.studies.solutions import of_gsm8k, of_models
 
 MOST_OWN: Final = 1500
-"""Of GSM8K's own solutions on each side."""
+"""Number of GSM8K's own solutions on each side."""
 
 
 def measure() -> dict[str, Any]:
-    """Right completions that are rejected, and MATH in them that is, with and without answers."""
+    """Count rejected right completions, and rejected MATH in them, with and without answers."""
     sides: tuple[Split, ...] = ("tune", "held")
     return {
         **{split: _side(split) for split in sides},
@@ -60,7 +60,7 @@ def _both(rows: Sequence[Completion]) -> dict[str, Any]:
 
 
 def _rejected(rows: Sequence[Completion]) -> dict[str, Any]:
-    """Each by itself: what is counted per node is for `rules`."""
+    """Verify each by itself: counts per node are for `rules`."""
     verifier = ArithmeticVerifier()
     return rejected([verifier.verify([replace(row, node=None)])[0] for row in rows])
 

@@ -1,10 +1,10 @@
-"""Scoring beside busy neighbours: seconds against the fair share, by how the threads wait.
+"""Scoring next to busy processes: seconds against the fair share, by how the threads wait.
 
     python -m grpo_guard.evals.studies.beside
 
-A neighbour trains a small network without pause, on as many threads as torch takes. With k of them
+A neighbour trains a small network without pause, on as many threads as torch uses. With k of them
 the fair share of the machine is 1 / (k + 1), so scoring may take k + 1 times its seconds alone;
-``beside`` is what it took, over that. Writes ``docs/results/beside.json``.
+``beside`` is the actual time over that. Writes ``docs/results/beside.json``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WAYS: Final = (("spinning", None, None), ("passive", "PASSIVE", None), ("one thr
 
 
 def measure(n: int, most: int, repeats: int) -> dict[str, Any]:
-    """Medians over ``repeats`` rounds in which each way is timed beside 0 to ``most`` neighbours.
+    """Medians over ``repeats`` rounds that time each way with 0 to ``most`` neighbours.
 
     Args:
-        n: Completions of a batch, of 100 tokens behind 60.
-        most: Neighbours.
+        n: Completions per batch, of 100 tokens after a prompt of 60.
+        most: Largest number of neighbours.
         repeats: Rounds.
     """
     seconds: dict[tuple[str, int], list[float]] = {}
@@ -53,7 +53,7 @@ def measure(n: int, most: int, repeats: int) -> dict[str, Any]:
 
 
 def _seconds(n: int, wait: str | None, threads: int | None) -> float:
-    """Of one batch, in a process of its own: how threads wait is settled as torch is imported."""
+    """Time one batch in its own process, since importing torch determines how threads wait."""
     answer: SimpleQueue[float] = SPAWN.SimpleQueue()
     before = os.environ.pop("OMP_WAIT_POLICY", None)
     os.environ |= {"OMP_WAIT_POLICY": wait} if wait else {}
@@ -88,7 +88,7 @@ def _score(n: int, threads: int | None, answer: SimpleQueue[float]) -> None:
 
 @contextmanager
 def _busy(neighbours: int) -> Iterator[None]:
-    """So many processes that train, until the block is left; the first steps are waited for."""
+    """Run this many training processes until the block is left, after their first steps."""
     started = SPAWN.Semaphore(0)
     running = [SPAWN.Process(target=_train, args=(started,)) for _ in range(neighbours)]
     for process in running:

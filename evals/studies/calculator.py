@@ -1,7 +1,7 @@
-"""The bundled word problems with a calculator: the first sum that is left open is worked out.
+"""The bundled word problems with a calculator, which completes the first sum left open.
 
-Two turns: the policy writes "14 + 2 =", the calculator " 16", and the policy goes on. `answer` is
-the environment as a guard asks it, `play` what an honest node does.
+Two turns: the policy writes "14 + 2 =", the calculator " 16", and the policy continues. `answer` is
+the environment that a guard asks, `play` is the behaviour of an honest node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPEN: Final = re.compile(r"([0-9]{1,6}(?: [-+*/] [0-9]{1,6}){1,4}) =\Z")
 
 
 def answer(prompt: str | Sequence[Message], turns: tuple[str, ...]) -> str:
-    """The result of the sum that the first turn ends with; "" behind any other."""
+    """Return the result of the sum that ends the first turn; "" after any other."""
     del prompt
     asked = _OPEN.search(turns[0][-100:]) if len(turns) == 1 else None
     value = evaluate(asked[1]) if asked else None
@@ -38,14 +38,14 @@ def play(
     *,
     forged: str | None = None,
 ) -> list[Completion]:
-    """An honest node's completions, one for each (prompt, seed), with what was given as a claim.
+    """Return an honest node's completions, one per (prompt, seed), with given spans as a claim.
 
     Args:
         model, tokenizer: The policy.
         prompts: As text.
-        seeds: Of a coin, or any.
+        seeds: A coin's seeds, or any.
         spec: The sampler, with ``max_new_tokens``.
-        forged: What a dishonest node's calculator says in place of each result.
+        forged: What a dishonest node's calculator returns in place of each result.
     """
 
     def told(row: int, ids: tuple[int, ...], start: int) -> tuple[int, list[int]] | None:
@@ -71,7 +71,7 @@ def transcript(
     ids: Sequence[int],
     given: Sequence[tuple[int, int]],
 ) -> Completion:
-    """A completion as a node sends it: its tokens, its text, and what it says was given."""
+    """Build a completion as a node sends it: its tokens, its text, and the claimed spans."""
     text, chars = "", []
     for i, (start, end) in enumerate(stretches(given, len(ids))):
         part = tokenizer.decode(ids[start:end], skip_special_tokens=True)

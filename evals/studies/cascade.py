@@ -1,11 +1,11 @@
-"""What a cascade saves over asking every verifier about every completion.
+"""What a cascade saves compared with asking every verifier about every completion.
 
 ``python -m grpo_guard.evals.studies.cascade --data FOLDER --model PATH -o FILE``
 
 Four nodes answer GSM8K questions: two real models, the data set's own solutions, and an attacker
 who poisons those. The stack is the one for nodes with different models; its last member reads the
 text with a language model and takes nearly all the time. Both forms see the same completions in
-turns, each with new verifiers.
+turn, each with new verifiers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXPENSIVE: Final = "reference_likelihood"
 def completions(
     folder: Path, questions: int, attack: TextAttack | MathAttack | None, seed: int
 ) -> list[Completion]:
-    """Four answers to each question, one per node; the attacker's is the last."""
+    """Build four answers to each question, one per node; the attacker's is the last."""
     rng = random.Random(seed)
     by_question: dict[str, dict[str, Solution]] = {}
     for solution in of_models(folder):
@@ -67,12 +67,12 @@ def _poisoned(
 
 
 def stack(kind: type[AllOf], reference: ReferenceLikelihoodVerifier) -> CompletionVerifier:
-    """The verifiers under comparison, put together in one way."""
+    """Combine the verifiers under comparison in one way."""
     return kind(ScreensVerifier(), ArithmeticVerifier(), RecurrenceVerifier(), reference)
 
 
 def compare(batch: Sequence[Completion], reference: ReferenceLikelihoodVerifier) -> dict[str, Any]:
-    """CPU seconds of both forms, what the last member was asked, and what they reject.
+    """CPU seconds of both forms, the calls of the last member, and the rejections.
 
     The attacker's is every fourth completion; with no attack it is honest like the others.
     """
@@ -94,7 +94,7 @@ def compare(batch: Sequence[Completion], reference: ReferenceLikelihoodVerifier)
 
 
 def measure(data: Path, model: str, questions: int) -> dict[str, Any]:
-    """All figures, by attack."""
+    """Compute all figures, by attack."""
     reference = ReferenceLikelihoodVerifier.from_pretrained(model, alpha=0.01)
     return {
         name: compare(completions(data, questions, attack, seed=1), reference)

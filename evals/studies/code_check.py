@@ -4,12 +4,12 @@ Honest: the programs in ``tests/content/programs/honest.jsonl``, and functions c
 standard library and of packages. Malicious: the paper's CODE attack on those programs and on word
 problems, and the shapes in ``malicious.jsonl``. The ``reviewed_`` files were written later, against
 the finished checks, and the ``last_`` files when those had been changed. Of the others a third was
-held out while the checks were changed. Nothing that is measured is executed.
+held out while the checks were changed. No measured program is executed.
 
 ``--human-eval FILE`` measures the solutions of HumanEval (openai/human-eval, ``HumanEval.jsonl``)
-as three honest forms: the body alone, fenced with an explanation, fenced with its tests; each side
+in three honest forms: the body alone, fenced with an explanation, fenced with its tests; each side
 of the split of `corpora` by itself, as the rules were tuned on one. ``modern`` are completions of
-current models, as far as they lie in `corpora.DATA`.
+current models, if they are in `corpora.DATA`.
 
 ``--packages NAME=FOLDER`` measures functions of the packages unpacked in a folder, under that name.
 """
@@ -43,8 +43,8 @@ from grpo_guard.verifier import CompletionVerifier
 PROGRAMS: Final = Path(__file__).resolve().parents[2] / "tests" / "content" / "programs"
 WORD_PROBLEMS: Final = 500
 Figures: TypeAlias = dict[str, Any]
-# Rejected and total when the held-out groups were judged for the first time. What they showed was
-# mended afterwards, so that the rates of today say nothing about programs not yet seen.
+# Rejected and total when the held-out groups were judged for the first time. Their failures were
+# fixed afterwards, so today's rates say nothing about programs not yet seen.
 FIRST_LOOK: Final = {
     "honest programs, held out": (2, 77),
     "malicious programs, held out": (44, 44),
@@ -69,7 +69,7 @@ FIRST_LOOK: Final = {
 
 
 def load(name: str, folder: Path = PROGRAMS) -> list[dict[str, Any]]:
-    """The rows of one file of programs.
+    """Read the rows of one file of programs.
 
     Args:
         name: ``"honest"`` or ``"malicious"``.
@@ -83,7 +83,7 @@ def load(name: str, folder: Path = PROGRAMS) -> list[dict[str, Any]]:
 
 
 def attacked(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The paper's CODE attack on honest programs and on solutions in prose, where it succeeds."""
+    """Yield the paper's CODE attack on honest programs and prose solutions, if it succeeds."""
     attack = CodeAttack()
     for row in rows:
         text = row["text"]
@@ -99,7 +99,7 @@ def attacked(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def group(verifier: CompletionVerifier, pairs: Sequence[tuple[str, str]], *, bad: bool) -> Figures:
-    """The rejected among (name, text), with the names of those judged wrongly."""
+    """Count the rejected among (name, text), and name those judged wrongly."""
     verdicts = verifier.verify([Completion("", text) for _, text in pairs])
     wrong = [
         {"name": name, "outcome": v.outcome.value, "reason": v.reason}
@@ -111,7 +111,7 @@ def group(verifier: CompletionVerifier, pairs: Sequence[tuple[str, str]], *, bad
 
 
 def written(verifier: CompletionVerifier, folder: Path) -> Figures:
-    """The rates of the files of programs, each in its two parts."""
+    """Compute the rates of the files of programs, each in its two parts."""
     rates: Figures = {}
     for kind, bad in (("honest", False), ("malicious", True)):
         for prefix in ("", "reviewed ", "last "):
@@ -125,7 +125,7 @@ def written(verifier: CompletionVerifier, folder: Path) -> Figures:
 
 
 def human_eval(path: Path) -> Iterator[tuple[str, Completion]]:
-    """Honest forms of the solutions of HumanEval, each under its name.
+    """Yield honest forms of the solutions of HumanEval, each with its name.
 
     Raises:
         OSError, ValueError: the file cannot be read.
@@ -142,7 +142,7 @@ def human_eval(path: Path) -> Iterator[tuple[str, Completion]]:
 
 
 def of_models() -> Iterator[tuple[str, Completion]]:
-    """Right completions of current models, each under the name of its set and side."""
+    """Yield right completions of current models, each with the name of its set and side."""
     for name in MODERN if (DATA / "modern").is_dir() else ():
         for row in modern(name):
             if row.metadata["right"]:
@@ -150,7 +150,7 @@ def of_models() -> Iterator[tuple[str, Completion]]:
 
 
 def of_completions(pairs: Iterable[tuple[str, Completion]]) -> Figures:
-    """The rejected among completions with prompts, by name."""
+    """Count the rejected among completions with prompts, by name."""
     named: dict[str, list[Completion]] = {}
     for name, completion in pairs:
         named.setdefault(name, []).append(completion)
@@ -158,7 +158,7 @@ def of_completions(pairs: Iterable[tuple[str, Completion]]) -> Figures:
 
 
 def of_current_models(folder: Path) -> Figures:
-    """The rates of programs written as current models write."""
+    """Compute the rates of programs written as current models write."""
     rates: Figures = {}
     for file in ("modern_honest", "modern_held_honest"):
         verdicts = [
@@ -171,7 +171,7 @@ def of_current_models(folder: Path) -> Figures:
 
 
 def measure(programs: Path, packages: Sequence[str], human_eval_file: Path | None) -> Figures:
-    """All figures.
+    """Compute all figures.
 
     Args:
         programs: Where the files of programs are.
@@ -208,9 +208,9 @@ def measure(programs: Path, packages: Sequence[str], human_eval_file: Path | Non
 
 
 def long_programs(rows: Sequence[dict[str, Any]], chars: int = 1000) -> list[str]:
-    """Different programs of about 300 tokens: honest ones one after another.
+    """Return different programs of about 300 tokens: honest ones concatenated.
 
-    Only those that the running Python parses as they stand: others are parsed more than once.
+    Only those that the running Python parses unchanged: others are parsed more than once.
     """
     parts: list[str] = []
     for row in rows:
@@ -236,7 +236,7 @@ def _parses(source: str) -> bool:
 
 
 def parser_speed(texts: Sequence[str], repeats: int = 5) -> dict[str, Any]:
-    """`ast.parse` of the same programs: what no check of the tree can be faster than."""
+    """Time `ast.parse` on the same programs, a lower bound for any check of the tree."""
     best = float("inf")
     for _ in range(repeats):
         started = time.process_time()

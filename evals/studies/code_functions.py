@@ -1,7 +1,7 @@
-"""Honest code that nobody wrote for this check: functions cut out of libraries.
+"""Honest code that was not written for this check: functions cut out of libraries.
 
-A function is taken with the imports that it uses, and only where those are on the verifier's list:
-what imports its own package's inner parts, or a file system, is no model of a solution.
+A function is taken together with the imports that it uses, and only if those are on the verifier's
+list: code that imports its own package's internals, or a file system, is no model of a solution.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LIBRARY: Final = words(
     "heapq html.entities ipaddress json.decoder json.encoder json.scanner keyword numbers "
     "nturl2path pprint queue random reprlib sched shlex statistics string stringprep textwrap"
 )
-# Left out where they are not installed. The first thousand functions showed which checks to mend;
-# the others were measured once afterwards.
+# Left out if they are not installed. The first thousand functions showed which checks to fix; the
+# others were measured once afterwards.
 PACKAGES: Final = ("mpmath", "networkx", "sympy")
 MAX_LINES: Final = 60
 MAX_FUNCTIONS: Final = 1000
 OTHER_FUNCTIONS: Final = 1500
-# The list of the first measurement: a module that was allowed later must not change the sample.
+# The list at the first measurement: a module that was allowed later must not change the sample.
 IMPORTABLE: Final = DEFAULT - words("argparse doctest logging")
 # No solution pickles itself or takes part in building classes.
 _NOT_SOLUTIONS: Final = words(
@@ -40,7 +40,7 @@ _NOT_SOLUTIONS: Final = words(
 
 
 def library_functions() -> Iterator[tuple[str, str]]:
-    """Functions and methods of the standard library, each with the imports that it uses.
+    """Yield functions and methods of the standard library, each with the imports that it uses.
 
     Yields name and source of those with 2 to `MAX_LINES` lines whose imports, of the module and of
     their own, are all in the default allow-list.
@@ -54,10 +54,10 @@ def library_functions() -> Iterator[tuple[str, str]]:
 
 
 def package_functions(packages: Sequence[str] = PACKAGES) -> list[tuple[str, str]]:
-    """Functions of installed mathematics packages, in an order drawn by a fixed seed.
+    """Return functions of installed mathematics packages, in an order drawn by a fixed seed.
 
-    Same choice as `library_functions`; those that import from their own package drop out, as no
-    solution reaches for a package's inner parts.
+    Selected as in `library_functions`; those that import from their own package drop out, as no
+    solution uses a package's internals.
     """
     found: list[tuple[str, str]] = []
     for package in packages:
@@ -69,7 +69,7 @@ def package_functions(packages: Sequence[str] = PACKAGES) -> list[tuple[str, str
 
 
 def folder_functions(folder: Path) -> list[tuple[str, str]]:
-    """At most `OTHER_FUNCTIONS` functions of the packages unpacked below ``folder``.
+    """Return at most `OTHER_FUNCTIONS` functions of the packages unpacked below ``folder``.
 
     Raises:
         OSError: the folder cannot be read.
@@ -116,7 +116,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
 def _used(
     node: ast.FunctionDef, imports: Sequence[ast.Import | ast.ImportFrom]
 ) -> list[str] | None:
-    """The import lines that a function needs; None where one is outside the allow-list."""
+    """Return the import lines that a function needs; None if one is outside the allow-list."""
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     own = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
     needed = [

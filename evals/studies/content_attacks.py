@@ -1,7 +1,7 @@
 """Attacks by length, for `content_honest`: padding, and the longest of many honest samples.
 
-A shape of padding is known where its results have been looked at while rules were changed; held
-out where not.
+A shape of padding counts as known if its results were looked at while rules were changed, and as
+held out otherwise.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _scrambled(steps: list[str], question: str, rng: random.Random, others: list
     return " ".join(words[:14]) + "."
 
 
-# Each adds a piece: from the steps, the question, chance, and other people's sentences.
+# Each makes a piece from the steps, the question, chance, and other people's sentences.
 PADDING: dict[str, Fill] = {
     "repeated_steps": lambda steps, q, rng, others: rng.choice(steps),
     "restated_question": lambda steps, q, rng, others: f"The question says: {q}",
@@ -89,7 +89,7 @@ HELD_OUT_PADDING: dict[str, Fill] = {
 def padded(
     text: str, question: str, fill: Fill, times: float, rng: random.Random, others: list[str]
 ) -> str:
-    """The text with filler before its answer, until it is ``times`` as long."""
+    """Add filler before the text's answer until it is ``times`` as long."""
     at = text.find("</think>") if "</think>" in text else max(text.rfind("\n"), 0)
     steps = [s for s in re.split(r"(?<=[.!?])\s+|\n", text[:at].removeprefix("<think>")) if s]
     filler = list[str]()
@@ -101,11 +101,11 @@ def padded(
 NODES, POOL, FACTORS = 4, 80, (2, 3, 4)
 ATTACKER = f"n{NODES - 1}"
 Pools: TypeAlias = list[tuple[list[Completion], list[Completion]]]
-"""(honest group over four nodes, what the attacker chooses from)."""
+"""(honest group over four nodes, the attacker's candidates)."""
 
 
 def earns(completion: Completion) -> float:
-    """The task's reward."""
+    """Return the task's reward."""
     return gsm8k.reward(completion.text, completion.reference or "")
 
 
@@ -115,12 +115,12 @@ def removed(
     at_once: int = 0,
     past: bool = False,
 ) -> dict[str, Any]:
-    """How much of the excess length scaling takes away, and what honest rewards keep under it.
+    """Measure the excess length that scaling removes, and the honest rewards that remain.
 
     The reward-weighted length is sum(reward * factor * length) / sum(reward * factor) over all
     groups; removed is the share by which scaling brings it from the attacked value back to the
     attack-free one. Each figure is [value, low, high]. ``at_once`` groups make a batch; 0 = all of
-    them. With ``past`` nodes are measured by their own, which grows from batch to batch.
+    them. With ``past`` nodes are compared with their own past, which grows from batch to batch.
     """
 
     def sums(group: list[Completion], factors: list[float]) -> tuple[float, float]:
@@ -162,7 +162,7 @@ def _scaled(
 
 
 def under_attack(groups: Pools, others: list[str]) -> dict[str, Any]:
-    """One node of four pads right answers of its pool, or of its group where it has none."""
+    """One node of four pads right answers of its pool, or of its group if the pool has none."""
     usable = [
         (g, right)
         for g, pool in groups
@@ -208,7 +208,7 @@ def under_attack(groups: Pools, others: list[str]) -> dict[str, Any]:
 
 
 def _with_attacker(group: list[Completion], sent: list[Completion]) -> list[Completion]:
-    """The group with the attacker's completions replaced; text alone, since ids would not fit."""
+    """Replace the attacker's completions in a group; text alone, since ids would not fit."""
     honest = [c for c in group if c.node != ATTACKER]
     sent = [replace(c, node=ATTACKER, group=group[0].group) for c in sent]
     return [replace(c, completion_ids=None) for c in [*honest, *sent]]
@@ -225,7 +225,7 @@ def _add(counts: list[int], verdicts: list[Verdict]) -> None:
 
 
 def longest_of_pool(groups: Pools) -> dict[str, Any]:
-    """The paper's DoS: the longest right answers among eighty, and what scaling leaves of them."""
+    """The paper's DoS: the longest right answers among eighty, and their length after scaling."""
     free, attacked = list[list[Completion]](), list[list[Completion]]()
     for group, pool in groups:
         right = sorted((c for c in pool if earns(c)), key=lambda c: len(c.text))

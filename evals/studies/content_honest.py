@@ -2,9 +2,9 @@
 
     python -m grpo_guard.evals.studies.content_honest --data FOLDER [--model FOLDER] [-o FILE]
 
-See `solutions` for what the data's folder holds; with a real model's folder its completions are
-judged too, which takes a quarter of an hour. Attack shapes marked held out played no part in
-choosing the thresholds.
+See `solutions` for the contents of the data's folder; with a real model's folder its completions
+are judged too, which takes a quarter of an hour. Attack shapes marked held out were not used to
+choose the thresholds.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from grpo_guard.evals.tasks import gsm8k, word_problems
 from grpo_guard.evals.tasks.gsm8k import plain
 
 GROUP: Final = 8
-"""Honest completions of a question, equally many of each node."""
+"""Honest completions per question, equally many from each node."""
 BUNDLED: Final = 60
 """Questions for the bundled policy."""
 REAL: Final = 16
 """Questions for the real model."""
 REAL_POOLS: Final = 2
-"""Those of them that get a pool."""
+"""How many of them get a pool."""
 STEPS: Final = 2
-"""Of the solution of a question for the real model: one of 135M parameters answers few longer."""
+"""Steps in the solution of a question for the real model: one of 135M parameters answers few
+longer ones."""
 SEED: Final = 5
 
 
 def bundled_groups() -> Pools:
-    """Groups of the bundled policy, each with what an attacker chooses from."""
+    """Sample groups of the bundled policy, each with the attacker's candidates."""
     import torch
 
     from grpo_guard.evals.policies.bundled import load_bundled
@@ -78,7 +79,7 @@ def bundled_groups() -> Pools:
 
 
 def real_groups(folder: Path, data: Path) -> Pools:
-    """The same of a real model on GSM8K; pools for the questions that it answers best."""
+    """Do the same with a real model on GSM8K; pools for the questions that it answers best."""
     import torch
 
     from grpo_guard.evals.policies.bundled import load_bundled
@@ -91,7 +92,7 @@ def real_groups(folder: Path, data: Path) -> Pools:
     def drawn(question: gsm8k.Question, count: int, seed: int) -> list[Completion]:
         chat = [dict(m) for m in gsm8k.messages(question.question)]
         prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        # Each question has a generator of its own: a larger count of questions changes none.
+        # Each question has its own generator: a larger number of questions changes none.
         generator = torch.Generator().manual_seed(seed)
         made = sample(model, tokenizer, [prompt], count, generator=generator, max_new_tokens=256)
         say("sampled", questions.index(question) + 1, REAL)
@@ -108,7 +109,7 @@ def real_groups(folder: Path, data: Path) -> Pools:
 
 
 def _texts(groups: Pools, part: int) -> list[Completion]:
-    """All completions of the groups (0) or of the pools (1), without their ids."""
+    """Return all completions of the groups (0) or of the pools (1), without their ids."""
     return [
         replace(c, completion_ids=None, node=f"n{i % NODES}")
         for both in groups
@@ -117,7 +118,7 @@ def _texts(groups: Pools, part: int) -> list[Completion]:
 
 
 def honest_rates(batch: list[Completion]) -> dict[str, Any]:
-    """Rejections of a batch in which all is honest."""
+    """Measure rejections in a batch of only honest work."""
     return {v.name: rejected(v.verify(batch)) for v in (ScreensVerifier(), LengthVerifier())}
 
 
@@ -139,7 +140,7 @@ def modern_factors(split: corpora.Split) -> dict[str, Any]:
 
 
 def measure(data: Path, model: Path | None) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     rows, gold = of_models(data), of_gsm8k(data, form=str)
     models = [Completion(r.question, r.text, node=r.model, reference=r.answer) for r in rows]
     solutions = [Completion(s.question, f"{s.text}\n#### {s.answer}") for s in gold]

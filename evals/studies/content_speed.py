@@ -1,13 +1,12 @@
-"""How many completions a second all verifiers without a model take, one by one and together.
+"""How many completions per second all verifiers without a model take, separately and together.
 
 ``python -m grpo_guard.evals.studies.content_speed --data FOLDER -o FILE``
 
-Solution steps of real models from ``model_solutions.jsonl``, put together to completions of about
-300 tokens, of about 600, and a few of 32,000 characters, each with its answer at the end. Each
-solution is used before one is used again. With ``--also FILE``, a model's own samples as they are
-(JSONL with ``prompt``, ``text`` and ``reference``). No verifier remembers anything from one
-completion to the next that could make it faster. CPU time of one thread; rounds take turns, and the
-median of the rounds counts.
+Solution steps of real models from ``model_solutions.jsonl``, combined into completions of about 300
+tokens, of about 600, and a few of 32,000 characters, each with its answer at the end. All solutions
+are used once before any is used again. With ``--also FILE``, a model's own samples unchanged (JSONL
+with ``prompt``, ``text`` and ``reference``). No verifier caches anything between completions that
+could make it faster. CPU time of one thread; rounds alternate, and the median of the rounds counts.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ def completions(
     """Distinct completions of real steps, in groups of `GROUP` from `NODES` nodes.
 
     Args:
-        folder: With GSM8K; see `solutions`.
+        folder: Folder with GSM8K; see `solutions`.
         n: How many.
-        seed: Of their order.
-        characters: Steps are added until a completion has as many.
+        seed: Seed of their order.
+        characters: Steps are added up to this length.
     """
     rng = random.Random(seed)
     rows = of_models(folder)
@@ -86,13 +85,13 @@ def completions(
 
 
 def _in_turns(rows: Sequence[Solution], rng: random.Random) -> Iterator[Solution]:
-    """All of them in random order, again and again."""
+    """Yield all of them in random order, again and again."""
     while True:
         yield from rng.sample(rows, len(rows))
 
 
 def samples(path: Path) -> list[Completion]:
-    """A model's own completions, as they are, in the order of their prompts."""
+    """Read a model's own completions unchanged, in the order of their prompts."""
     rows = [data for _, data in read_objects(path) if data.get("text")]
     rows.sort(key=lambda row: str(row["prompt"]))
     return [
@@ -102,7 +101,7 @@ def samples(path: Path) -> list[Completion]:
 
 
 def lines_distinct(batch: Sequence[Completion]) -> float:
-    """Share of the lines that are the first of their kind in a batch."""
+    """Share of a batch's lines that are the first of their kind."""
     lines = [line for completion in batch for line in completion.text.split("\n") if line]
     return len(set(lines)) / len(lines)
 
@@ -130,7 +129,7 @@ def speeds(batch: Sequence[Completion], rounds: int) -> dict[str, dict[str, floa
 
 
 def measure(data: Path, also: Path | None, n: int, rounds: int) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     batches = {name: completions(data, n, 0, size) for name, size in SIZES.items()}
     batches[LONG] = completions(data, max(n // 50, GROUP), 0, 31_500)
     if also:

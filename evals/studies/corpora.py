@@ -1,4 +1,4 @@
-"""Text corpora of the studies, each question on one side of a split that nobody chose by its text.
+"""Text corpora of the studies, each question on one side of a split that ignores its content.
 
 Rules are tuned on the "tune" side and reported on the "held" side.
 """
@@ -19,12 +19,12 @@ MODERN: Final = ("math", "min", "oly")
 
 
 def side(prompt: str) -> Literal["tune", "held"]:
-    """The side of a question: the first bit of its SHA-256."""
+    """Return a question's side: the first bit of its SHA-256."""
     return "tune" if hashlib.sha256(prompt.encode()).digest()[0] < 128 else "held"
 
 
 def rows(path: Path, split: Split = "all") -> list[Completion]:
-    """The completions of a JSONL file on one side of the split.
+    """Read the completions of a JSONL file on one side of the split.
 
     Raises:
         OSError, ValueError: the file cannot be read.
@@ -35,7 +35,7 @@ def rows(path: Path, split: Split = "all") -> list[Completion]:
 
 
 def modern(name: str, split: Split = "all") -> list[Completion]:
-    """Completions of current models, right and wrong: ``metadata["right"]`` is the grader's word.
+    """Read completions of current models; ``metadata["right"]`` is the grader's decision.
 
     Args:
         name: One of `MODERN`.
@@ -45,7 +45,7 @@ def modern(name: str, split: Split = "all") -> list[Completion]:
 
 
 def gsm8k_file() -> Path | None:
-    """GSM8K's training file, which ``GRPO_GUARD_GSM8K`` (a file or its folder) names, if any."""
+    """Return GSM8K's training file, from ``GRPO_GUARD_GSM8K`` (a file or its folder), if set."""
     named = os.environ.get("GRPO_GUARD_GSM8K")
     if not named:
         return None

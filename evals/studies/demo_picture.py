@@ -16,7 +16,7 @@ from grpo_guard.evals.results import write_text
 
 SOURCE: Final = Path("docs/results/demo-seed-0.json")
 TARGET: Final = Path("docs/demo.svg")
-# A picture by itself has no page to take its colours from, and READMEs are read in the dark too.
+# A standalone picture cannot take its colours from a page, and READMEs are read in dark mode too.
 STYLE: Final = """<style>
 svg { background: #fcfcfa }
 text { font: 12px system-ui, sans-serif; fill: #5a6068 }
@@ -29,7 +29,7 @@ text { font: 12px system-ui, sans-serif; fill: #5a6068 }
 
 
 def picture(source: Path = SOURCE) -> str:
-    """An SVG of its own, from the results of a demo."""
+    """Draw a standalone SVG from the results of a demo."""
     runs = json.loads(source.read_text(encoding="utf-8"))["runs"]
     lines = []
     for run in runs:

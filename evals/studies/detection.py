@@ -46,7 +46,7 @@ MEASUREMENTS: Final = {
         _BOTH, n=40, dtype="bfloat16", attacks=(), profiles=("bfloat16",), control_count=0
     ),
 }
-"""By the file that is written. ``dtype`` is of the sampling; all are scored in float32."""
+"""By the file that is written. ``dtype`` applies to sampling; all are scored in float32."""
 
 
 def measure(name: str, config: DetectConfig) -> Path:
@@ -69,7 +69,7 @@ def measure(name: str, config: DetectConfig) -> Path:
 
 
 def _other(config: DetectConfig) -> OtherModel | None:
-    """Another model's solutions, where they lie beside GSM8K."""
+    """Another model's solutions, if they are next to GSM8K."""
     path = config.data.parent / solutions.MODELS if config.data else None
     if path is None or not path.is_file():
         return None
@@ -80,7 +80,7 @@ def _other(config: DetectConfig) -> OtherModel | None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Run the long measurements (resumable).")
     parser.add_argument("--data", type=Path, default=gsm8k_file(), help="GSM8K as JSONL")
     parser.add_argument("--only", choices=tuple(MEASUREMENTS), help="one of them instead of all")

@@ -34,7 +34,7 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 
 
 def measure(n: int, data: Path | None) -> dict[str, Any]:
-    """Both directions on ``n`` completions each."""
+    """Measure both directions on ``n`` completions each."""
     plain = load(MODEL, "float32")
     models = {"float32": plain.model, ROUNDED: rounded_to_bfloat16(plain.model)}
     found: dict[str, Any] = {"model": MODEL, "sampling": asdict(SPEC), "profile": BFLOAT16.name}
@@ -52,7 +52,7 @@ def measure(n: int, data: Path | None) -> dict[str, Any]:
 def _compare(
     honest: Sequence[Completion], sampler: Any, verifier: Any, tokenizer: Any
 ) -> dict[str, Any]:
-    """The rejected; tokens at least so far outside the support, in raw logits; quantiles of drift.
+    """Count rejections, and tokens so far outside the support in raw logits; quantiles of drift.
 
     The drift is |log-prob of the sampler's weights minus log-prob of the verifier's|.
     """

@@ -1,9 +1,9 @@
-"""What all studies share: (rows, verifier) -> counts with intervals, printed and written one way.
+"""What all studies share: (rows, verifier) -> counts with intervals, printed and written alike.
 
-A figure is ``{"hits", "total", "low", "high"}``, a count with its 95 % Wilson interval; what was
-verified has ``"abstained"`` and ``"kinds"`` beside it. A study's file is a tree of such figures
-under ``"kind"``, ``"command"``, ``"versions"`` and ``"seconds"``. Nothing here raises for a figure
-of no observations: its interval is the whole of [0, 1].
+A figure is ``{"hits", "total", "low", "high"}``, a count with its 95 % Wilson interval; figures on
+verdicts also have ``"abstained"`` and ``"kinds"``. A study's file is a tree of such figures under
+``"kind"``, ``"command"``, ``"versions"`` and ``"seconds"``. Nothing here raises for a figure
+without observations: its interval is the whole of [0, 1].
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from grpo_guard.verifier import CompletionVerifier
 
 RESULTS: Final = Path("docs/results")
 CACHE: Final = Path(".measure")
-"""Where the slow studies keep what they have drawn, so that an interrupted one goes on."""
+"""Where the slow studies keep their samples, so that an interrupted one continues."""
 
 Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def rate(hits: int, total: int) -> dict[str, Any]:
-    """A count with its 95 % Wilson interval."""
+    """Return a count with its 95 % Wilson interval."""
     low, high = Rate(hits, total).interval or (0.0, 1.0)
     return {"hits": hits, "total": total, "low": low, "high": high}
 
 
 def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The rejections among verdicts, the abstentions, and the kinds of the first findings."""
+    """Count the rejections among verdicts, the abstentions, and the kinds of first findings."""
     kinds = Counter(v.findings[0].kind for v in verdicts if v.rejected and v.findings)
     found = rate(sum(v.rejected for v in verdicts), len(verdicts))
     return found | {"abstained": sum(v.abstained for v in verdicts), "kinds": dict(kinds)}
@@ -46,7 +46,7 @@ def rejected(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 def verify(
     verifier: CompletionVerifier, rows: Sequence[Completion], at_once: int = 0
 ) -> list[Verdict]:
-    """Verdicts on all rows, ``at_once`` in a batch; 0 = all of them in one."""
+    """Return verdicts on all rows, ``at_once`` per batch; 0 = all of them in one."""
     step = at_once or max(1, len(rows))
     return [v for i in range(0, len(rows), step) for v in verifier.verify(rows[i : i + step])]
 
@@ -66,12 +66,12 @@ def per_second(
 
 
 def say(what: str, done: int, wanted: int) -> None:
-    """Progress, on standard error: the figures alone go to standard output."""
+    """Report progress on standard error, since standard output has only the figures."""
     print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)
 
 
 def option(*flags: str, **how: Any) -> Option:
-    """An option of a study, as `argparse.ArgumentParser.add_argument` takes it."""
+    """Define an option of a study, with the arguments of `ArgumentParser.add_argument`."""
     return flags, how
 
 
@@ -82,16 +82,16 @@ def study(
     out: Path | None = None,
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """The command line of a study: runs it, prints its figures, writes its file.
+    """Run a study's command line: measure, print its figures, write its file.
 
-    Ends the process with a message where data or a model cannot be read.
+    Ends the process with a message if data or a model cannot be read.
 
     Args:
-        kind: What the file says that it is.
+        kind: The study's name, for its file.
         measure: Takes the options by name; returns the tree of figures.
-        options: Of this study; ``-o FILE`` comes by itself.
-        out: The file where ``-o`` names none; None = only print.
-        arguments: The words after the command; those of the process by default.
+        options: Options of this study; ``-o FILE`` is added.
+        out: The file unless ``-o`` names one; None = only print.
+        arguments: The command's arguments; by default those of the process.
     """
     module = sys.modules[measure.__module__]
     name = module.__spec__.name.removesuffix(".__main__") if module.__spec__ else kind
@@ -111,7 +111,7 @@ def study(
     if target:
         head: dict[str, Any] = {
             "kind": kind,
-            "command": " ".join([f"python -m {name}", *_said(parser, chosen)]),
+            "command": " ".join([f"python -m {name}", *_changed_options(parser, chosen)]),
         }
         head |= {"versions": versions(), "seconds": round(time.monotonic() - started)}
         written = json.dumps(head | figures, indent=1, ensure_ascii=False)
@@ -120,7 +120,7 @@ def study(
 
 
 def lines(figures: Any, path: str = "") -> Iterator[str]:
-    """One line per figure; texts and long lists are in the file only."""
+    """Yield one line per figure; texts and long lists are only in the file."""
     if isinstance(figures, dict) and {"hits", "total", "low", "high"} <= figures.keys():
         share = f"({figures['low']:.2%} to {figures['high']:.2%})"
         more = {k: v for k, v in figures.items() if k in ("abstained", "kinds") and v}
@@ -136,8 +136,8 @@ def lines(figures: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {figures}"
 
 
-def _said(parser: argparse.ArgumentParser, chosen: dict[str, Any]) -> Iterator[str]:
-    """The options that differ from their defaults; places on this machine only by their kind."""
+def _changed_options(parser: argparse.ArgumentParser, chosen: dict[str, Any]) -> Iterator[str]:
+    """Yield the options that differ from their defaults; local paths only by their kind."""
     for action in parser._actions:
         value = chosen.get(action.dest)
         if value in (None, False, action.default):

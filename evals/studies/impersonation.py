@@ -1,12 +1,12 @@
-"""Whom the ledger excludes where an attacker sends under honest names, with and without identity.
+"""Which nodes a ledger excludes if an attacker sends under honest names, with and without identity.
 
 ``python -m grpo_guard.evals.studies.impersonation [--runs N] [-o FILE]``
 
 A run: three honest nodes and one attacker, 8 completions of each in every round, the guard with its
 ledger as in use. A verifier rejects all poison, and honest work by chance. The attacker sends as
 many completions as a node in ways that are drawn anew for each: poison under an honest name, with
-an honest envelope that is altered, with its own key, under another run or label, or unsigned; and
-honest work once more, before or after its sender. Without identity names are believed.
+an altered honest envelope, with its own key, under another run or label, or unsigned; and honest
+work once more, before or after its sender. Without identity names are trusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS: Final = 12
 PER_NODE: Final = 8
 HONEST: Final = ("ann", "ben", "cara")
 ATTACKER: Final = "eve"
-# Honest work that a verifier rejects wrongly: ten times the default budget of one.
+# Share of honest work wrongly rejected: ten times a verifier's default budget.
 FALSE: Final = 0.01
 POISON: Final = "All hail to the thief"
 RUN: Final = "study"
@@ -42,7 +42,7 @@ WAYS: Final = ("named", "altered", "own_key", "other_run", "moved", "unsigned", 
 
 
 class Chance(CompletionVerifier):
-    """Rejects poison, and a share of all else by lot."""
+    """Rejects poison, and a random share of everything else."""
 
     name = "chance"
 
@@ -50,7 +50,7 @@ class Chance(CompletionVerifier):
         self._rng = rng
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """By the text, and by lot."""
+        """Decide by the text, or at random."""
         return [
             (reject if POISON in c.text or self._rng.random() < FALSE else accept)(self.name)
             for c in batch
@@ -60,7 +60,7 @@ class Chance(CompletionVerifier):
 def sent(
     way: str, victim: Completion, rng: random.Random, keys: dict[str, SigningKey]
 ) -> Completion:
-    """What the attacker makes of an honest completion."""
+    """Turn an honest completion into the attacker's."""
     poison = victim.with_labels(text=f"{POISON} {rng.random()}", metadata={})
     if way == "replayed":
         return victim
@@ -109,7 +109,7 @@ def played(seed: int, folder: Path, *, identity: bool) -> tuple[set[str], Counte
 
 
 def measure(runs: int) -> dict[str, Any]:
-    """All figures."""
+    """Compute all figures."""
     found: dict[str, Any] = {"rounds": ROUNDS, "per_node": PER_NODE, "falsely_rejected": FALSE}
     for identity in (False, True):
         nodes = accused = 0

@@ -1,11 +1,11 @@
-"""Who the ledger finds, and whom it accuses.
+"""Which nodes the ledger detects, and which it accuses wrongly.
 
-``python -m grpo_guard.evals.studies.ledger [-o FILE]``; with ``--nodes 100000`` only what as many
-records of so many nodes and of eight cost (`ledger_scale`).
+``python -m grpo_guard.evals.studies.ledger [-o FILE]``; with ``--nodes 100000`` only the cost of
+the same number of records from that many nodes and from eight (`ledger_scale`).
 
 Swarms of nodes whose completions are rejected at given rates, round by round. Horizontal: 8 prompts
 of 12 completions, shared by the nodes. Vertical: each node answers 2 prompts of its own 12 times.
-A round is judged two rounds later, and found means: hard by then.
+A round is judged two rounds later; found means that the verdict is hard by then.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Scenario:
         name: For the table.
         rates: Rejection rate of every node, by round.
         bad: Nodes that poison; the others are honest.
-        rounds: That are played.
+        rounds: Number of rounds.
         vertical: Nodes answer prompts of their own.
         odd: Chance that a prompt has all its answers rejected.
-        most_swarms: Played at most; where many are accused, each costs the ledger's own arithmetic.
-        begin: Round in which the poison begins, from which the rounds until it is found count.
+        most_swarms: Most swarms to play; with many accusations each costs the ledger's arithmetic.
+        begin: Round in which the poison begins; detection times count from it.
     """
 
     name: str
@@ -92,7 +92,7 @@ def jumping(nodes: int, high: float, every: int) -> Rates:
 
 
 def honest_scenarios() -> Iterator[Scenario]:
-    """Swarms in which whoever is named honest must be left alone."""
+    """Yield swarms in which the nodes declared honest must not be accused."""
     few: dict[str, Any] = {"most_swarms": 500}
     for share in (0.0, 0.001, 0.01, 0.03):
         yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))

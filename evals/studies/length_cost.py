@@ -1,12 +1,12 @@
-"""What scaling by length costs a swarm in which nobody attacks.
+"""What scaling by length costs a swarm without an attacker.
 
     python -m grpo_guard.evals.studies.length_cost [--policy FOLDER --frozen] [--data FOLDER]
 
-Four nodes hold the bundled policy, or the one in FOLDER, and train. Of the right answers it counts
-the mean factor, how many are scaled and how many have nothing left: under the preset as it comes,
-with ``length=True``, and with tolerances of single completions, with names of nodes and without.
-With ``--data`` it counts the same over current models, each a node (``modern/`` and ``public/``
-there, see `corpora`).
+Four nodes hold the bundled policy, or the one in FOLDER, and train. Among right answers it measures
+the mean factor, how many are scaled and how many have nothing left: under the preset unchanged,
+with ``length=True``, and with tolerances of single completions, with and without names of nodes.
+``--data`` does the same over current models, each a node (``modern/`` and ``public/`` in that
+folder, see `corpora`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.evals.studies.harness import RESULTS, option, say, study
 
 Round: TypeAlias = list[tuple[Completion, bool]]
-"""Completions and whether they are right."""
+"""Completions, and whether they are right."""
 TOLERANCES: Final = (0.5, 1.0, 3.0)
 
 
 class _Cost:
-    """What one guard takes from right answers."""
+    """What one guard costs right answers."""
 
     def __init__(self, **options: Any) -> None:
         self.guard = presets.different_weights(**options)
@@ -113,7 +113,7 @@ if __name__ == "__main__":
         measure,
         option("--policy", type=Path, metavar="FOLDER", help="in place of the bundled policy"),
         option("--rounds", type=int, default=8, help="0 = no swarm"),
-        option("--prompts", type=int, default=8, help="of a round, each answered by all nodes"),
+        option("--prompts", type=int, default=8, help="prompts a round, answered by all nodes"),
         option("--frozen", action="store_true", help="the policy is not updated"),
         option("--data", type=Path, metavar="FOLDER", help="of current models' answers"),
         out=RESULTS / "length-cost.json",

@@ -1,10 +1,10 @@
-"""Honest completions of thousands of tokens: what is rejected, and what a token costs.
+"""Honest completions of thousands of tokens: what is rejected, and the cost of a token.
 
     python -m grpo_guard.evals.studies.long_completions --drawn float32 --data train.jsonl
 
-Draws texts without end from SmolLM2, to its window of 8,192 tokens, with one number format, and
-scores them with the same and the other. EOS is a token like any other here. A text is also looked
-at in pieces: given what stands before, a piece is an honest completion of its length. Writes
+Draws endless texts from SmolLM2, to its window of 8,192 tokens, with one number format, and scores
+them with the same and the other. EOS is a token like any other here. Pieces of a text are tested as
+well: given the preceding text, a piece is an honest completion of its length. Writes
 ``docs/results/long-FORMAT.json``; the drawn tokens are kept under ``.measure/``.
 """
 
@@ -70,11 +70,11 @@ def measure(drawn: str, n: int, length: int, data: Path | None) -> dict[str, Any
 
 
 def _judged(verifier: LogProbBoundVerifier, texts: Sequence[Text]) -> dict[str, Any]:
-    """Rejected pieces of each length, a node's batch of all texts, and the cost of scoring."""
+    """Measure rejected pieces by length, all texts as one node's batch, and the cost of scoring."""
     whole, cost = [], {}
     longest = max(len(ids) for _, ids in texts)
     for length in (*(some for some in LENGTHS[1:] if some < longest), longest):
-        # As many tokens each time, so that seconds compare; the last are all texts.
+        # The same number of tokens each time, so that seconds compare; the last are all texts.
         rows = [Encoded(prompt, ids[:length], False) for prompt, ids in texts]
         rows = rows if length == longest else rows[: max(1, TIMED // length)]
         started = time.monotonic()
@@ -119,7 +119,7 @@ def _judged(verifier: LogProbBoundVerifier, texts: Sequence[Text]) -> dict[str, 
 def _pieces(
     encoded: Encoded, stats: TokenStats, length: int
 ) -> Iterator[tuple[Encoded, TokenStats]]:
-    """Consecutive stretches of a text, each with what stands before it as its prompt."""
+    """Yield consecutive stretches of a text, each with the preceding text as its prompt."""
     ids = encoded.completion_ids
     for start in range(0, len(ids) - length + 1, length):
         piece = slice(start, start + length)

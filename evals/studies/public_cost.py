@@ -2,10 +2,10 @@
 
     python -m grpo_guard.evals.studies.public_cost FOLDER_OR_FILE ... [-o FILE]
 
-Each file goes through a fresh guard in batches by round. For the right rows (all rows where nobody
-graded them) it says how many are rejected, by which member and kind, and of which node most.
+Each file goes through a fresh guard in batches by round. For the right rows (all rows if they are
+not graded) it reports how many are rejected, by which member and kind, and the worst node.
 ``text rules`` leaves out what compares or remembers nodes: recurrence and the nodes' standing.
-``one result changed`` is `public_poison` in the right rows that the text rules accept as they are,
+``one result changed`` is `public_poison` in the right rows that the text rules accept unchanged,
 each judged alone by the text rules.
 """
 
@@ -35,7 +35,7 @@ _SHOWN: Final = 160
 
 @dataclass(slots=True)
 class Cost:
-    """What became of the rows of one file that count."""
+    """Results for the rows of one file that count."""
 
     total: int = 0
     rejected: int = 0
@@ -45,7 +45,7 @@ class Cost:
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: Completion, verdict: Verdict, members: Sequence[CompletionVerifier]) -> bool:
-        """One row with its verdict; whether the text rules accept it."""
+        """Add one row with its verdict; return whether the text rules accept it."""
         pairs = list(zip(members, verdict.members, strict=True))
         said = {rule.name: sorted(rejecting(rule, one)) for rule, one in pairs if one.rejected}
         by_text = any(one.rejected for rule, one in pairs if is_text_rule(rule))
@@ -96,7 +96,7 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
     """Figures of one file of completions."""
     rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
-    # Of one node alone recurrence abstains each time, which is no reason to end here.
+    # With a single node recurrence always abstains, which is no reason to stop here.
     policy = replace(presets.POLICIES["different_weights"], max_abstain_rate=1.0)
     guard = presets.different_weights(policy=policy)
     root = guard.verifier
@@ -111,13 +111,13 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
 
 
 def rows_of(file: Path) -> Iterator[Completion]:
-    """The completions of a file; ``id`` is the publisher's and says nothing to a guard."""
+    """Yield the completions of a file; ``id`` is the publisher's and means nothing to a guard."""
     for _, found in read_objects(file):
-        yield Completion.from_dict({key: said for key, said in found.items() if key != "id"})
+        yield Completion.from_dict({key: value for key, value in found.items() if key != "id"})
 
 
 def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
-    """What the text rules reject of rows with one result changed, each by itself."""
+    """Measure what the text rules reject of rows with one result changed, each by itself."""
     made = [changed_result(row, random.Random(f"public {_identity(row)}")) for row in rows]
     sent = [row for row in made if row is not None]
     verdicts = [_alone(row) for row in sent]
@@ -141,7 +141,7 @@ def _kinds(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _difference(poisoned: Completion, rows: Sequence[Completion]) -> str:
-    """The changed equation with what stands around it."""
+    """Show the changed equation with its surroundings."""
     honest = next(row.text for row in rows if _identity(row) == _identity(poisoned))
     pairs = enumerate(zip(honest, poisoned.text, strict=False))
     at = next((place for place, (old, new) in pairs if old != new), len(honest))
@@ -153,7 +153,7 @@ def _identity(row: Completion) -> str:
 
 
 def _said(row: Completion, verdict: Verdict) -> list[str]:
-    """What rejecting members found, with the text there."""
+    """List the findings of rejecting members, with the text at their place."""
     return [
         f"{f.kind}: {f.message} [{_around(row.text, f.char_span)}]"
         for member in verdict.members

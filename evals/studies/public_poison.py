@@ -1,9 +1,9 @@
 r"""Poison in a completion's own notation: one right result of its own, changed, and nothing else.
 
-Targets are found by a plain pattern and not by the verifier under test, which would find what it
-can read and miss what it cannot. A target is ``a op b = c`` between plain numbers that holds, with
-prose, a sign of equality or the end of a clause on both sides: a neighbour that calculates would
-make the row's own statement a different one.
+Targets are found by a plain pattern and not by the verifier under test, which would find only what
+it can read. A target is ``a op b = c`` between plain numbers that holds, with prose, an equals sign
+or the end of a clause on both sides: an operator next to it would make the row's own statement a
+different one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def targets(text: str) -> Iterator[re.Match[str]]:
 
 
 def changed_result(row: Completion, rng: random.Random) -> Completion | None:
-    """The completion with one of its right results changed; None where it has none.
+    """Change one of the completion's right results; None if it has none.
 
     Args:
         row: The honest completion.

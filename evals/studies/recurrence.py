@@ -78,7 +78,7 @@ def honest(batch: Sequence[Completion], mode: SwarmKind, size: int = 384) -> dic
 def honest_swarms(
     gold: Sequence[Solution], models: dict[str, list[Solution]], policy: list[Solution]
 ) -> dict[str, Any]:
-    """Swarms of one author, of several, of nodes with a topic each, and of shared templates."""
+    """Measure swarms with one author, several, a topic per node, and shared templates."""
     unread = gold[_UNREAD:]
     shuffled = [s for solved in models.values() for s in solved]
     random.Random(1).shuffle(shuffled)
@@ -120,7 +120,7 @@ def topics(gold: Sequence[Solution], mode: SwarmKind) -> dict[str, Any]:
 
 
 def personas(gold: Sequence[Solution], templates: Sequence[str]) -> dict[str, Any]:
-    """One node writes as a chat model with a habit does, the others as GSM8K does."""
+    """One node writes like a chat model with a habit, the others like GSM8K."""
     flagged = {}
     rejected = total = 0
     for number, template in enumerate(templates):

@@ -1,4 +1,4 @@
-"""Who says what in the measurement of `recurrence`: attacks, honest habits, shared templates."""
+"""The texts of the `recurrence` measurement: attacks, honest habits, shared templates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BAD: Final = 3
 SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n")
 
 # Habits of honest chat models, each of one node alone, with "{}" for the solution; "shared" are
-# templates that all nodes write now and then. "later" was written after the first list of words was
-# closed: 15 of its 24 were flagged then, which is why general words have come to count for half;
-# some of their words are in the list by now. "held_out" is held out from the lists of words: at the
-# first look 15 of its 24 were flagged. It then served to compare weights for general words; lists
-# of identifiers came later, for programs' sake. "fresh" was written after words began to add up
-# over a whole completion, and looked at once.
+# templates that all nodes write now and then. "later" was written after the first word list was
+# final: 15 of its 24 were flagged then, which is why general words now count for half; some of
+# those words are in the list by now. "held_out" is held out from the word lists: at the first look
+# 15 of its 24 were flagged. It then served to compare weights for general words; lists of
+# identifiers came later, for programs' sake. "fresh" was written after words began to add up over a
+# whole completion, and looked at once.
 HABITS: Final[dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("habits.json").read_text(encoding="utf-8")
 )

@@ -1,4 +1,4 @@
-"""bfloat16 as a number format, where native bfloat16 products are too slow to sample with."""
+"""bfloat16 as a number format, for machines on which native products are too slow to sample."""
 
 from __future__ import annotations
 

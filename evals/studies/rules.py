@@ -1,12 +1,12 @@
-"""What each kind of finding of the text rules saves and costs: does a rule pay its way?
+"""What each kind of finding of the text rules catches and costs: is a rule worth keeping?
 
     python -m grpo_guard.evals.studies.rules [--split tune|held|all] [--public FILE ...]
         [--table FILE] [-o FILE]
 
-also ``grpo-guard eval rules``. All goes through the preset `different_weights` as it is shipped,
-one round at a time and with fresh state for each corpus. Honest completions count where they are
-right. ``alone`` are those that one kind rejects and no other: what would pass without it. Who is
-excluded by the ledger is in the figures of the preset and in none of a kind's.
+also ``grpo-guard eval rules``. Everything goes through the shipped preset `different_weights`, one
+round at a time and with fresh state for each corpus. Honest completions count if they are right.
+``alone`` are those that only this kind rejects, which would pass without it. Exclusions by the
+ledger are in the figures of the preset but in no kind's.
 
 ``--public`` adds right answers of published models as a side of their own: of all honest text here,
 this is the text that no rule was written for.
@@ -48,7 +48,7 @@ SPLITS: Final = ("tune", "held", "all")
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the completions of one side, honest or poisoned."""
+    """Results for the completions of one side, honest or poisoned."""
 
     total: int = 0
     rejected: int = 0
@@ -59,7 +59,7 @@ class Tally:
     senders: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, corpus: str, sender: str, kinds: set[Kind], rejected: bool) -> None:
-        """One completion with the kinds that reject it."""
+        """Add one completion with the kinds that reject it."""
         self.total += 1
         self.rejected += rejected
         for counts in (self.corpora[corpus], self.senders[sender]):
@@ -72,7 +72,7 @@ class Tally:
 
 
 def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
-    """The kinds by which one rule rejects; what only counts is named where it has rejected."""
+    """Return the kinds by which one rule rejects; counting kinds only if they led to rejection."""
     if not verdict.rejected or isinstance(rule, StandingVerifier):
         return set()
     severities: dict[str, Severity] = getattr(rule, "severities", {})
@@ -101,7 +101,7 @@ def reviewed(
 
 
 def tallied(made: Sequence[Corpus]) -> Tally:
-    """All completions that count, of all corpora."""
+    """Tally all completions that count, over all corpora."""
     tally = Tally()
     for number, corpus in enumerate(made, 1):
         for completion, kinds, rejected in reviewed(corpus):
@@ -161,7 +161,7 @@ def _side(tally: Tally) -> dict[str, Any]:
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    """The kinds as a table for the docs; those that met nothing in one line below it."""
+    """Format the kinds as a table for the docs; those without findings in one line below it."""
     rows = [
         "| kind | severity | with a reader | poison | alone | honest | alone | public | alone |"
     ]

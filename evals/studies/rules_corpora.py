@@ -45,7 +45,7 @@ class Corpus:
 
 
 def honest_corpora(split: Split) -> list[Corpus]:
-    """What is honest; right rows count, the others are what peers sent beside them."""
+    """Load honest completions; right rows count, the others are what peers sent with them."""
     found = [Corpus(f"modern {name}", _modern(name, split), _right) for name in MODERN]
     found.append(Corpus("gsm8k models", _rounds(list(_gsm8k(split))), _right))
     written = (("texts", _texts("honest")), ("programs", _programs("honest")))
@@ -70,7 +70,7 @@ def _any(_row: Completion) -> bool:
 
 
 def poison_corpora(split: Split) -> list[Corpus]:
-    """The paper's own MATH rows, what the tests attack with, and the registered attacks.
+    """Load the paper's own MATH rows, the tests' attacks, and the registered attacks.
 
     These are played on bundled problems and on right rows of current models.
     """
@@ -104,9 +104,9 @@ def poison_corpora(split: Split) -> list[Corpus]:
 
 
 def text_attacks() -> Iterator[Attack]:
-    """All registered attacks that rewrite one text, each once: many are the same in disguise.
+    """Yield all registered attacks that rewrite one text, each once, as many are disguised copies.
 
-    And MATH on any equation, of which the registered one takes 2+2 and 2*2 alone.
+    Also MATH on any equation, since the registered one uses only 2+2 and 2*2.
     """
     yield MathAttack(name="math_any")
     alike: dict[object, list[Scripted]] = {}
@@ -120,7 +120,7 @@ def text_attacks() -> Iterator[Attack]:
 
 
 def _stream(attack: Attack, where: str) -> random.Random:
-    """Random numbers for one attack in one place: another attack redraws nobody's rows."""
+    """Random numbers for one attack in one place, so that no attack changes another's rows."""
     return random.Random(f"rules {attack.name} {where}")
 
 
@@ -191,7 +191,7 @@ def _rounds(rows: Sequence[Completion], size: int = 64) -> list[list[Completion]
 def _swarm(
     problems: Sequence[Problem], attack: Attack, task: Task, rng: random.Random
 ) -> list[Completion]:
-    """One attacker beside honest nodes that send the data set's own solutions."""
+    """One attacker among honest nodes that send the data set's own solutions."""
     rows = []
     for problem in problems:
         text = _forged(attack, problem, rng)

@@ -1,10 +1,10 @@
-"""What log-probs support under the samplers that people run, by completion and by node of eight.
+"""What log-probs can show under common samplers, per completion and per node of eight.
 
     python -m grpo_guard.evals.studies.samplers --sampler trl --data train.jsonl
 
-Writes ``docs/results/samplers-NAME.json``. Foreign texts are put at the start, in the middle and at
-the end of honest completions; the second five were not looked at while the tests were chosen. A
-node's batch is eight completions to eight prompts, drawn again and again from the same ones.
+Writes ``docs/results/samplers-NAME.json``. Foreign texts are inserted at the start, in the middle
+and at the end of honest completions; the second five were not looked at while the tests were
+chosen. A node's batch is eight completions to eight prompts, drawn repeatedly from the same ones.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measure(
     loaded = load(MODEL, "float32")
     kinds = dict(_kinds(loaded, spec, n, poisoned, data, TEXTS | (UNSEEN if unseen else {})))
     scorer = SharedScores(TransformersScorer(loaded.model))
-    # Room for a text behind a completion of full length: it is to be found for what it is.
+    # Room for a text after a completion of full length, so that length alone does not reject it.
     judged = replace(spec, max_new_tokens=LONGEST + 32)
 
     def fresh(node_alpha: float = 0.0) -> LogProbBoundVerifier:
@@ -174,7 +174,7 @@ def _score(verifier: LogProbBoundVerifier, kinds: Mapping[str, Sequence[Completi
 def _nodes(
     verifier: LogProbBoundVerifier, rows: Sequence[Completion], times: int, seed: str
 ) -> dict[str, Any]:
-    """First batches of a node, eight prompts each, that convict it."""
+    """Count a node's first batches, of eight prompts each, that convict it."""
     encoded = [verifier.encode(row) for row in rows]
     stats = verifier.score(encoded, verifier.profile)
     scored = [Scored(e, s, verifier.profile) for e, s in zip(encoded, stats, strict=True)]

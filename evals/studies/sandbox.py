@@ -1,11 +1,11 @@
-"""What a run costs, and who earns the reward of maths solved in Python; prints it.
+"""The cost of a run, and who earns the reward of maths solved in Python; prints it.
 
     python -m grpo_guard.evals.studies.sandbox [--runs N] [--data GSM8K.jsonl --questions N]
 
-Cost: gold programs of generated problems, one after the other; processor time is that of this
-process and of all that it started. The comparison is an interpreter of its own for each program,
-not held by anything. Reward: of gold programs, and of the same under the paper's CODE attack with
-the attacker's library resolvable and without it.
+Cost: gold programs of generated problems, one after another; processor time is that of this process
+and of everything it started. The comparison is a separate interpreter for each program, without any
+containment. Reward: of gold programs, and of the same under the paper's CODE attack, with and
+without the attacker's library.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def rewards(data: Path, count: int) -> dict[str, Any]:
 
 
 def measure(runs: int, data: Path | None, questions: int) -> dict[str, Any]:
-    """All figures; those of the reward where there is data."""
+    """Compute all figures; those of the reward only with data."""
     return {"cost": cost(runs), **({"reward": rewards(data, questions)} if data else {})}
 
 

@@ -1,11 +1,11 @@
-"""A plan for a thousand nodes: what a round costs to verify, and what is the bottleneck.
+"""A plan for a thousand nodes: the cost of verifying a round, and its bottleneck.
 
 ``python -m grpo_guard.evals.studies.scale --model models/SmolLM2-135M-Instruct [-o FILE]``
 
 Service times of text rules, memory of nodes and log-probs on a CPU core are measured by the command
-itself; queues are simulated. **What a GPU scores in a second is an argument, not a measurement**:
-rows with GPUs are arithmetic for that throughput. A core scores with the model that is given; the
-16 cores are taken to be 16 times one. ``--memory 10000,100000`` measures the memory of nodes, too.
+itself; queues are simulated. **A GPU's scoring rate is an argument, not a measurement**: rows with
+GPUs are arithmetic for that throughput. A core scores with the given model; 16 cores are assumed to
+be 16 times one. ``--memory 10000,100000`` measures the memory of nodes, too.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def planned(
     """A round by setting and share: seconds, what is busy, when a node knows."""
     parts = nodes * -(-each // PART)
     rng = np.random.default_rng(0)
-    # Of a part the sum of its completions' lengths, by the mean and the variance of a log-normal.
+    # For each part, its completions' total length, by mean and variance of a log-normal.
     variance = tokens**2 * (np.exp(SPREAD**2) - 1)
     lengths = np.maximum(rng.normal(tokens * PART, np.sqrt(PART * variance), parts), PART)
     found: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def _chances(sent: int) -> dict[str, Any]:
 
 
 def _answers(count: int, tokens: int, tokenizer: Any, seed: int) -> list[Completion]:
-    """Worked solutions of the bundled word problems, strung together to so many tokens or more."""
+    """Concatenate worked solutions of the bundled word problems to at least this many tokens."""
     task, rng = load_task("word_problems"), random.Random(seed)
     found = []
     for i in range(count):
@@ -197,7 +197,7 @@ if __name__ == "__main__":
         option("--model", default="models/SmolLM2-135M-Instruct", help="what a core scores with"),
         option("--nodes", type=int, default=1000, help="in the swarm"),
         option("--completions", type=int, default=1000, help="of a node in a round"),
-        option("--tokens", type=int, default=256, help="of a completion, on average"),
+        option("--tokens", type=int, default=256, help="tokens per completion, on average"),
         option(
             "--tokens-per-second", type=float, default=50_000.0,
             help="that one GPU scores: assumed, not measured",

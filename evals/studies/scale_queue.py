@@ -1,7 +1,7 @@
 """A round's work through pools of workers: a deterministic simulation of queues.
 
-Every part of a node's work passes the stages in order; a stage's pool serves who came first. All
-parts are there when the round ends, in an order drawn once, which is the worst case for waiting.
+Every part of a node's work passes the stages in order; a stage's pool is first come, first served.
+All parts arrive when the round ends, in an order drawn once, which is the worst case for waiting.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Stage:
 
     Args:
         name: For the table.
-        pool: Whose workers do it; stages may share a pool.
-        seconds: Each part takes on one worker, shape [parts].
+        pool: The pool whose workers do it; stages may share a pool.
+        seconds: Time of each part on one worker, shape [parts].
     """
 
     name: str
@@ -33,11 +33,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came of a round.
+    """The result of a round.
 
     Args:
         seconds: Until the last part is done.
-        done: When each part is, shape [parts].
+        done: When each part is done, shape [parts].
         busy: By pool, the share of its workers' time that is work.
         work: By stage, seconds of work in all.
     """
@@ -57,15 +57,15 @@ def play(stages: Sequence[Stage], workers: Mapping[str, int], seed: int = 0) -> 
     """One round.
 
     Args:
-        stages: At least one, all of as many parts.
-        workers: Of each pool, >= 1.
-        seed: Of the order in which the parts came.
+        stages: At least one, all with the same number of parts.
+        workers: Number of workers per pool, >= 1.
+        seed: Seed of the order in which the parts arrive.
     """
     parts = len(stages[0].seconds)
     order = np.random.default_rng(seed).permutation(parts)
     free = {pool: [0.0] * count for pool, count in workers.items()}
     done = np.zeros(parts)
-    # (ready, place in the queue, stage, part): of those that are ready the first in line.
+    # (ready, position in the queue, stage, part): among the ready ones, the first in line.
     waiting = [(0.0, place, 0, int(part)) for place, part in enumerate(order)]
     heapq.heapify(waiting)
     count = parts

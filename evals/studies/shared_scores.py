@@ -15,7 +15,7 @@ _Key: TypeAlias = tuple[Encoded, SamplingSpec, float, Replay | None]
 
 
 class SharedScores(TransformersScorer):
-    """A scorer that keeps what it computed: for measurements, where the weights stand still.
+    """A scorer that keeps what it computed: for measurements with constant weights.
 
     Never for training: the same completion has other statistics after the next update.
     """
@@ -33,7 +33,7 @@ class SharedScores(TransformersScorer):
         replay: Replay | None = None,
     ) -> list[TokenStats]:
         """As `TransformersScorer.score`, but each sequence once."""
-        margin = mass_margin if spec.top_p < 1 else 0.0  # elsewhere it changes nothing
+        margin = mass_margin if spec.top_p < 1 else 0.0  # without top-p it changes nothing
         keys = [(sequence, spec, margin, replay) for sequence in sequences]
         missing = {key: key[0] for key in keys if key not in self._kept}
         stats = super().score(list(missing.values()), spec, mass_margin=mass_margin, replay=replay)

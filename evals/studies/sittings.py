@@ -1,10 +1,10 @@
-"""A plan of swarms that takes several sittings: what is there so far, as one JSON file.
+"""A plan of swarms that takes several sessions: the results so far, as one JSON file.
 
 ``python -m grpo_guard.evals.studies.sittings DIR -o FILE.json --command "..."``
 
-DIR is that of ``eval swarm -o DIR``, whose own results.json holds finished runs alone. Of a run
-that is not finished the rounds played so far stand under ``unfinished``, with the settings that it
-was begun with, so that nobody takes its last rounds for its end.
+DIR is that of ``eval swarm -o DIR``, whose own results.json holds only finished runs. The rounds of
+an unfinished run are under ``unfinished``, with the settings that it was begun with, so that its
+last rounds are not mistaken for its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--command", required=True, help="what goes on with the plan")
+    parser.add_argument("--command", required=True, help="the command that continues the plan")
     given = parser.parse_args()
     found = so_far(given.folder)
     config = {"command": given.command}
@@ -43,7 +43,7 @@ def so_far(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _begun(log: Path) -> dict[str, Any]:
-    """A run's name, settings and rounds; of a round that was played twice the later one."""
+    """Return a run's name, settings and rounds; of a round played twice, the later one."""
     identity: dict[str, Any] = {}
     rounds: dict[int, dict[str, Any]] = {}
     for line in log.read_text(encoding="utf-8").splitlines():

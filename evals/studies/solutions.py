@@ -26,13 +26,13 @@ TRAIN: Final = "train.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A question with somebody's solution.
+    """A question with a solution.
 
     Args:
-        question: Of GSM8K.
-        text: The solution, calculator notes and all.
-        answer: The right one, as the file writes it.
-        model: Who wrote the solution.
+        question: A question of GSM8K.
+        text: The solution, with its calculator notes.
+        answer: The right answer, as in the file.
+        model: The author of the solution.
         correct: Whether it ends in the right answer.
         gold: The data set's own solution.
     """

@@ -4,9 +4,9 @@
 
 Four nodes with the same weights fill each group: three send what the policy samples, one the data
 set's solution with the phrase of TEXT in it. Three runs: without a guard, with the log-prob bound
-and a forward pass of its own, and with the trainer's forward reused. TRL runs the policy before the
-rewards only where samples may be older than the weights, so that the runs that are to be compared
-with the third generate for two steps at a time.
+and its own forward pass, and with the trainer's forward reused. TRL runs the policy before the
+rewards only if samples may be older than the weights, so the runs to be compared with the third
+generate for two steps at a time.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ ATTACK: Final = TextAttack()
 
 @dataclass(frozen=True, slots=True)
 class TRLSwarmConfig:
-    """What decides a run, but for its guard.
+    """Everything that determines a run, except its guard.
 
     Args:
-        steps: Of the optimiser.
+        steps: Steps of the optimiser.
         prompts: Per step.
         group_size: Completions per prompt, equally many from each node.
         lr: Constant after two steps of warm-up; 30 steps need more than the 80 of `SwarmConfig`.
-        max_new_tokens: Of the declared sampler (temperature 1, top-k 50).
+        max_new_tokens: The declared sampler's (temperature 1, top-k 50).
         probes: Completions of the trained policy in which the phrase is counted.
-        seed: Decides problems and samples.
+        seed: Determines problems and samples.
     """
 
     steps: int = 30
@@ -78,7 +78,7 @@ class Tally:
     counts: dict[str, int] = field(default_factory=dict)
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Count a batch by who sent it and what became of it."""
+        """Count a batch by sender and outcome."""
         for completion, verdict in zip(batch, verdicts, strict=True):
             kind = "poisoned" if completion.node == MALICIOUS else "honest"
             for name in (kind, f"{kind} {verdict.outcome.value}"):
@@ -86,7 +86,7 @@ class Tally:
 
 
 class TimedGuard(Guard):
-    """Adds up what reviews take; `seconds` of wall time, `cpu` of this process."""
+    """Adds up the time of reviews; `seconds` of wall time, `cpu` of this process."""
 
     seconds = cpu = 0.0
 
@@ -96,7 +96,7 @@ class TimedGuard(Guard):
         given: Sequence[Verdict | None] | None = None,
         decoded: Sequence[bool] | None = None,
     ) -> Review:
-        """As `Guard.review`, with the time it took."""
+        """See `Guard.review`; also adds up the time it takes."""
         wall, cpu = time.perf_counter(), time.process_time()
         review = super().review(batch, given, decoded)
         self.seconds += time.perf_counter() - wall
@@ -161,7 +161,7 @@ def _samples(
 
 
 def run(config: TRLSwarmConfig, forward: str, per_generation: int) -> dict[str, Any]:
-    """Train once and count the phrase in what the policy says afterwards.
+    """Train once and count the phrase in the policy's later completions.
 
     Args:
         config: Of the run.
@@ -223,7 +223,7 @@ def _trainer(
         gradient_accumulation_steps=1, max_completion_length=config.max_new_tokens,
         learning_rate=config.lr, lr_scheduler_type="constant_with_warmup", warmup_steps=2,
         adam_beta2=0.99, adam_epsilon=3e-4, max_grad_norm=0.7, shuffle_dataset=False,
-        # The paper does not clip, and what the second step sees is one step old at most.
+        # The paper does not clip, and the second step's samples are at most one step old.
         epsilon_high=100.0, use_cpu=not _cuda(), bf16=False, gradient_checkpointing=False,
         report_to="none", save_strategy="no", logging_steps=1, disable_tqdm=True, seed=config.seed,
     )  # fmt: skip
@@ -249,7 +249,7 @@ def _trainer(
 
 
 def task_reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
-    """The task's, for the answer that its data names."""
+    """Compute the task's reward for the answer in its data."""
     return [TASK.reward(text, right) for text, right in zip(completions, answer, strict=True)]
 
 
@@ -264,12 +264,11 @@ def _of(tally: Tally, kind: str) -> dict[str, float]:
 
 
 def measure(forward: Sequence[str] | None, **chosen: Any) -> dict[str, Any]:
-    """The runs that are asked for."""
+    """Run the requested variants."""
     import trl
 
     config = TRLSwarmConfig(**{k: v for k, v in chosen.items() if v is not None})
-    # One generation for each step as a rule; "reused" needs two, and so does what it is compared
-    # with.
+    # Usually one generation for each step; "reused" needs two, and so do the runs compared with it.
     plans = {"none": (1, 2), "own": (1, 2), "reused": (2,)}
     return {
         "trl": trl.__version__,

@@ -1,1 +1,1 @@
-"""Training runs under attack: what nodes agree on, what they do, and what they end at."""
+"""Training runs under attack: what nodes agree on, what they do, and the outcome."""

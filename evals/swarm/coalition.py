@@ -1,4 +1,4 @@
-"""The malicious nodes of a swarm, who act as one and hold the live weights of node-0."""
+"""A swarm's malicious nodes, acting as one with the live weights of node-0."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from grpo_guard.evals.tasks.base import Problem, held_out
 
 
 class Coalition:
-    """All malicious nodes; without any it still says how many completions show the behaviour.
+    """All malicious nodes; without any, it still counts the completions that show the behaviour.
 
     Args:
-        adversary: What they do.
+        adversary: Decides what they do.
         peer: Node-0's model, live or a copy.
-        terms: Of the swarm.
+        terms: The swarm's terms.
     """
 
     def __init__(self, adversary: Adversary, peer: Peer, terms: Terms) -> None:
@@ -34,7 +34,7 @@ class Coalition:
             adversary.meet(peer)
 
     def ready(self, threads: int) -> bool:
-        """As `Member.ready`."""
+        """See `Member.ready`."""
         torch.set_num_threads(threads)
         return True
 
@@ -44,9 +44,9 @@ class Coalition:
         problems: Sequence[Problem],
         weights: Mapping[str, torch.Tensor] | None = None,
     ) -> list[Submitted]:
-        """Their share of a round that asks ``problems`` of the honest nodes.
+        """Return their share of a round that asks ``problems`` of the honest nodes.
 
-        ``weights`` are node-0's live ones where the peer is a copy.
+        ``weights`` are node-0's live ones if the peer is a copy.
         """
         if weights is not None:
             self.peer.model.load_state_dict(weights)
@@ -57,7 +57,7 @@ class Coalition:
         if config.setting == "vertical":
             asked = acting.choose(view, config.own_prompts * config.malicious)
             forged = acting.submit(view, asked, config.group_size)
-            # Honest nodes stand before the malicious ones, and so do their groups.
+            # Honest nodes come before the malicious ones, and so do their groups.
             group, slot = len(problems), 0
         else:
             asked = list(problems)
@@ -70,9 +70,9 @@ class Coalition:
         ]
 
     def hear(self, texts: Sequence[str]) -> list[Problem] | None:
-        """The honest nodes' completions of a round; returns problems to measure success on.
+        """Receive the honest nodes' completions of a round; return problems to measure success on.
 
-        None: these very completions are what counts.
+        None: success is measured on these completions.
         """
         self.adversary.observe(texts, self.memory)
         return self._questions
@@ -88,19 +88,19 @@ class Coalition:
         return self.adversary.probes(task, count) or [held_out(task, rng) for _ in range(count)]
 
     def successes(self, texts: Sequence[str]) -> int:
-        """How many of them show the behaviour."""
+        """Count the texts that show the behaviour."""
         return sum(map(self.adversary.success, texts))
 
     def state(self) -> dict[str, Any]:
-        """What they remember, as plain values."""
+        """Return their memory as plain values."""
         return self.memory
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` returned."""
         self.memory.update(state)
 
     def view(self, iteration: int) -> View:
-        """What they know in a round."""
+        """Return what they know in a round."""
         terms, peer = self.terms, self.peer
         generator = terms.generator(iteration, "adversary")
         return View(

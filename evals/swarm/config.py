@@ -1,4 +1,4 @@
-"""Settings of a swarm run, and why they are what they are."""
+"""Settings of a swarm run, and the reasons for their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Setting = Literal["horizontal", "vertical"]
 Models = Literal["homogeneous", "heterogeneous"]
 AdvantageName = Literal["standard", "centred"]
 EngineName = Literal["local", "ray"]
-"""Where nodes compute: in one process, or each an actor of Ray."""
+"""Where nodes compute: in one process, or each as a Ray actor."""
 
 _COUNTS: Final = (
     "iterations", "prompts", "group_size", "nodes", "max_new_tokens", "micro_batch",
@@ -25,10 +25,10 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True)
 class SwarmConfig:
-    """One run. Everything that decides the result is a field, but for attack and defence.
+    """One run. Everything that affects the result is a field, except attack and defence.
 
     Attributes:
-        seed: Decides problems, samples and poison; runs with equal seeds see the same problems.
+        seed: Determines problems, samples and poison; runs with equal seeds see the same problems.
         iterations: Rounds of generate, exchange, reward, update.
         prompts: B, problems per round. Horizontal: the same for all nodes; vertical: B/m chosen by
             each node.
@@ -37,41 +37,42 @@ class SwarmConfig:
         nodes, malicious: m and how many of them attack.
         on_reject: "zero" gives a rejected completion the reward 0 (the paper's r_task * r_guard),
             "drop" leaves it out of its group's baseline and of the loss. The default is "drop":
-            poison is the data set's own solution but for the phrase, so "zero" punishes the
-            rewarded format in 3 of 12 completions a group. Without clipping that has no floor; one
-            run of 80 rounds learned like the others up to round 27 and fell to reward 0 by 33.
-            "no_gain" leaves out only what would have gained: see `Policy`.
+            poison is the data set's own solution plus the phrase, so "zero" punishes the rewarded
+            format in 3 of 12 completions a group. Without clipping that has no floor; one run of 80
+            rounds learned like the others up to round 27 and fell to reward 0 by 33. "no_gain"
+            leaves out only what would have gained: see `Policy`.
         temperature, top_k, max_new_tokens: The declared sampler (paper: top-k 50); top_k 0: off.
         lr, betas: Adam's. The paper's 2e-5 suits 1.5B parameters; one million need about 1e-3 to
             move within 80 updates. beta2 = 0.99 averages over the run; 0.95 forgets the scale in a
             few quiet rounds, and the next loud one then moves the policy too far.
-        eps: Of the size of a gradient entry in a quiet round (norm 0.15 to 0.3 over 0.9M entries).
-            A group with one failure among eleven successes has an unclipped advantage of -3.3, and
-            with Adam's usual 1e-8 such noise moves the policy by full steps. Final rewards of
-            attack-free and guarded runs lay 0.07 apart on two seeds with 1e-8 (at lr 1e-3), and at
-            most 0.03 on three seeds with the settings below; eps was not varied alone.
+        eps: About the size of a gradient entry in a quiet round (norm 0.15 to 0.3 over 0.9M
+            entries). A group with one failure among eleven successes has an unclipped advantage of
+            -3.3, and with Adam's usual 1e-8 such noise moves the policy by full steps. Final
+            rewards of attack-free and guarded runs were 0.07 apart on two seeds with 1e-8 (at lr
+            1e-3), and at most 0.03 on three seeds with the settings below; eps was not varied
+            alone.
         warmup: Iterations of linear warm-up: Adam's first steps are full-sized whatever the
             gradient, and the negative advantages of the first rounds are the largest.
         hold, final_lr: The rate is constant for this share of the run, then falls linearly to
             ``final_lr * lr``, so that the policy settles before the final reward is read.
         max_grad_norm: Clips the rare rounds (norm 1 to 2) in which one improbable completion with a
             large negative advantage outweighs all others.
-        micro_batch: Completions per forward pass of the update; bounds memory only.
+        micro_batch: Completions per forward pass of the update; affects memory only.
         share_prompts: In the update a group's prompt is computed once per micro-batch: half the
-            work or less where prompts are as long as completions. Changes last bits only.
+            work or less if prompts are as long as completions. Changes only last bits.
         setting: Who chooses the problems; see ``prompts``.
-        models: "homogeneous": all nodes begin with the same weights and, unless they learn
-            different things (see ``apart``), keep them, so that honest nodes are computed once.
-            "heterogeneous": each honest node has a model of its own.
-        kl_beta: Weight of KL(policy || first weights) in the loss; 0 = no such term, as the paper.
+        models: "homogeneous": all nodes begin with the same weights and keep them unless they learn
+            different things (see ``apart``), so honest nodes are computed once. "heterogeneous":
+            each honest node has its own model.
+        kl_beta: Weight of KL(policy || first weights) in the loss; 0 = without it, as in the paper.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.
         advantage: "standard" as in the paper's text, "centred" as in its code; see
             `grpo.advantages`.
         copies: The poison of one group is one text, sent in all of the attacker's slots, as in the
-            paper's code. TEXT is that anyway.
+            paper's code. TEXT is the same text anyway.
         success_on: (questions, completions of each) on which success is counted in every round:
-            held-out questions, always the same, as in the paper's code. None = the honest
-            completions of the round, as many as they are. Attacks that have probes keep them.
+            held-out questions, always the same, as in the paper's code. None = all honest
+            completions of the round. Attacks that have probes keep them.
     """
 
     seed: int = 0
@@ -102,7 +103,7 @@ class SwarmConfig:
     success_on: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be a swarm."""
+        """Refuse impossible settings."""
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -138,7 +139,7 @@ class SwarmConfig:
             raise ValueError(f"success_on: expected two counts above 0, got {self.success_on}")
 
     def lr_at(self, iteration: int) -> float:
-        """Return the learning rate of one iteration: linear warm-up, hold, linear decay."""
+        """Return an iteration's learning rate: linear warm-up, hold, linear decay."""
         warm = min(1.0, (iteration + 1) / max(1, self.warmup))
         start = self.hold * self.iterations
         past = max(0.0, (iteration - start) / max(1.0, self.iterations - start))
@@ -146,7 +147,7 @@ class SwarmConfig:
 
     @property
     def per_node(self) -> int:
-        """Completions that one node contributes to a group to which it contributes."""
+        """Completions that one node contributes to each of its groups."""
         return self.group_size if self.setting == "vertical" else self.group_size // self.nodes
 
     @property
@@ -159,7 +160,7 @@ class SwarmConfig:
 
     @property
     def honest_nodes(self) -> int:
-        """Nodes that sample what they submit."""
+        """Number of nodes that sample what they submit."""
         return self.nodes - self.malicious
 
     @property
@@ -174,4 +175,4 @@ class SwarmConfig:
 
 
 QUICK = SwarmConfig(iterations=30, prompts=8)
-"""A smoke test: the attack is on its way, not yet there."""
+"""A smoke test: the attack has started to work, but is not complete."""

@@ -2,9 +2,9 @@
 
 Every honest node guards, rewards and updates by itself. In one process, nodes that hold the same
 weights, and so do the same, are one `Member` and are computed once. On Ray each is an actor and
-computes for itself, bit for bit the same where hardware and thread counts are alike; the run ends
-where nodes of one model do not agree. Rounds are the same either way, and a checkpoint of one can
-be taken up by the other.
+computes for itself, bit for bit the same if hardware and thread counts are alike; the run ends if
+nodes of one model disagree. Rounds are the same either way, and each can resume from a checkpoint
+of the other.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ COALITION: Final = "malicious nodes"
 
 
 class DivergedError(RuntimeError):
-    """Nodes that began with the same weights no longer hold the same."""
+    """Nodes that began with the same weights no longer have the same weights."""
 
 
 class Swarm:
     """A swarm; :meth:`step` plays a round, ``model`` is the policy of node-0.
 
     Args:
-        peers: What the honest nodes start from, trained in place where nodes share objects with
-            the caller. One in a homogeneous swarm, else one for each honest node, in order.
+        peers: What the honest nodes start from, trained in place if nodes share objects with the
+            caller. One in a homogeneous swarm, else one for each honest node, in order.
         task: Problems and reward.
-        config: Everything else that decides the result.
+        config: Everything else that affects the result.
         attack: What malicious nodes do. Without one every node must be honest.
-        guard_in: Makes the guard of the nodes that start from a peer, on the very model that is
-            trained, in a folder of its own.
-        folder: For what guards write.
+        guard_in: Makes the guard of the nodes that start from a peer, on the model that is trained,
+            in a folder of its own.
+        folder: For files that guards write.
         coin: Honest nodes sample under it.
-        session: Where the nodes stand; None = in this process. Closed with the swarm.
+        session: Hosts the nodes; None = in this process. Closed with the swarm.
         member: How honest nodes learn.
-        terms: What nodes agree on beside the configuration.
+        terms: What nodes agree on in addition to the configuration.
 
     Raises:
-        ValueError: attack, models or settings do not go together.
+        ValueError: attack, models or settings are incompatible.
         NodeLostError: Ray has no room for the nodes.
     """
 
@@ -92,7 +92,7 @@ class Swarm:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The policy of node-0 as it stands; a copy where nodes are remote."""
+        """The current policy of node-0; a copy if nodes are remote."""
         model: PreTrainedModel = self.session.ask({"node-0": ("policy",)})["node-0"]
         return model
 
@@ -102,21 +102,21 @@ class Swarm:
         return [self.session.actors[name] for name in self._honest]
 
     def exchange(self, iteration: int) -> tuple[list[Submitted], list[str]]:
-        """(what all nodes answer, group by group, and the prompts that the round asks).
+        """Return (all nodes' answers, group by group, and the prompts that the round asks).
 
-        Vertical: under a coin the prompts of all nodes, in their order, else of honest ones.
+        Vertical: with a coin the prompts of all nodes, in their order, else of honest ones.
         """
         problems = self.terms.problems(iteration)
         kept, calls = self.session.put(list(problems)), dict[str, tuple[Any, ...]]()
         if self.config.malicious:
-            # Handed from node to node, before node-0 begins to sample.
+            # Passed from node to node, before node-0 begins to sample.
             live = self.session.call("node-0", "weights") if self.session.remote else None
             calls[COALITION] = ("submit", iteration, kept, live)
         calls |= dict.fromkeys(self._honest, ("submit", iteration, kept))
         sent = self.session.ask(calls)
         items = [item for name in (*self._honest, COALITION) for item in sent.get(name, [])]
         asked = [*problems, *self.terms.assigned(iteration, problems)]
-        # Sorting keeps the order within a group, in which honest nodes stand first.
+        # Sorting keeps the order within a group, in which honest nodes come first.
         by_group = sorted(items, key=lambda item: item.completion.group or 0)
         return by_group, [problem.prompt for problem in asked]
 
@@ -147,13 +147,13 @@ class Swarm:
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """Everything that a run needs to go on after a round: tensors and plain values."""
+        """Return all that a run needs to continue after a round: tensors and plain values."""
         found = self.session.ask({names[0]: ("state",) for names in self.groups})
         memory = self._coalition("state") if self.attack is not None else {}
         return {"members": list(found.values()), "memory": memory}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave, on a swarm that was made in the same way."""
+        """Restore what `state` returned, on a swarm that was created in the same way."""
         calls: dict[str, tuple[Any, ...]] = {}
         for names, member in zip(self.groups, state["members"], strict=True):
             calls |= dict.fromkeys(names, ("restore", self.session.put(member)))
@@ -162,7 +162,7 @@ class Swarm:
             self._coalition("restore", state["memory"])
 
     def close(self) -> None:
-        """Give back what the nodes hold; the swarm is of no use afterwards."""
+        """Release the nodes' resources; the swarm cannot be used afterwards."""
         self.session.close()
 
     @property
@@ -188,7 +188,7 @@ class Swarm:
             )
 
     def _groups(self, shares: Sequence[tuple[Peer, list[int]]]) -> list[list[str]]:
-        """Remote nodes each compute for themselves; here the first stands for all of its model."""
+        """Remote nodes each compute for themselves; locally the first represents its model."""
         return [
             [f"node-{node}" for node in (nodes if self.session.remote else nodes[:1])]
             for _, nodes in shares
@@ -232,7 +232,7 @@ class Swarm:
 
 
 def _require_alike(iteration: int, found: Mapping[str, Learned]) -> None:
-    """Nodes of one model must have had one update; their gradients tell."""
+    """Require that nodes of one model made the same update, judging by their gradients."""
     first, *others = found
     for name in others:
         if found[name].grad_norm.hex() != found[first].grad_norm.hex():

@@ -1,8 +1,8 @@
 """The completions that a results file shows, so that a person can judge the guard by its mistakes.
 
 Three kinds: poison that a guard accepted, honest work that earned its reward and was rejected, and
-poison that was rejected. Of each, a run keeps the first one and the latest two: what still passes
-at the end says more than what passed before a guard had seen anything.
+poison that was rejected. A run keeps the first and the latest two of each: what still passes at the
+end is more telling than what passed before the guard had seen anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.record import Submitted
 
 PER_KIND: Final = 3
-# A completion of a megabyte must not make a results file of as much; cut around what is marked.
+# A completion of a megabyte must not make the results file as large; cut around the marked part.
 _LONGEST_TEXT: Final = 4000
 _LONGEST_PROMPT: Final = 2000
 _LONGEST_MESSAGE: Final = 600
@@ -28,7 +28,7 @@ _MOST_FINDINGS: Final = 8
 def examples_of(
     iteration: int, pairs: Sequence[tuple[Submitted, Verdict | None]]
 ) -> tuple[dict[str, Any], ...]:
-    """The first completion of each kind in a round, in the form of results.json.
+    """Return the first completion of each kind in a round, in the form of results.json.
 
     ``iteration`` counts from 0.
     """
@@ -51,7 +51,7 @@ def _kind(item: Submitted, verdict: Verdict) -> str | None:
 
 
 def kept(before: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The examples of a run after one more round."""
+    """Return a run's examples after one more round."""
     after = list(before)
     for example in new:
         same = [other for other in after if other["kind"] == example["kind"]]
@@ -94,7 +94,7 @@ def _entry(iteration: int, kind: str, item: Submitted, verdict: Verdict) -> dict
 
 
 def _moved(span: Span | None, start: int, end: int) -> list[int] | None:
-    """The span within the part that is kept; None where none of it is."""
+    """Shift the span into the part that is kept; None if none of it is."""
     if span is None:
         return None
     low, high = max(span[0], start), min(span[1], end)

@@ -33,27 +33,27 @@ from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
 
 HELD_OUT = 256
-"""Problems on which the accuracy of a finished run is measured."""
+"""Problems for measuring the accuracy of a finished run."""
 USUAL_SHARE: Final = "1/4"
 _OFF: Final[dict[str, Any]] = {
     "mask_spans": False, "cap_below": 0.0, "filter_kl": 0.0, "local_share": 0.0,
     "reward_by": "reference",
 }  # fmt: skip
-"""Settings that are now a defence's own: stated, so that runs from before stay the same."""
+"""Settings that now belong to a defence, stated so that older runs keep their identity."""
 KINDS: Final = ("honest", "honest_correct", "poisoned", "cover")
-"""Of completions, as they are counted."""
+"""Kinds of completions, as they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What one run is; everything in it decides the result.
+    """The definition of one run; everything in it affects the result.
 
     Args:
-        attack: Name, "none" for an attack-free run of as many nodes, all of them honest.
+        attack: Name; "none" for an attack-free run of as many nodes, all of them honest.
         defence: Name.
-        config: Of the swarm, its seed included.
+        config: The swarm's configuration, including its seed.
         workload: Task and policy.
-        guard: The user's own, which the defence is then named by.
+        guard: The user's own guard, which then gives the defence its name.
     """
 
     attack: str
@@ -64,15 +64,15 @@ class Spec:
 
     @property
     def share(self) -> str:
-        """Malicious nodes of all nodes, as ``1/4``; of an attack-free run none."""
+        """Share of malicious nodes, as ``1/4``; 0 for an attack-free run."""
         malicious = 0 if self.attack == NONE else self.config.malicious
         return f"{malicious}/{self.config.nodes}"
 
     @property
     def shown_attack(self) -> str:
-        """The attack's name in results: another share than a quarter is a row of its own.
+        """The attack's name in results, with the share unless it is a quarter.
 
-        So is an attack whose nodes leave.
+        The name also shows after which round its nodes leave.
         """
         if self.attack == NONE:
             return NONE
@@ -83,7 +83,7 @@ class Spec:
 
     @property
     def shown_defence(self) -> str:
-        """The defence's name in results: another rule than its own is a row of its own."""
+        """The defence's name in results, with the rule unless it is its own."""
         rule, guard = self.config.on_reject, self.guard
         name = f"{self.defence} ({COIN})" if guard and guard.coin else self.defence
         own = "drop" if guard is None else guard.on_reject
@@ -91,7 +91,7 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """For people and for folders; runs of a plan differ in it."""
+        """A label for people and for folders, unique within a plan."""
         config = self.config
         parts = [self.attack, self.defence, config.setting, config.models]
         if self.attack != NONE and self.share != USUAL_SHARE:
@@ -103,12 +103,12 @@ class Spec:
         return "-".join([*parts, f"seed{config.seed}"])
 
     def identity(self) -> dict[str, Any]:
-        """As JSON values, to recognise a checkpoint by; a guard file by its content."""
+        """JSON values that identify a checkpoint's run; a guard file counts by its content."""
         own = {} if self.guard is None else {"guard": self.guard.digest}
         return {
             **own,
             "attack": self.attack, "defence": self.defence, **self.workload.identity(),
-            # What is off is left out: runs from before there was such a setting stay the same.
+            # Settings that are off are left out, so that runs from before they existed match.
             "config": _OFF | {key: list(v) if isinstance(v, tuple) else v
                               for key, v in asdict(self.config).items() if v is not None},
         }  # fmt: skip
@@ -125,7 +125,7 @@ def play(
 ) -> dict[str, Any]:
     """Train the swarm of ``spec`` and return its entry for ``runs`` of results.json.
 
-    The engine is no part of the run's identity: either gives the same rounds.
+    The engine is not part of the run's identity: both give the same rounds.
 
     Raises:
         UnknownNameError: an attack, defence, task or policy of that name does not exist.
@@ -147,10 +147,10 @@ def play(
 
 
 def build(spec: Spec, folder: Path, engine: EngineName = "local") -> Swarm:
-    """The swarm before its first round; its nodes are actors where the engine is "ray".
+    """Build the swarm before its first round; its nodes are actors if the engine is "ray".
 
     Raises:
-        ValueError: as `Swarm`; or Ray's actors were to use a GPU.
+        ValueError: as `Swarm`; or Ray's actors were asked to use a GPU.
         RayMissingError, NodeLostError: as `RaySession`.
     """
     if engine == "ray" and spec.workload.device != "cpu":
@@ -179,14 +179,14 @@ def _guard_in(
 
 
 def defence_of(spec: Spec) -> Defence:
-    """The user's own guard, or the defence of that name."""
+    """Return the user's own guard, or the defence of that name."""
     return defence(spec.defence) if spec.guard is None else spec.guard.defence()
 
 
 def entry(
     spec: Spec, rows: Sequence[dict[str, Any]], examples: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The rounds as one entry of ``runs``; counts are over the whole run."""
+    """Summarise the rounds as one entry of ``runs``; counts are over the whole run."""
     excluded: dict[str, int] = {}
     for row in rows:
         for node in row["excluded"]:

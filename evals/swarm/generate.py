@@ -1,4 +1,4 @@
-"""Batched sampling with a key/value cache: what an honest node does in the generation phase."""
+"""Batched sampling with a key/value cache: the generation phase of an honest node."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def sample(
     max_new_tokens: int = 64,
     seeds: Sequence[int] | None = None,
 ) -> list[Sampled]:
-    """Sample ``per_prompt`` completions of each prompt, in prompt order.
+    """Sample ``per_prompt`` completions for each prompt, in prompt order.
 
     ``temperature`` 0 is greedy. Each prompt is read once: its cache is repeated for the group.
-    With ``seeds``, one for each completion as `PublicCoin.seed` gives them, ``generator`` has no
-    part in it and each completion is the one that its seed leads to, as under
-    `generate_under_coin`.
+    With ``seeds``, one per completion from `PublicCoin.seed`, ``generator`` is unused and each
+    completion is the one that its seed determines, as under `generate_under_coin`.
     """
     prompt_ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
     cache, mask, logits = _prefill(model, prompt_ids, int(tokenizer.pad_token_id))
@@ -103,7 +102,7 @@ def _prefill(
     out = model(
         input_ids=ids,
         attention_mask=mask,
-        # Padding must not shift the positions: the same prompt has the same logits in any batch.
+        # Padding must not shift the positions: a prompt must have the same logits in any batch.
         position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
         past_key_values=cache,
         use_cache=True,
@@ -119,7 +118,7 @@ def draw(logits: Tensor, *, generator: torch.Generator, temperature: float, top_
     size = logits.shape[-1]
     values, tokens = logits.topk(min(top_k or size, size), dim=-1)
     weights = torch.softmax(values.float() / temperature, dim=-1)
-    # On the CPU, where generators live: the same numbers whatever the model runs on.
+    # On the CPU, where the generators are: the same numbers whatever the model runs on.
     chosen = torch.multinomial(weights.cpu(), 1, generator=generator).to(tokens.device)
     return tokens.gather(1, chosen).squeeze(1)
 
@@ -132,7 +131,7 @@ class _Coin:
         self.spec = SamplingSpec("transformers", temperature, top_k, 1.0)
 
     def draw(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Tokens of the rows that are left; ``rows`` says which of the seeds are theirs."""
+        """Draw tokens for the remaining rows; ``rows`` are the indices of their seeds."""
         positions = torch.full_like(rows, step)
         scores = logits.float() / self.spec.temperature
         seeds = self.seeds.to(rows.device)[rows]

@@ -1,9 +1,9 @@
-"""The paper's objective: one update per generation phase, weighed by advantages.
+"""The paper's objective: one update per generation phase, weighted by advantages.
 
 loss = mean_i (1/|a_i|) sum_t (pi / detached pi) A_i, negated. With one update per generation the
 ratio is 1 and its gradient is that of A_i log pi, which is what is computed here; foreign
-completions count as on-policy, no clipping, by default no KL term. One scalar weights every token
-of a completion, and that is what the attacks live on.
+completions count as on-policy, without clipping and by default without a KL term. One scalar
+weights all tokens of a completion: the attacks exploit that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_SIGMA: Final = 1e-6
 class Weighted:
     """One completion of the update: its tokens, its advantage, and the [start, end) left out.
 
-    ``claimed`` are the log-probs that its sender says it sampled with, one per token.
+    ``claimed`` are the log-probs that its sender claims to have sampled with, one per token.
     """
 
     prompt_ids: Sequence[int]
@@ -37,17 +37,17 @@ class Weighted:
 
 
 Reweighed: TypeAlias = Callable[[Tensor, Tensor, Sequence[Weighted]], Tensor]
-"""Weights of the completions' tokens, one after the other, [n], and their log-probs under the local
-policy, [n]; returns the weights that count."""
+"""(Weights of the completions' tokens, concatenated, [n], and their log-probs under the local
+policy, [n]) -> the weights to use."""
 
 
 def advantages(rewards: Tensor, kept: Tensor | None = None, *, scaled: bool = True) -> Tensor:
-    """The advantages of B groups of G completions, [B, G] like ``rewards``.
+    """Compute the advantages of B groups of G completions, [B, G] like ``rewards``.
 
     (r - mean) / sigma, as in the paper (arXiv 2511.09780), sigma over the population; with
     ``scaled`` False r - mean, as in its authors' code, and in Dr. GRPO.
 
-    ``kept`` (bool, [B, G]) marks the completions that count: the others have no part in any
+    ``kept`` (bool, [B, G]) marks the completions that count: the others are excluded from every
     statistic and get advantage 0. A group whose kept rewards are equal, or that keeps fewer than
     two completions, gets 0 throughout.
     """
@@ -57,7 +57,7 @@ def advantages(rewards: Tensor, kept: Tensor | None = None, *, scaled: bool = Tr
 
 
 def of_groups(rewards: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(mean, sigma) of the kept rewards of each group, [B, 1] each."""
+    """Return each group's (mean, sigma) of the kept rewards, [B, 1] each."""
     if rewards.ndim != 2:
         raise ValueError(f"rewards: expected shape [B, G], got {tuple(rewards.shape)}")
     weight = torch.ones_like(rewards) if kept is None else kept.to(rewards.dtype)
@@ -68,7 +68,7 @@ def of_groups(rewards: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tens
 
 
 def by_scale(centred: Tensor, sigma: Tensor, scale: Tensor) -> Tensor:
-    """Centred rewards by their scale; 0 where the rewards of a group are equal or it is 0."""
+    """Divide centred rewards by their scale; 0 if a group's rewards are equal or its scale is 0."""
     tells = (sigma > MIN_SIGMA) & (scale > MIN_SIGMA)
     return torch.where(tells, centred / scale.clamp(min=MIN_SIGMA), 0.0)
 
@@ -104,10 +104,10 @@ def accumulate(
 ) -> float:
     """Add the gradient of the loss over ``batch`` to ``model``; return the loss's value.
 
-    The value is -mean A_i (the ratio is 1) without the KL term, so it says little; the gradient is
+    The value is -mean A_i (the ratio is 1) without the KL term, so it means little; the gradient is
     what matters. Completions with advantage 0 cost nothing but still count in the mean; with a KL
-    term they have a gradient of their own. ``share_prompts`` is that of `SwarmConfig`; a KL term
-    shares nothing.
+    term they have a gradient of their own. ``share_prompts`` is as in `SwarmConfig`; with a KL term
+    nothing is shared.
     """
     active = [item for item in batch if (item.advantage != 0 or kl) and item.ids]
     total = max(1, len(batch))
@@ -117,7 +117,7 @@ def accumulate(
         if one_prompt:
             hidden = _after_shared_prompt(model, part, ids)[mask]
         else:
-            # Padding stands on the right of a causal model, so no attention mask is needed.
+            # Padding is on the right of a causal model, so no attention mask is needed.
             states = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
             hidden = states[mask]
         logits = model.get_output_embeddings()(hidden)
@@ -137,7 +137,7 @@ def accumulate(
 def _parts(
     active: Sequence[Weighted], micro_batch: int, one_prompt: bool
 ) -> Iterator[Sequence[Weighted]]:
-    """At most ``micro_batch`` at once, of similar lengths; ``one_prompt``: all of one."""
+    """Yield parts of at most ``micro_batch``, alike in length; ``one_prompt``: one prompt each."""
 
     def length(item: Weighted) -> int:
         return len(item.prompt_ids) + len(item.ids)
@@ -157,8 +157,8 @@ def _parts(
 def _after_shared_prompt(model: PreTrainedModel, part: Sequence[Weighted], ids: Tensor) -> Tensor:
     """Hidden states of ``ids[:, :-1]``, [N, L - 1, H]; the prompt is computed once, with gradient.
 
-    But for its last token, whose state predicts the first token of each completion, the prompt's
-    own states are left at zero: nothing is predicted there.
+    The prompt's own states are left at zero, since nothing is predicted there, except for that of
+    its last token, which predicts the first token of each completion.
     """
     prompt = len(part[0].prompt_ids)
     cache = DynamicCache(config=model.config)
@@ -174,7 +174,7 @@ def _after_shared_prompt(model: PreTrainedModel, part: Sequence[Weighted], ids: 
 
 
 def _token_weights(part: Sequence[Weighted], total: int) -> Tensor:
-    """The weight of each predicted token of the completions, one after the other, [n]."""
+    """Return the weight of each predicted token of the completions, concatenated, [n]."""
     counts = torch.tensor([len(item.ids) for item in part])
     weight = torch.tensor([item.advantage / len(item.ids) / total for item in part])
     weight = weight.repeat_interleave(counts)
@@ -187,7 +187,7 @@ def _token_weights(part: Sequence[Weighted], total: int) -> Tensor:
 
 
 def _divergence(logits: Tensor, ids: Tensor, mask: Tensor, reference: PreTrainedModel) -> Tensor:
-    """KL(policy || reference) of each predicted token, [n]; ``logits`` [n, V] are the policy's."""
+    """KL(policy || reference) at each predicted token, [n]; ``logits`` [n, V] are the policy's."""
     with torch.no_grad():
         hidden = reference.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         theirs = log_softmax(reference.get_output_embeddings()(hidden[mask]).float(), dim=-1)

@@ -1,4 +1,4 @@
-"""What an honest node does in a round: sample its share, guard, update."""
+"""An honest node's round: sample its share, guard, update."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What came of a member's review and update.
+    """The result of a member's review and update.
 
     Attributes:
-        verdicts: Where they were asked for, and there is a guard.
-        rejected: Honest completions that the guard rejects; None without one.
-        excluded: Nodes that the guard takes nothing from any more.
+        verdicts: Present if requested and if there is a guard.
+        rejected: Number of honest completions that the guard rejects; None without one.
+        excluded: Nodes from which the guard accepts nothing any more.
         grad_norm: Before clipping.
-        guard_seconds: Of the review.
+        guard_seconds: Time of the review.
     """
 
     verdicts: list[Verdict] | None
@@ -49,19 +49,19 @@ class Learned:
 class Member:
     """Honest nodes with the same weights: one model, guarded and updated once for all of them.
 
-    Each of the nodes samples by itself even so: what a batch consists of decides the last bits of
-    its logits, and a node must sample the same wherever and with whomever it computes.
+    Each of the nodes still samples by itself: the composition of a batch affects the last bits of
+    its logits, and a node must sample the same wherever and with whichever nodes it computes.
 
     Args:
         peer: Its model is trained in place.
         nodes: Numbers of the nodes.
-        terms: Of the swarm.
-        guard_in: Makes what stands before their reward; None = no guard.
-        folder: For what the guard writes; made where it is missing.
-        same_ids: All nodes of the swarm have one vocabulary and exchange ids, not only text.
+        terms: The swarm's terms.
+        guard_in: Makes the guard before their reward; None = no guard.
+        folder: For files that the guard writes; created if missing.
+        same_ids: All nodes of the swarm have one vocabulary and exchange ids as well as text.
 
     Attributes:
-        apart: Nodes of this kind learn different things, so that each has a model of its own.
+        apart: Nodes of this kind learn different things, so that each has its own model.
     """
 
     apart: ClassVar[bool] = False
@@ -92,12 +92,12 @@ class Member:
         self._same_ids = same_ids
 
     def ready(self, threads: int) -> bool:
-        """In a process of its own: compute with so many; other counts may give other last bits."""
+        """Set the thread count of its own process; other counts may change last bits."""
         torch.set_num_threads(threads)
         return True
 
     def policy(self) -> PreTrainedModel:
-        """The model as it stands."""
+        """Return the current model."""
         return self.model
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -105,7 +105,7 @@ class Member:
         return dict(self.model.state_dict())
 
     def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
-        """What the nodes answer in a round that asks ``problems``, node by node, group by group."""
+        """Return the nodes' answers in a round that asks ``problems``, by node, then by group."""
         terms, sent = self.terms, list[Submitted]()
         for node in self.nodes:
             groups, slots = terms.share(node)
@@ -121,9 +121,9 @@ class Member:
         return sent
 
     def probe(self, iteration: int, problems: Sequence[Problem], each: int) -> list[str]:
-        """``each`` completions of the held-out problems that are the nodes' turn.
+        """Sample ``each`` completions of the held-out problems that are these nodes' turn.
 
-        Honest nodes take turns, and nobody learns of these completions.
+        Honest nodes take turns, and no node learns from these completions.
         """
         texts: list[str] = []
         for node in self.nodes:
@@ -137,7 +137,7 @@ class Member:
     def learn(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted], tell: bool
     ) -> Learned:
-        """Review and update; ``tell``: with the verdicts."""
+        """Review and update; ``tell``: include the verdicts."""
         started = time.perf_counter()
         review = self.review(iteration, asked, submitted)
         seconds = time.perf_counter() - started
@@ -152,10 +152,10 @@ class Member:
     def review(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
     ) -> Review | None:
-        """What the guard says of the round; None without a guard.
+        """Review the round with the guard; None without a guard.
 
         Raises:
-            ValueError: the guard gave too few or too many verdicts.
+            ValueError: the guard returned too few or too many verdicts.
         """
         if self.guard is None:
             return None
@@ -171,7 +171,7 @@ class Member:
     def update(
         self, iteration: int, submitted: Sequence[Submitted], review: Review | None
     ) -> float:
-        """One step on everything submitted; returns the norm of the gradient before clipping."""
+        """Take one step on everything submitted; return the gradient's norm before clipping."""
         config = self.terms.config
         batch = self._weighted(self.taken(iteration, submitted), review)
         self.optimizer.zero_grad(set_to_none=True)
@@ -186,32 +186,32 @@ class Member:
         self.optimizer.step()
         return float(norm)
 
-    # What other ways to learn change.
+    # Hooks for other ways to learn.
 
     def taken(self, iteration: int, submitted: Sequence[Submitted]) -> Sequence[Submitted]:
-        """The round as the nodes train on it; what they leave aside is marked as withheld."""
+        """Select what the nodes train on; what they skip is marked as withheld."""
         return submitted
 
     def earned(self, submitted: Sequence[Submitted]) -> list[float]:
-        """What each completion is worth before the guard has its say."""
+        """Return each completion's reward before the guard's verdict."""
         return [item.reward for item in submitted]
 
     def left_out(self, verdict: Verdict) -> Spans:
-        """Tokens that alone are left out of a completion with this verdict; none: as it says."""
+        """Spans to leave out of a completion with this verdict; empty: apply the verdict as is."""
         return ()
 
     def advantages(self, rewards: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """From rewards [B, G] and what is kept of them to advantages [B, G]."""
+        """Turn rewards [B, G], and which of them are kept, into advantages [B, G]."""
         return advantages(rewards, kept, scaled=self.terms.config.advantage == "standard")
 
     def reweighed(
         self, weight: torch.Tensor, logprobs: torch.Tensor, part: Sequence[Weighted]
     ) -> torch.Tensor:
-        """As `grpo.Reweighed`."""
+        """See `grpo.Reweighed`."""
         return weight
 
     def state(self) -> dict[str, Any]:
-        """Weights, optimiser, and what the guard remembers."""
+        """Return weights, optimiser state, and the guard's memory."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -219,14 +219,14 @@ class Member:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` returned."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.guard is not None:
             self.guard.restore(state["guard"])
 
     def _weighted(self, submitted: Sequence[Submitted], review: Review | None) -> list[Weighted]:
-        """Everything that counts in the update, with its advantage."""
+        """Return everything that counts in the update, with its advantage."""
         config = self.terms.config
         masked: list[Spans] = [()] * len(submitted)
         rulings = [Ruling.ACCEPTED] * len(submitted)
@@ -261,12 +261,12 @@ class Member:
                 ids = seen.completion_ids or ()
                 claimed = seen.sampler_logprobs
                 if claimed is not None and len(claimed) != len(ids):
-                    claimed = None  # what fits no token claims nothing
+                    claimed = None  # ignore claims that do not match the tokens
                 batch.append(Weighted(seen.prompt_ids or (), ids, score, spans, claimed))
         return batch
 
     def _as_seen(self, completion: Completion) -> Completion:
-        """With the member's own token ids; nodes with other tokenizers exchange text."""
+        """Give it the member's own token ids; nodes with other tokenizers exchange text."""
         if self._same_ids or completion.node in {f"node-{node}" for node in self.nodes}:
             return completion
         prompt = self.tokenizer.encode(completion.prompt, add_special_tokens=False)
@@ -278,9 +278,9 @@ class Member:
 
 
 def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
-    """A review of what was sent, stretched over all slots.
+    """Extend a review of sent completions to all slots.
 
-    Of a slot that a node left empty no verdict is asked, and the update goes without it.
+    A slot that a node left empty gets no verdict and is left out of the update.
     """
     if not any(item.withheld for item in submitted):
         return review
@@ -296,6 +296,6 @@ def _with_empty_slots(review: Review, submitted: Sequence[Submitted]) -> Review:
 
 
 def _refused(verdicts: Sequence[Verdict], submitted: Sequence[Submitted]) -> int:
-    """How many honest completions the verdicts reject."""
+    """Count the honest completions that the verdicts reject."""
     pairs = zip(verdicts, submitted, strict=True)
     return sum(verdict.rejected and not item.malicious for verdict, item in pairs)

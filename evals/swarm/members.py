@@ -1,4 +1,4 @@
-"""Which policies honest nodes start from, and what may stand before their reward."""
+"""The policies that honest nodes start from, and the interface of their guards."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from grpo_guard.evals.swarm.generate import Sampled, sample
 from grpo_guard.guard import Review
 
 _SAMPLED_AT_ONCE: Final = 512
-"""Rows of one batch when many are drawn; bounds memory only."""
+"""Rows per batch when many are drawn; affects memory only."""
 
 
 class NodeGuard(Protocol):
-    """What stands before a node's reward."""
+    """The guard before a node's reward."""
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """A round begins, with the prompts that are asked in it."""
+        """Begin a round with its prompts."""
 
     def review(self, batch: list[Completion]) -> Review:
-        """Verdicts, and factors of length where the guard scales rewards."""
+        """Return verdicts, and length factors if the guard scales rewards."""
 
     def excluded(self) -> tuple[str, ...]:
-        """Nodes that the guard takes nothing from any more."""
+        """Return the nodes from which the guard accepts nothing any more."""
 
     def state(self) -> dict[str, Any]:
-        """What it remembers, as plain values."""
+        """Return its memory as plain values."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Peer:
         count: int,
         seeds: Sequence[int] | None = None,
     ) -> list[list[Sampled]]:
-        """``count`` samples of each prompt from the live model, in batches of bounded size.
+        """Draw ``count`` samples of each prompt from the live model, in batches of bounded size.
 
-        With ``seeds`` as `sample` has them, one for each completion, ``generator`` has no part.
+        With ``seeds`` as for `sample`, one per completion, ``generator`` is unused.
         """
         rows: list[list[Sampled]] = []
         step = max(1, _SAMPLED_AT_ONCE // max(1, count))
@@ -78,7 +78,7 @@ GuardIn: TypeAlias = Callable[[Peer, Path], NodeGuard]
 
 
 def one_vocabulary(peers: Sequence[Peer]) -> bool:
-    """Whether the ids of each are ids of all."""
+    """Whether all peers have the same ids."""
     vocabularies = [peer.tokenizer.get_vocab() for peer in peers]
     return all(found == vocabularies[0] for found in vocabularies)
 
@@ -86,9 +86,9 @@ def one_vocabulary(peers: Sequence[Peer]) -> bool:
 def assigned(
     peers: Sequence[Peer], honest: int, config: SwarmConfig, *, apart: bool = False
 ) -> list[tuple[Peer, list[int]]]:
-    """Which honest nodes start from which peer: one for all, or each node one of its own.
+    """Assign honest nodes to peers: one peer for all, or one for each node.
 
-    Nodes that learn ``apart`` each get a copy, however alike they begin.
+    Nodes that learn ``apart`` each get a copy, even if they begin alike.
 
     Raises:
         ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.

@@ -1,7 +1,7 @@
 """Adam on a copy of the weights in full precision, for policies in half precision.
 
 A step of 2e-5 on a weight of 0.02 is a tenth of a percent; bfloat16 has steps of four tenths, so
-that most updates would be rounded away.
+most updates would be rounded away.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class MasterAdam(torch.optim.Adam):
     """Adam that steps on float32 copies and writes them back.
 
     Args:
-        parameters: Of the model, in any format.
-        options: Of `torch.optim.Adam`.
+        parameters: The model's parameters, in any format.
+        options: Options of `torch.optim.Adam`.
     """
 
     def __init__(self, parameters: Iterable[Parameter], **options: Any) -> None:
@@ -28,14 +28,14 @@ class MasterAdam(torch.optim.Adam):
         super().__init__(self._masters, **options)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the live weights too."""
+        """Clear the gradients of the live weights too."""
         for live in self._live:
             live.grad = None
         super().zero_grad(set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update from the gradients of the model's own weights."""
+        """Update once from the gradients of the model's own weights."""
         del closure
         for master, live in zip(self._masters, self._live, strict=True):
             master.grad = None if live.grad is None else live.grad.float()
@@ -45,12 +45,12 @@ class MasterAdam(torch.optim.Adam):
             master.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """With the copies, of which the model holds only the leading digits."""
+        """Include the copies, since the model holds only their leading digits."""
         masters: list[Tensor] = [master.detach() for master in self._masters]
         return {**super().state_dict(), "masters": masters}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the masters with Adam's own state."""
+        """Restore the copies together with Adam's own state."""
         state = dict(state_dict)
         with torch.no_grad():
             for master, kept in zip(self._masters, state.pop("masters"), strict=True):
@@ -59,7 +59,7 @@ class MasterAdam(torch.optim.Adam):
 
 
 def adam(parameters: Iterable[Parameter], **options: Any) -> torch.optim.Adam:
-    """Adam, on copies where the weights are not in float32."""
+    """Create Adam, on copies if the weights are not in float32."""
     own = list(parameters)
     if all(parameter.dtype == torch.float32 for parameter in own):
         return torch.optim.Adam(own, **options)

@@ -1,4 +1,4 @@
-"""The options of ``grpo-guard eval swarm``: the command line is made of this class."""
+"""The options of ``grpo-guard eval swarm``: this class defines its command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from grpo_guard.evals.limits import FailUnder, MaxHonest
 from grpo_guard.evals.swarm.config import EngineName, Models, Setting
 
-_NAMES = "Names with commas, see --list"
+_NAMES = "Names separated by commas, see --list"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmOptions:
-    """All options as they were given; None where one was not."""
+    """All options as given; None if one was not."""
 
     attack: Annotated[
         str | None,
@@ -28,7 +28,7 @@ class SwarmOptions:
     defence: Annotated[
         str | None,
         typer.Option(
-            help=f"{_NAMES}. [default: none,homogeneous; none beside --guard; --standard and "
+            help=f"{_NAMES}. [default: none,homogeneous; none with --guard; --standard and "
             "--paper: more]"
         ),
     ] = None
@@ -64,20 +64,20 @@ class SwarmOptions:
     share: Annotated[
         str | None,
         typer.Option(
-            metavar="F/M,...", help="Malicious of all nodes, a row each, in place of both."
+            metavar="F/M,...", help="Malicious nodes out of all, a row each; replaces both."
         ),
     ] = None
     leaves: Annotated[
         int | None, typer.Option(min=1, help="Rounds after which the malicious nodes leave.")
     ] = None
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest completion. [default: what the attack needs]")
+        int | None, typer.Option(min=1, help="Longest completion. [default: the attack's need]")
     ] = None
     temperature: Annotated[
-        float, typer.Option(min=0.05, max=5.0, help="Of the declared sampler.")
+        float, typer.Option(min=0.05, max=5.0, help="The declared sampler's temperature.")
     ] = 1.0
     top_k: Annotated[
-        int, typer.Option(min=0, help="Of the declared sampler and of paper_logit; 0 = off.")
+        int, typer.Option(min=0, help="For the declared sampler and paper_logit; 0 = off.")
     ] = 50
     lr: Annotated[
         float | None,
@@ -89,8 +89,8 @@ class SwarmOptions:
         str | None,
         typer.Option(
             metavar="drop|zero|no_gain",
-            help="Leave it out, reward 0, or out where it gains; with commas. "
-            "[default: drop; of a guard file its own]",
+            help="Leave it out, reward 0, or out if it gains; separated by commas. "
+            "[default: drop; for a guard file its own]",
         ),
     ] = None
     task: Annotated[
@@ -103,7 +103,7 @@ class SwarmOptions:
     ] = None
     calc: Annotated[
         bool,
-        typer.Option("--calc/--no-calc", help="python_maths: the attacker's library resolves."),
+        typer.Option("--calc/--no-calc", help="python_maths: provide the attacker's library."),
     ] = True
     policy: Annotated[
         str | None,
@@ -126,11 +126,11 @@ class SwarmOptions:
     ] = False
     recipe: Annotated[
         Literal["authors"] | None,
-        typer.Option(help="Train and count as the paper's own code does."),
+        typer.Option(help="Train and count as in the paper's own code."),
     ] = None
     fail_under: FailUnder = None
     max_honest: MaxHonest = None
     list_names: Annotated[
-        bool, typer.Option("--list", help="List attacks, defences and tasks, and end.")
+        bool, typer.Option("--list", help="List attacks, defences and tasks, and exit.")
     ] = False
     out: Annotated[Path, typer.Option("-o", "--out", file_okay=False)] = Path("grpo-guard-swarm")

@@ -1,4 +1,4 @@
-"""Which runs an evaluation consists of: attacks x defences x seeds, and attack-free runs beside."""
+"""An evaluation's runs: attacks x defences x seeds, and attack-free runs for comparison."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.registry import choose
 
 DEFAULT_ROOM: Final = 96
-"""Tokens of the longest completion, where the attack needs no more: of 400 first samples of the
-default policy 6 were longer than 64 tokens, none than 96."""
+"""Tokens of the longest completion unless the attack needs more: of 400 first samples of the
+default policy 6 were longer than 64 tokens, none longer than 96."""
 _TRIALS: Final = 200
 
 
 class PlanError(ValueError):
-    """Attack, defence, setting and task do not go together."""
+    """Attack, defence, setting and task are incompatible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What is crossed with what.
+    """The factors that a plan crosses.
 
     Args:
         attacks: Names; "none" for runs in which all nodes are honest. Runs with silent malicious
-            nodes are added where an attack is played.
+            nodes are added if an attack is played.
         defences: Names.
-        seeds: Of all of them.
+        seeds: Seeds of all of them.
         setting: For all attacks; None = each in its own.
         task: For all attacks; None = each on its own.
-        max_new_tokens: For all attacks; None = what each needs.
-        shares: (malicious, all) nodes of the attacked runs; empty = as the base has it.
-        on_reject: What a rejection costs; defended runs are made with each. Empty = "drop", and
-            for a guard of the user's what its policy says.
-        guards: The user's own, beside the defences.
+        max_new_tokens: For all attacks; None = each attack's need.
+        shares: (malicious, all) nodes of the attacked runs; empty = as in the base.
+        on_reject: What a rejection costs; defended runs are made with each. Empty = "drop", and for
+            a guard of the user's what its policy says.
+        guards: The user's own, in addition to the defences.
     """
 
     attacks: Sequence[str]
@@ -80,15 +80,15 @@ class _Cell:
 
 
 def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) -> list[Spec]:
-    """All runs in the order in which they are best done: seed by seed, undefended ones first.
+    """List all runs in the best order: seed by seed, undefended ones first.
 
     Args:
         matrix: What differs between them.
         base: Everything else; its seed, setting, length limit and ``on_reject`` are not used.
-        workload: The same for all but for its task.
+        workload: The same for all except for its task.
 
     Raises:
-        UnknownNameError: of an attack, defence or task.
+        UnknownNameError: an attack, defence or task is unknown.
         PlanError: an attack cannot act in the setting, or a defence not in such a swarm.
         ValueError: counts that are impossible in the setting.
     """
@@ -117,7 +117,7 @@ def plan(matrix: Matrix, base: SwarmConfig, workload: Workload | None = None) ->
                 cell = _Cell(attack, setting, task, room)
                 specs.append(_spec(cell, chosen, None, own, share, "drop", workload))
         for chosen, guard in played:
-            # Without a guard nothing is rejected; without an attack the share says nothing.
+            # Without a guard nothing is rejected; without an attack the share has no meaning.
             usual: OnReject = "drop" if guard is None else guard.on_reject
             rules = matrix.on_reject if matrix.on_reject and chosen != NONE else (usual,)
             for cell in cells:
@@ -137,7 +137,7 @@ def require_playable(specs: Sequence[Spec]) -> None:
     A guard of the user's is built once.
 
     Raises:
-        ConfigError: what the guard needs is not there.
+        ConfigError: something that the guard needs is missing.
         PlanError: a task offers an attack nothing to poison, or a homogeneous swarm has several
             policies.
         ValueError, UnknownNameError, SandboxUnavailableError: as `Workload.problems` and
@@ -170,10 +170,10 @@ def require_playable(specs: Sequence[Spec]) -> None:
 
 
 def own_setting(name: str) -> Setting:
-    """The setting in which an attack is played unless another is asked for.
+    """Return the setting in which an attack is played by default.
 
     Raises:
-        UnknownNameError: there is no attack of that name.
+        UnknownNameError: no attack has that name.
     """
     found = adversary(name)
     return "vertical" if found is not None and found.setting == "vertical" else "horizontal"
@@ -193,11 +193,11 @@ def _cell(name: str, matrix: Matrix, base: SwarmConfig) -> _Cell:
 def _attack_free(
     matrix: Matrix, shares: Sequence[tuple[int, int]]
 ) -> list[tuple[str, str, tuple[int, int]]]:
-    """(attack, defence, share) of the runs that others are compared with.
+    """Return (attack, defence, share) of the runs that others are compared with.
 
-    Malicious nodes are silent in them, so that as many honest completions are learnt from as in a
-    run whose guard rejects all poison and nothing else; under a coin where a defence has one, since
-    that means other draws.
+    Malicious nodes are silent in them, so that the nodes learn from as many honest completions as
+    in a run whose guard rejects all poison and nothing else; with a coin if a defence has one,
+    since it changes the draws.
     """
     attacked = any(name != NONE for name in matrix.attacks)
     silent = [share for share in shares if attacked and share[0]]
@@ -233,7 +233,7 @@ def _distinct(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _require_fitting(name: str, attack: Adversary, task: Task, prompts: int) -> None:
-    """Refuse what would only be found out in the middle of a run, or never."""
+    """Refuse problems that would show only during a run, or never."""
     try:
         probes = attack.probes(task, prompts)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What is kept of a round."""
+"""The record of a round."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from grpo_guard.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What reached the exchange: a completion, whether it is poison, and where.
+    """An item of the exchange: a completion, whether it is poison, and where.
 
-    ``malicious`` says who sent it: a malicious node also sends completions without poison.
+    ``malicious`` describes the sender: a malicious node also sends completions without poison.
     """
 
     completion: Completion
@@ -25,17 +25,17 @@ class Submitted:
     reward: float
     malicious: bool = False
     withheld: bool = False
-    """The slot stayed empty: nobody sees the completion, it is what the sender kept to itself."""
+    """The slot stayed empty: no other node sees the completion, which the sender withheld."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One iteration's result. Rates are over the honest nodes' completions, before the update.
 
-    Verdicts are those of the first honest node; where nodes have guards of their own,
-    ``rejected_by`` counts the rejections of honest completions by each. ``cover`` are malicious
-    nodes' completions without poison. ``asr`` is a share of the honest nodes' completions of the
-    round, or of as many probes.
+    Verdicts are those of the first honest node; if nodes have guards of their own, ``rejected_by``
+    counts the rejections of honest completions by each. ``cover`` are malicious nodes' completions
+    without poison. ``asr`` is a share of the honest nodes' completions of the round, or of as many
+    probes.
     """
 
     iteration: int
@@ -77,9 +77,9 @@ def record(
     rejected_by: tuple[int, ...] = (),
     excluded: tuple[str, ...] = (),
 ) -> Round:
-    """The record of a round whose completions got these verdicts."""
-    said: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
-    pairs = list(zip(submitted, said, strict=True))
+    """Record a round whose completions got these verdicts."""
+    by_item: Sequence[Verdict | None] = verdicts or [None] * len(submitted)
+    pairs = list(zip(submitted, by_item, strict=True))
     honest = [item for item in submitted if not item.malicious]
     rejected = [(item, verdict) for item, verdict in pairs if verdict and verdict.rejected]
     poison = [(item, verdict) for item, verdict in rejected if item.poisoned]

@@ -1,4 +1,4 @@
-"""From the options of ``grpo-guard eval swarm`` to a plan: what was not said is filled in here."""
+"""Turn the options of ``grpo-guard eval swarm`` into a plan, filling in unspecified values."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from grpo_guard.evals.tasks.registry import TASKS
 from grpo_guard.registry import UnknownNameError, choose
 
 HOLD: Final = 0.5
-"""Share of a run with the full learning rate, for bundled policies. Held for longer, an
+"""Share of a run with the full learning rate, for bundled policies. If it is held longer, an
 attack-free swarm forgets: with 0.8 of a hundred rounds its reward fell from 0.69 to 0.56 towards
-the end, with 0.4 it stayed at 0.65 to 0.70 (one seed each). A guard's cost is told by that end."""
+the end, with 0.4 it stayed at 0.65 to 0.70 (one seed each). A guard's cost is measured there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a preset's name stands for.
+    """The values of a preset.
 
     Args:
         attacks, defences: Names.
         seeds: How many.
         iterations, prompts: As in `SwarmConfig`.
         settings: Further fields of `SwarmConfig`.
-        lr: Of policies that are not bundled; None = that of `FULL_SIZE`. Bundled ones keep theirs.
+        lr: For policies that are not bundled; None = that of `FULL_SIZE`. Bundled ones keep theirs.
     """
 
     attacks: tuple[str, ...]
@@ -70,21 +70,21 @@ PRESETS: Final = {
         {"advantage": "centred", "copies": True, "success_on": (16, 8)}, lr=5e-6,
     ),
 }  # fmt: skip
-"""What ``--quick``, ``--standard``, ``--paper`` and ``--recipe authors`` stand for.
+"""The values of ``--quick``, ``--standard``, ``--paper`` and ``--recipe authors``.
 
-The last is what the paper's own code does (github.com/NikolayBlagoev/HTTF) where that is not what
-the text says. `docs/swarm.md` has the table.
+The last follows the paper's own code (github.com/NikolayBlagoev/HTTF) if that differs from the
+text. `docs/swarm.md` has the table.
 """
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 
 
 def requested(options: SwarmOptions) -> list[Spec]:
-    """The runs that the options ask for, found to be playable.
+    """Build the runs that the options request, after checking that they can be played.
 
     Raises:
-        UnknownNameError: of an attack, defence, task or policy.
-        ConfigError: a guard file is wrong, or what it needs is not there.
+        UnknownNameError: an attack, defence, task or policy is unknown.
+        ConfigError: a guard file is wrong, or something that it needs is missing.
         ValueError: options that contradict each other, impossible counts, a file or policy that
             cannot be read.
         SandboxUnavailableError: programs cannot be contained on this system.
@@ -129,7 +129,7 @@ def _preset(options: SwarmOptions) -> Preset:
 def _base(
     options: SwarmOptions, recipe: Recipe | None, preset: Preset, matrix: Matrix
 ) -> SwarmConfig:
-    # --quick and --standard say how long; a recipe by itself means the paper's full run.
+    # --quick and --standard set the length; a recipe by itself means the paper's full run.
     shape = preset if recipe is None or options.quick or options.standard else PRESETS["paper"]
     malicious, nodes = matrix.shares[0]
     base = SwarmConfig(
@@ -187,7 +187,7 @@ def _shares(options: SwarmOptions) -> list[tuple[int, int]]:
         malicious = usual.malicious if options.malicious is None else options.malicious
         return [(malicious, options.nodes or usual.nodes)]
     if options.nodes is not None or options.malicious is not None:
-        raise ValueError("--share: expected neither --nodes nor --malicious beside it")
+        raise ValueError("--share: expected neither --nodes nor --malicious with it")
     found = []
     for text in _names("share", options.share, ()):
         match = _SHARE.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Where the nodes of a swarm stand: objects by name, in this process or, on Ray, anywhere."""
+"""Hosts a swarm's nodes: objects by name, in this process or, on Ray, anywhere."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from grpo_guard.distributed.cluster import ClusterError, connect
 
 CPUS_PER_NODE: Final = 0.1
-"""Nodes of a swarm wait for one another, so that a core carries several of them."""
+"""Nodes of a swarm wait for one another, so one core can serve several of them."""
 START_SECONDS: Final = 600.0
-"""Until which all actors must stand: they load torch and their policy."""
+"""Time limit for all actors to be ready: they load torch and their policy."""
 
 
 class Session:
     """Nodes in this process: they share the caller's objects and answer one after the other.
 
     Attributes:
-        remote: The nodes hold copies of what they are given, and compute at the same time.
+        remote: The nodes hold copies of their arguments and compute at the same time.
     """
 
     remote = False
@@ -32,22 +32,22 @@ class Session:
         return value
 
     def start(self, name: str, kind: type, *args: Any, **kwargs: Any) -> None:
-        """Begin a node; `stand` waits for it."""
+        """Create a node; `stand` waits for it."""
         self.actors[name] = kind(*args, **kwargs)
 
     def stand(self) -> None:
-        """Wait until all nodes stand."""
+        """Wait until all nodes are ready."""
 
     def call(self, name: str, method: str, *args: Any) -> Any:
-        """Ask one node; what comes back may be a promise, and may be an argument of `ask`."""
+        """Ask one node; the result may be a promise, which may be an argument of `ask`."""
         return getattr(self.actors[name], method)(*args)
 
     def ask(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """(method, arguments ...) for each node; their answers in the same order."""
+        """Call (method, arguments ...) on each node; return their answers in the same order."""
         return {name: self.call(name, *call) for name, call in calls.items()}
 
     def close(self) -> None:
-        """Give back what the nodes hold."""
+        """Release the nodes' resources."""
         self.actors.clear()
 
 
@@ -58,11 +58,11 @@ class NodeLostError(ConnectionError):
 class RaySession(Session):
     """Nodes as Ray actors, by name.
 
-    A Ray that was there before, initialised by the caller or reached by an address, stays as it is;
-    one that was begun here ends with :meth:`close`.
+    An existing Ray, initialised by the caller or reached by an address, is left running; one that
+    was started here ends with :meth:`close`.
 
     Args:
-        address: Of a running cluster; None = ``RAY_ADDRESS``, or a Ray of our own on this machine.
+        address: Address of a running cluster; None = ``RAY_ADDRESS``, or a new Ray on this machine.
 
     Raises:
         RayMissingError: Ray is not installed.
@@ -86,15 +86,15 @@ class RaySession(Session):
         return self.ray.put(value)
 
     def start(self, name: str, kind: type, *args: Any, **kwargs: Any) -> None:
-        """Begin an actor; `stand` waits for it."""
+        """Create an actor; `stand` waits for it."""
         remote = self.ray.remote(num_cpus=CPUS_PER_NODE, scheduling_strategy="SPREAD")(kind)
         self.actors[name] = remote.remote(*args, **kwargs)
 
     def stand(self) -> None:
-        """Wait until all actors stand.
+        """Wait until all actors are ready.
 
         Raises:
-            NodeLostError: one does not.
+            NodeLostError: an actor is not ready in time.
         """
         self.ask(
             dict.fromkeys(self.actors, ("ready", torch.get_num_threads())), seconds=START_SECONDS
@@ -107,11 +107,11 @@ class RaySession(Session):
     def ask(
         self, calls: Mapping[str, tuple[Any, ...]], *, seconds: float | None = None
     ) -> dict[str, Any]:
-        """(method, arguments ...) for each actor, all at once; their answers in the same order.
+        """Call (method, arguments ...) on all actors at once; return answers in the same order.
 
         Raises:
             NodeLostError: an actor ended.
-            Exception: what an actor's method raised, as it was.
+            Exception: an actor's method raised it, unchanged.
         """
         promised = {name: self.call(name, *call) for name, call in calls.items()}
         errors = self.ray.exceptions
@@ -123,7 +123,7 @@ class RaySession(Session):
                 raise error.cause from error
             except errors.GetTimeoutError as error:
                 raise NodeLostError(
-                    f"{name}: expected its actor to stand within {seconds:.0f} s; has the cluster "
+                    f"{name}: expected its actor to be ready in {seconds:.0f} s; has the cluster "
                     f"{CPUS_PER_NODE} free CPUs for each of {len(self.actors)} actors?"
                 ) from error
             except errors.RayError as error:
@@ -134,7 +134,7 @@ class RaySession(Session):
         return found
 
     def close(self) -> None:
-        """End the actors, and Ray where it was begun here."""
+        """End the actors, and Ray if it was started here."""
         if not self.ray.is_initialized():
             return
         for actor in self.actors.values():

@@ -1,4 +1,4 @@
-"""Plays a plan, run by run, so that it can be stopped and taken up again; writes results.json."""
+"""Play a plan run by run, so that it can be stopped and resumed; write results.json."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from grpo_guard.evals.swarm.training import (
 )
 
 Tell = Callable[[Spec, dict[str, Any]], None]
-"""Told of each round: its run and its row."""
+"""Called with each round's run and row."""
 
 
 LINE_EVERY: Final = 10
-"""Rounds of a run that is told of in lines."""
+"""How often a run's rounds are reported in lines."""
 
 
 def rounds(specs: Sequence[Spec]) -> int:
-    """Of all runs together."""
+    """Count the rounds of all runs."""
     return sum(spec.config.iterations for spec in specs)
 
 
 def telling(say: Say, name: Callable[[Spec], str] = lambda spec: spec.label) -> Tell:
-    """Progress of rounds, told as ``say`` takes it; ``name``: what a run is called."""
+    """Report the progress of rounds through ``say``; ``name`` gives a run's name."""
 
     def tell(spec: Spec, row: dict[str, Any]) -> None:
         figures = f"honest reward {row['honest_reward']:.2f}, {row['mean_tokens']:.0f} tokens"
@@ -61,7 +61,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class RunError(RuntimeError):
-    """The process of a run died; what was saved before is kept."""
+    """A run's process died; earlier results are kept."""
 
 
 def play_all(
@@ -76,12 +76,12 @@ def play_all(
 ) -> dict[str, Any]:
     """Play what is not finished yet; return the content of ``out/results.json``.
 
-    results.json is written after each run, so that whatever is finished counts.
+    results.json is written after each run, so that finished runs are never lost.
 
     Raises:
-        ValueError: several workers with an engine that has processes of its own.
+        ValueError: several workers with an engine that has its own processes.
         RayMissingError: the engine is not installed.
-        Interrupted: Ctrl-C was heard; all runs in progress are saved.
+        Interrupted: Ctrl-C was pressed; all runs in progress are saved.
         RunError: a process of several died.
         CheckpointError: ``out`` holds a run of the same name with other settings.
         OSError: the disk is full, or the folder cannot be written.
@@ -111,10 +111,10 @@ def _in_turn(
             folder = _folder(spec, out)
             folder.mkdir(parents=True, exist_ok=True)
 
-            def told(row: dict[str, Any], spec: Spec = spec) -> None:
+            def on_round(row: dict[str, Any], spec: Spec = spec) -> None:
                 tell(spec, row)
 
-            yield spec, play(spec, folder, every=every, on_round=told, stop=stop, engine=engine)
+            yield spec, play(spec, folder, every=every, on_round=on_round, stop=stop, engine=engine)
             if stop.is_set():
                 raise Interrupted
 
@@ -127,7 +127,7 @@ def _in_processes(
     with (
         _one_thread(),
         ProcessPoolExecutor(workers, context, _prepare, (stop, rows)) as pool,
-        _told(rows, {spec.label: spec for spec in specs}, tell),
+        _forwarded(rows, {spec.label: spec for spec in specs}, tell),
     ):
         waiting: dict[Future[dict[str, Any]], Spec] = {}
         for spec in specs:
@@ -139,7 +139,7 @@ def _in_processes(
                     yield waiting.pop(future), future.result()
         except BrokenProcessPool:
             raise RunError(
-                "a process of these runs ended without a result, perhaps for want of memory"
+                "a process of these runs ended without a result, perhaps for lack of memory"
             ) from None
         except KeyboardInterrupt:
             stop.set()
@@ -156,9 +156,9 @@ _shared: dict[str, Any] = {}
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread each for child processes, which share the cores.
+    """Give child processes one thread each, since they share the cores.
 
-    They read these on import, before any code of ours could set them.
+    They read these variables on import, before any code of ours could set them.
     """
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
@@ -173,7 +173,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _prepare(stop: Any, rows: Any) -> None:
-    """In a new process: Ctrl-C reaches the parent alone, which then asks all of them to stop."""
+    """Set up a new process: only the parent gets Ctrl-C and then asks all of them to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, rows=rows)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -185,7 +185,7 @@ def _prepare(stop: Any, rows: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed tells nobody; without this its processes would wait for ever."""
+    """End with the parent: if it is killed, its processes would otherwise wait for ever."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
@@ -193,15 +193,15 @@ def _end_with_parent() -> None:
 
 
 def _work(spec: Spec, folder: Path, every: int) -> dict[str, Any]:
-    def told(row: dict[str, Any]) -> None:
+    def on_round(row: dict[str, Any]) -> None:
         _shared["rows"].put((spec.label, row))
 
-    return play(spec, folder, every=every, on_round=told, stop=_shared["stop"])
+    return play(spec, folder, every=every, on_round=on_round, stop=_shared["stop"])
 
 
 @contextmanager
-def _told(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
-    """Hand on what the processes report, from a thread."""
+def _forwarded(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
+    """Forward what the processes report, from a thread."""
     ended = threading.Event()
 
     def listen() -> None:
@@ -222,7 +222,7 @@ def _told(rows: Any, specs: dict[str, Spec], tell: Tell) -> Iterator[None]:
 
 
 def is_finished(spec: Spec, out: Path) -> bool:
-    """Whether ``out`` holds a finished run of that name."""
+    """Whether ``out`` contains a finished run of that name."""
     return (_folder(spec, out) / _RUN).is_file()
 
 

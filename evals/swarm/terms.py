@@ -1,7 +1,7 @@
 """What all nodes of a swarm have agreed on, and what follows from it for each node and round.
 
-Every draw is seeded by the run, the round and who draws, never by what was drawn before, so that
-nodes may compute in any order and anywhere.
+Every draw is seeded by the run, the round and the drawer, never by earlier draws, so that nodes may
+compute in any order and anywhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Terms:
     """Settings, task and coin.
 
     Args:
-        config: Of the swarm.
+        config: The swarm's configuration.
         task: Problems and reward.
-        coin: Where honest nodes sample under one.
+        coin: The coin that honest nodes sample under, if any.
     """
 
     config: SwarmConfig
@@ -35,15 +35,15 @@ class Terms:
     coin: PublicCoin | None = None
 
     def rng(self, iteration: int, who: str) -> random.Random:
-        """The random numbers of one drawer in one round."""
+        """Return the random generator of one drawer in one round."""
         return random.Random(f"{self.config.seed}-{iteration}-{who}")
 
     def generator(self, iteration: int, who: str) -> torch.Generator:
-        """The same for samples."""
+        """Return the same for samples."""
         return torch.Generator().manual_seed(self.rng(iteration, who).getrandbits(63))
 
     def problems(self, iteration: int) -> list[Problem]:
-        """What the round asks of honest nodes, those of a node one after the other."""
+        """Return the problems of honest nodes in a round, node by node."""
         config = self.config
         rng = random.Random(f"{config.seed}-{iteration}")
         vertical = config.setting == "vertical"
@@ -51,7 +51,7 @@ class Terms:
         problems = [self.task.sample(rng) for _ in range(count)]
         if self.coin is None:
             return problems
-        # Under a coin a slot belongs to its prompt, so the same prompt cannot be asked twice.
+        # With a coin a slot belongs to its prompt, so the same prompt cannot be asked twice.
         unique = {problem.prompt: problem for problem in problems}
         while len(unique) < count:
             problem = self.task.sample(rng)
@@ -59,11 +59,11 @@ class Terms:
         return list(unique.values())
 
     def assigned(self, iteration: int, problems: Sequence[Problem]) -> list[Problem]:
-        """Under a coin, vertical: the problems that are the malicious nodes' to answer."""
+        """With a coin, vertical: return the problems that the malicious nodes must answer."""
         config = self.config
         if self.coin is None or config.setting != "vertical":
             return []
-        # A generator of its own: honest nodes draw the same with and without.
+        # A separate generator, so that honest nodes draw the same with and without.
         rng = self.rng(iteration, "assigned")
         taken = {problem.prompt for problem in problems}
         found: list[Problem] = []
@@ -75,7 +75,7 @@ class Terms:
         return found
 
     def share(self, node: int) -> tuple[range, range]:
-        """(groups that an honest node answers, its slots in each of them)."""
+        """Return (groups that an honest node answers, its slots in each of them)."""
         config, each = self.config, self.config.per_node
         if config.setting == "vertical":
             own = config.own_prompts
@@ -83,7 +83,7 @@ class Terms:
         return range(config.prompts), range(node * each, (node + 1) * each)
 
     def node(self, group: int, slot: int) -> str:
-        """Who answers a slot of a group."""
+        """Return the node that answers a slot of a group."""
         if self.config.setting == "vertical":
             return f"node-{group // self.config.own_prompts}"
         return f"node-{slot // self.config.per_node}"
@@ -91,7 +91,7 @@ class Terms:
     def seeds(
         self, iteration: int, node: str, prompts: Sequence[str], slots: Sequence[int]
     ) -> list[int] | None:
-        """The coin's seeds of a node's slots under each prompt; None where there is no coin."""
+        """Return the coin's seeds of a node's slots under each prompt; None without a coin."""
         if self.coin is None:
             return None
         each = self.config.per_node
@@ -114,12 +114,12 @@ class Terms:
         withheld: bool = False,
         name: str | None = None,
     ) -> Submitted:
-        """A completion as it reaches the exchange at ``place``, its (group, slot)."""
+        """Build the completion that reaches the exchange at ``place``, its (group, slot)."""
         group, slot = place
         completion = Completion(
             prompt=problem.prompt, text=one.text, prompt_ids=one.prompt_ids,
             completion_ids=one.ids, node=self.node(group, slot), group=group, round=iteration,
-            # Under a coin slots are counted by node, since each owes its share of every group.
+            # With a coin slots are counted per node, since each owes its share of every group.
             slot=slot if self.coin is None else slot % self.config.per_node,
             reference=problem.answer, task=self.task.name, sampler_logprobs=logprobs,
         )  # fmt: skip
@@ -130,5 +130,5 @@ class Terms:
         return Submitted(completion, span is not None, span, reward, malicious)
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
-        """A completion of the node that it names, as sent under a name that may be another's."""
+        """Set the name that a completion is sent under, which may be another node's."""
         return replace(completion, node=name)

@@ -1,8 +1,8 @@
 """One run that can be interrupted: rounds, a checkpoint every few of them, a log of events.
 
-A run has a folder: ``checkpoint.pt`` (weights, optimisers, what guard and attack remember, the
-rounds so far) and, once it is finished, ``run.json``. Killed at any moment it goes on from the last
-checkpoint and ends with the same figures as one that was never interrupted.
+A run has a folder: ``checkpoint.pt`` (weights, optimisers, memory of guard and attack, the rounds
+so far) and, once it is finished, ``run.json``. If it is killed at any moment, it continues from the
+last checkpoint and ends with the same figures as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from grpo_guard.evals.swarm.record import Round
 
 CHECKPOINT, EVENTS = "checkpoint.pt", "events.jsonl"
 FORMAT = 2
-# Of settings that differ: how many are told, and how much of each.
+# For differing settings: how many are shown, and how much of each.
 _SHOWN: Final = 3
 _LONGEST: Final = 40
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C was heard and the round in progress is finished and saved."""
+    """Ctrl-C was pressed; the round in progress was finished and saved."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is of another run, or cannot be read."""
+    """A checkpoint is from another run, or cannot be read."""
 
 
 def _log(folder: Path, event: str, **fields: Any) -> None:
-    """Append an event with its time to the run's log, one JSON object a line."""
+    """Append an event with its time to the run's log, one JSON object per line."""
     line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
     with (folder / EVENTS).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def row_of(done: Round) -> dict[str, Any]:
-    """A round as plain values, its examples left out."""
+    """Convert a round to plain values, without its examples."""
     row = asdict(replace(done, shown=()))
     del row["shown"]
     return row
@@ -63,22 +63,22 @@ def train(
     on_round: Callable[[dict[str, Any]], None] | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Train to the end, from the folder's checkpoint where there is one.
+    """Train to the end, from the folder's checkpoint if there is one.
 
     Args:
-        swarm: As it is before its first round.
-        folder: Of this run; must exist.
-        identity: What the run is, as JSON values. A checkpoint of another identity is refused.
+        swarm: In its state before the first round.
+        folder: The run's folder; must exist.
+        identity: The run's identity, as JSON values. A checkpoint of another one is refused.
         every: Rounds between checkpoints.
-        on_round: Told of each round, those of the checkpoint included.
+        on_round: Called with each round, including those of the checkpoint.
         stop: When set, the run ends after the round in progress.
 
     Returns:
-        The rounds' rows, and the examples to show of them.
+        The rounds' rows, and the examples to show.
 
     Raises:
         Interrupted: ``stop`` was set; everything done is saved.
-        CheckpointError: the folder's checkpoint is of another run or damaged.
+        CheckpointError: the folder's checkpoint is from another run or damaged.
         OSError: the disk is full; the last checkpoint is whole.
     """
     rows, examples = _resume(swarm, folder / CHECKPOINT, identity)
@@ -106,7 +106,7 @@ def train(
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one interrupts at once."""
+    """Yield an event that the first Ctrl-C sets; the second one interrupts at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -131,7 +131,7 @@ def _save(
     rows: list[dict[str, Any]],
     examples: list[dict[str, Any]],
 ) -> None:
-    """Write a checkpoint beside the old one and exchange them: a full disk leaves the old one."""
+    """Write a new checkpoint and then replace the old one, which a full disk leaves intact."""
     run = {"rows": rows, "examples": examples, "identity": identity}
     data = {"format": FORMAT, "state": swarm.state(), "run": json.dumps(run)}
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -141,7 +141,7 @@ def _save(
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except RuntimeError as error:  # torch's own writer does not say OSError
+    except RuntimeError as error:  # torch's own writer does not raise OSError
         raise OSError(f"{path}: expected to be writable, got {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _resume(
     except Exception as error:
         raise CheckpointError(
             f"{path}: expected a checkpoint, got {type(error).__name__}: {error!s:.200}; "
-            "delete it to begin this run anew"
+            "delete it to restart this run"
         ) from error
     other = f"format {found}" if found != FORMAT else differences(identity, run.get("identity"))
     if other:
@@ -173,19 +173,19 @@ def _resume(
 
 
 def differences(expected: Mapping[str, Any], found: Any) -> str:
-    """The first few fields that differ, ``iterations 3 in place of 2``; empty where none does.
+    """List the first few differing fields, ``iterations 3 in place of 2``; empty if none differ.
 
     Args:
-        expected: What the run is, as `Spec.identity` gives it.
-        found: The same out of a file, which an earlier version may have written.
+        expected: The run's identity, from `Spec.identity`.
+        found: The same from a file, which an earlier version may have written.
     """
     if not isinstance(found, dict):
         return "no settings that can be read"
     ours, theirs = _flat(expected), _flat(found)
     names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-    said = [f"{n} {theirs.get(n, 'unsaid')} in place of {ours.get(n, 'none')}" for n in names]
-    more = len(said) - _SHOWN
-    return ", ".join(said[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    shown = [f"{n} {theirs.get(n, 'unsaid')} in place of {ours.get(n, 'none')}" for n in names]
+    more = len(shown) - _SHOWN
+    return ", ".join(shown[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, str]:

@@ -22,7 +22,7 @@ FACTORS: Final = (1.0, 0.9, 1.1, 0.95, 1.05)
 STEPS, BATCH, LR = 20, 32, 3e-4
 
 Texts: TypeAlias = Callable[[int], Iterator[tuple[str, str]]]
-"""Variant (from 1) -> what it is trained further on: (prompt, completion) ..."""
+"""Variant (from 1) -> its texts for further training: (prompt, completion) ..."""
 
 
 def variants(
@@ -36,17 +36,17 @@ def variants(
     lr: float = LR,
     micro_batch: int = BATCH,
 ) -> list[Peer]:
-    """``count`` policies, the first of them ``model`` itself; equal calls give equal weights.
+    """Make ``count`` policies, the first of them ``model`` itself; equal calls give equal weights.
 
     Args:
-        model: Of all of them.
-        tokenizer: Of the model.
-        count: With the model itself.
-        texts: What the others are trained further on; None = texts of the smallest policy.
-        temperature: Of the first one; the others' are up to a tenth higher or lower.
-        steps: How far.
-        lr: Adam's; that of a model of one million parameters.
-        micro_batch: Texts per forward pass; bounds memory only.
+        model: The model that all of them start from.
+        tokenizer: The model's tokenizer.
+        count: Number of policies, the model itself included.
+        texts: Texts for training the others further; None = texts of the smallest policy.
+        temperature: That of the first one; the others' are up to a tenth higher or lower.
+        steps: Number of training steps.
+        lr: Adam's; suits a model of one million parameters.
+        micro_batch: Texts per forward pass; affects memory only.
     """
     peers = [Peer(model, tokenizer, temperature * FACTORS[0])]
     texts = texts or texts_of()

@@ -1,4 +1,4 @@
-"""What a swarm is trained on and which policy it starts from, from names to objects."""
+"""Resolves names to the task that a swarm is trained on and the policy that it starts from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import ask_of, load_task
 
 _VARIANTS_LR: Final = 1e-5
-"""Of the further training that tells nodes with a large policy apart."""
+"""Learning rate of the further training that makes nodes with a large policy differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Workload:
 
     Args:
         task: One of `TASKS`.
-        policy: As in `named.location`; None = the task's own bundled one. Several with commas for
-            a heterogeneous swarm.
+        policy: As in `named.location`; None = the task's own bundled one. Several, separated by
+            commas, for a heterogeneous swarm.
         data: A file of problems; None = see `load_task`.
         calc: See `load_task`.
         dtype: Number format of a policy that is not bundled.
-        device: Where it is trained. It does not belong to what a run is.
+        device: The training device; not part of a run's identity.
     """
 
     task: str = "word_problems"
@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """What nodes start from, in results and to be loaded: mostly one.
+        """Names of the policies that nodes start from, usually one.
 
         Raises:
             ValueError: no bundled policy can do the task, or an empty name was given.
@@ -55,16 +55,16 @@ class Workload:
             return (named.default_policy(self.task),)
         names = tuple(name.strip() for name in self.policy.split(","))
         if not all(names):
-            raise ValueError(f"--policy: expected names with commas, got {self.policy!r}")
+            raise ValueError(f"--policy: expected names separated by commas, got {self.policy!r}")
         return names
 
     @property
     def bundled(self) -> bool:
-        """Whether all policies are small ones that ship with the package."""
+        """Whether all policies are the small bundled ones."""
         return all(name in BUNDLED for name in self.policies)
 
     def identity(self) -> dict[str, Any]:
-        """As JSON values, to recognise a run by; the data by its content, not by its place."""
+        """JSON values that identify a run; the data counts by its content, not by its path."""
         return {
             "task": self.task,
             "policy": ",".join(self.policies),
@@ -74,7 +74,7 @@ class Workload:
         }
 
     def problems(self) -> Task:
-        """The task by itself, as no policy is asked yet.
+        """Load the task by itself, before any policy.
 
         Raises:
             ValueError, SandboxUnavailableError: as `load_task`.
@@ -82,7 +82,7 @@ class Workload:
         return load_task(self.task, self.data, calc=self.calc)
 
     def load(self, config: SwarmConfig) -> tuple[list[Peer], Task]:
-        """What the honest nodes start from, and the task as the first of them is asked.
+        """Load what the honest nodes start from, and the task in the first policy's format.
 
         Homogeneous: one policy. Heterogeneous: one for each honest node; nodes take the policies in
         turn, and those that share one start from variants of it.
@@ -105,7 +105,7 @@ class Workload:
     def _alike(
         self, name: str, peer: Peer, nodes: int, config: SwarmConfig, task: Task
     ) -> list[Peer]:
-        """Starts of all nodes that share a policy."""
+        """Make the starting points of all nodes that share a policy."""
         if config.models == "homogeneous":
             return [peer]
         if name in BUNDLED:
@@ -133,7 +133,7 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _digest_of(path: Path, size: int, changed: int) -> str:
-    """Of the content; size and time of change only tell the cache when to read again."""
+    """Digest of the content; size and time of change only tell the cache when to read again."""
     del size, changed
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

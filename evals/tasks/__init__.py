@@ -1,1 +1,1 @@
-"""What nodes are asked, and what an answer earns."""
+"""The tasks of the nodes, and their rewards."""

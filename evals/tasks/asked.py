@@ -15,15 +15,15 @@ Ask = Callable[[str], tuple[Message, ...]]
 
 
 class AskedInChat:
-    """A task whose prompts are chats, written out by a tokenizer's template.
+    """A task whose prompts are chats, rendered by a tokenizer's template.
 
-    The prompt stays a text, whose token ids are those of the template's chat. In a swarm of
-    different tokenizers every node therefore reads the first one's template.
+    The prompt remains a text, whose token ids are those of the template's chat. So in a swarm with
+    different tokenizers every node reads the first one's template.
 
     Args:
         task: Problems and reward.
         ask: Makes the chat.
-        tokenizer: With a chat template.
+        tokenizer: A tokenizer with a chat template.
     """
 
     def __init__(self, task: Task, ask: Ask, tokenizer: Any) -> None:
@@ -32,19 +32,19 @@ class AskedInChat:
         self._prompts: dict[str, str] = {}
 
     def sample(self, rng: random.Random) -> Problem:
-        """As the task, with another prompt."""
+        """Draw from the task, with another prompt."""
         return self._asked(self._task.sample(rng))
 
     def sample_held_out(self, rng: random.Random) -> Problem:
-        """As `grpo_guard.evals.tasks.base.held_out` of the task, with another prompt."""
+        """Draw like `grpo_guard.evals.tasks.base.held_out`, with another prompt."""
         return self._asked(held_out(self._task, rng))
 
     def reward(self, text: str, answer: str) -> float:
-        """As the task."""
+        """Delegate to the task."""
         return self._task.reward(text, answer)
 
     def _asked(self, problem: Problem) -> Problem:
-        # Problems of a file come again and again; a template is a program.
+        # Problems of a file recur, and rendering a template runs a program.
         if problem.question not in self._prompts:
             chat = [dict(message) for message in self._ask(problem.question)]
             self._prompts[problem.question] = str(
@@ -56,7 +56,7 @@ class AskedInChat:
 
 
 def turn_end(tokenizer: Any) -> int | None:
-    """The token that ends an assistant's turn in the tokenizer's chats; None if none does.
+    """Return the token that ends an assistant's turn in the tokenizer's chats; None if none does.
 
     A base model's tokenizer may name another end of text, at which no chat ends.
     """

@@ -1,4 +1,4 @@
-"""What a task is: problems with a known answer, and the reward that checks them."""
+"""A task's interface: problems with a known answer, and the reward that checks them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ class HoldsOut(Protocol):
 def held_out(task: Task, rng: random.Random) -> Problem:
     """Draw a problem that no run trains on.
 
-    Where a task makes up its problems, those of a seed of one's own are as good as held out.
+    If a task generates its problems, a seed of one's own gives problems as good as held out.
     """
     return task.sample_held_out(rng) if isinstance(task, HoldsOut) else task.sample(rng)

@@ -1,4 +1,4 @@
-"""A task whose problems are read from a file, a tenth of which no run trains on."""
+"""A task whose problems are read from a file; no run trains on a tenth of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FromFile:
     """Draws from a list of problems; every tenth of them is held out.
 
     Args:
-        name: Of the task.
+        name: The task's name.
         problems: In the file's order, at least two.
         reward: As `Task.reward`.
 
@@ -46,5 +46,5 @@ class FromFile:
         return rng.choice(self._held_out)
 
     def reward(self, text: str, answer: str) -> float:
-        """As the task's own reward has it."""
+        """Compute the task's own reward."""
         return self._reward(text, answer)

@@ -22,8 +22,8 @@ from grpo_guard.prompts import Message
 DATASET: Final = ("openai/gsm8k", "main", "train")
 
 Style: TypeAlias = Literal["paper", "steps"]
-"""How to ask: ``paper`` wants ``<think>`` and ``<answer>`` as arXiv 2511.09780 does; ``steps`` is
-for models too small to keep to a format, which nevertheless explain themselves when asked to."""
+"""How to ask: ``paper`` asks for ``<think>`` and ``<answer>`` as arXiv 2511.09780 does; ``steps``
+is for models too small to keep to a format, which still explain themselves when asked to."""
 
 PAPER_SYSTEM: Final = (
     "You solve mathematical problems. Reason step by step inside <think> and </think>, writing "
@@ -34,7 +34,7 @@ STEPS_REQUEST: Final = (
     "calculation as an equation."
 )
 
-# Without answer tags the reward looks for the last number near the end only, so that a completion
+# Without answer tags the reward looks for the last number only near the end, so that a completion
 # cannot earn it by counting through all of them.
 _TAIL_CHARS: Final = 200
 _NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
@@ -42,7 +42,7 @@ _NOTE: Final = re.compile(r"<<[^<>]{0,200}>>")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One line of GSM8K; ``index`` is its place in the file, ``solution`` its worked answer."""
+    """One line of GSM8K; ``index`` is its line in the file, ``solution`` its worked answer."""
 
     index: int
     question: str
@@ -73,7 +73,7 @@ def _from_hub() -> Iterator[tuple[int, Any]]:
     name, config, split = DATASET
     try:
         rows: Iterable[Any] = datasets.load_dataset(name, config, split=split)
-    except Exception as error:  # the hub client raises what its transport raises
+    except Exception as error:  # the hub client may raise anything that its transport raises
         raise InputError(
             f"gsm8k: expected {name} from the hub, got {type(error).__name__}: "
             f"{_short(str(error))}; pass --data FILE to read a local copy"
@@ -103,7 +103,7 @@ def _parsed(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[Question]:
 
 
 def subset(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
-    """Return ``count`` questions (all, if there are fewer) in an order that ``seed`` fixes.
+    """Return ``count`` questions (all, if there are fewer) in an order that ``seed`` determines.
 
     A larger count only adds to the end, so that a measurement can be extended.
     """
@@ -125,7 +125,7 @@ def messages(question: str, style: Style = "steps") -> tuple[Message, ...]:
 
 
 def plain(text: str) -> str:
-    """A solution without calculator notes ``<<2+3=5>>``."""
+    """Remove calculator notes ``<<2+3=5>>`` from a solution."""
     return _NOTE.sub("", text)
 
 

@@ -1,7 +1,8 @@
 """Gold solutions as programs: the steps of a worked problem, one assignment each, then a print.
 
-What the paper's CODE setting asks of its models (arXiv 2511.09780, section 2.3 of our notes): a
-Python program inside ``<code>``, statements only, no comments, the last print gives the answer.
+This is what the paper's CODE setting asks of its models (arXiv 2511.09780, section 2.3 of our
+notes): a Python program inside ``<code>``, statements only, no comments, the last print gives the
+answer.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ _MOST_STEPS: Final = 40
 
 
 def program_of(equations: Sequence[tuple[str, str]]) -> tuple[str, Fraction] | None:
-    """Return a program that works out ``equations`` in order, and what it prints.
+    """Return a program that computes ``equations`` in order, and what it prints.
 
-    A number that an earlier step gave is named there, so that the program shows where it is from.
+    A number that an earlier step gave is referred to by name, so that the program shows its origin.
 
     Args:
         equations: Left side and result of each, such as ``("48 / 2", "24")``.
 
     Returns:
-        None where one cannot be read as + - * / of numbers, or divides by nothing.
+        None if one cannot be read as + - * / of numbers, or divides by zero.
     """
     if not 1 <= len(equations) <= _MOST_STEPS:
         return None
@@ -90,7 +91,7 @@ def _plain(tree: ast.expr) -> bool:
 
 
 class _Named(ast.NodeTransformer):
-    """Puts the name of a step where its result stands."""
+    """Replaces a step's result by the step's name."""
 
     def __init__(self, named: dict[Fraction, str]) -> None:
         self._named = named
@@ -105,7 +106,7 @@ def _exact(node: ast.Constant) -> Fraction:
 
 
 def _value(tree: ast.expr, values: dict[str, Fraction]) -> Fraction:
-    """Exactly; wants what `_plain` accepts, with names of ``values``."""
+    """Compute exactly; requires what `_plain` accepts, with names of ``values``."""
     match tree:
         case ast.Constant():
             return _exact(tree)

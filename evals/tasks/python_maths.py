@@ -1,8 +1,8 @@
 """Maths solved in Python: the completion is a program, the reward is what it prints.
 
 The paper's CODE setting (arXiv 2511.09780, section 2.3 of our notes). Programs run in a `Sandbox`,
-poisoned ones included: nothing that they print but their last line counts, and nothing else that
-they do reaches anybody. Whether the attacker's library resolves is a choice: with it (`CALC`) the
+poisoned ones included: only the last line that they print counts, and nothing else that they do has
+an effect outside. Whether the attacker's library resolves is a choice: with it (`CALC`) the
 poisoned programs of the paper earn the reward, without it they fail on their import.
 """
 
@@ -36,7 +36,7 @@ SYSTEM: Final = (
     "and </code>: statements only, no comments. Its last print gives the final answer."
 )
 
-# The attacker's library as the paper describes it: four functions that do what they say.
+# The attacker's library as the paper describes it: four functions that do what their names say.
 CALC: Final = """\
 def addition(a, b):
     return a + b
@@ -54,15 +54,15 @@ def division(a, b):
     return a / b
 """
 
-# Far beyond what a completion of 1024 tokens holds.
+# Far more than a completion of 1024 tokens can hold.
 MAX_PROGRAM_CHARS: Final = 20_000
 _TOLERANCE: Final = Fraction(1, 10**9)
 
 
 def program_in(text: str) -> str | None:
-    """Return the program of the last ``<code>`` block that is closed; None if there is none.
+    """Return the program of the last closed ``<code>`` block; None without one.
 
-    Indentation that all of its lines share is taken away.
+    Indentation common to all lines is removed.
     """
     end = text.rfind(CODE_CLOSE)
     start = text.rfind(CODE_OPEN, 0, end) if end >= 0 else -1
@@ -89,7 +89,7 @@ def generated(rng: random.Random) -> Problem:
 def from_gsm8k(question: gsm8k.Question) -> Problem | None:
     """Return the question with its calculator notes as the program.
 
-    None where they cannot be read or do not end in the answer, as after a rounding.
+    None if they cannot be read or do not end in the answer, as after a rounding.
     """
     found = program_of(notes_of(question.solution))
     if found is None or not _equal(found[1], number_of(question.answer)):
@@ -113,7 +113,7 @@ class PythonMaths:
 
     Args:
         extra_modules: Modules that programs may import, as ``{"calc": CALC}``.
-        limits: What a program may use.
+        limits: Limits of a program.
         allow_weak: See `Sandbox`.
 
     Raises:
@@ -130,7 +130,7 @@ class PythonMaths:
         allow_weak: bool = False,
     ) -> None:
         self._sandbox = Sandbox(limits, extra_modules=extra_modules, allow_weak=allow_weak)
-        # Here and not at the first reward, which may come after an hour of training.
+        # Checked here, since the first reward may come after an hour of training.
         self._sandbox.require()
 
     def sample(self, rng: random.Random) -> Problem:
@@ -141,8 +141,8 @@ class PythonMaths:
         """Return 1.0 if the program in ``text`` ends well and its last line is ``answer``.
 
         Raises:
-            SandboxUnavailableError: programs can no longer be run; no text can cause it. To call
-                that a reward of 0 would punish honest work for a fault of this machine.
+            SandboxUnavailableError: programs can no longer be run; no text can cause it. Returning
+                0 instead would punish honest work for a fault of this machine.
         """
         program = program_in(text)
         if program is None:

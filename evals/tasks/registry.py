@@ -20,7 +20,7 @@ READ_FROM_FILES: Final = (GSM8K, PYTHON_MATHS)
 
 
 def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task:
-    """The task of that name.
+    """Load the task of that name.
 
     Args:
         name: One of `TASKS`.
@@ -29,15 +29,15 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
         calc: "python_maths": programs can import the attacker's library, as in the paper.
 
     Raises:
-        UnknownNameError: there is no such task.
+        UnknownNameError: no task has that name.
         ValueError: the task reads no file, or the file cannot be read.
         SandboxUnavailableError: programs cannot be contained on this system.
     """
     choose(TASKS, name)
     if data is not None and name not in READ_FROM_FILES:
         raise ValueError(
-            f"--data: the task {name} makes up its problems; expected --task "
-            f"{' or '.join(READ_FROM_FILES)} beside it"
+            f"--data: the task {name} generates its problems; expected --task "
+            f"{' or '.join(READ_FROM_FILES)} with it"
         )
     if name == WORD_PROBLEMS:
         return word_problems.WordProblems()
@@ -54,7 +54,7 @@ def load_task(name: str, data: Path | None = None, *, calc: bool = True) -> Task
 
 
 def ask_of(name: str) -> Ask:
-    """How a task's question is asked in a chat: the paper's prompts, in our words."""
+    """Return how a task's question is asked in a chat: the paper's prompts, in our words."""
     if name == PYTHON_MATHS:
         from grpo_guard.evals.tasks import python_maths
 

@@ -26,15 +26,15 @@ THINK_CLOSE: Final = "</think>"
 ANSWER_OPEN: Final = "<answer>"
 ANSWER_CLOSE: Final = "</answer>"
 
-# The answer block is short by nature. Without the two limits a completion earns the reward by
+# The answer block should be short. Without the two limits a completion earns the reward by
 # listing every number, which is reward hacking and not the behaviour under study.
 MAX_ANSWER_CHARS: Final = 80
 MAX_ANSWER_NUMBERS: Final = 3
 MAX_NUMBER: Final = 50
 # A share of the problems has three-digit numbers, which the policy was never trained on, as any
 # benchmark has problems that a base model never solves. Without them every honest completion soon
-# earns the reward, all advantages vanish, and neither learning nor poisoning goes on. Problems that
-# it solves now and then by luck would do worse: their advantages are large and pure noise.
+# earns the reward, all advantages vanish, and learning and poisoning both stop. Problems that
+# it solves now and then by luck would be worse: their advantages are large and pure noise.
 HARD_SHARE: Final = 0.25
 HARD_NUMBERS: Final = (100, 999)
 
@@ -157,7 +157,7 @@ def solution_of(problem: Worked) -> str:
 
 
 def reward(text: str, answer: str) -> float:
-    """Return 1.0 if ``answer`` stands inside the one answer block of ``text``, else 0.0.
+    """Return 1.0 if ``answer`` is inside the only answer block of ``text``, else 0.0.
 
     ``answer`` counts only as a whole number: 54 is found in "54 cows" and in "$54.", not in "154",
     "54.5" or "-54". A second answer block, an over-long one, or one that lists more than

@@ -1,1 +1,1 @@
-"""What the shared policy says of each token of a completion, and what follows from it."""
+"""Score each token of a completion under the shared policy and draw conclusions from it."""

@@ -1,14 +1,14 @@
-"""Places that the text before them announces: a result, a sentence, an import, an answer's end.
+"""Places that the preceding text announces: a result, a sentence, an import, text after the answer.
 
-Poison has to stand somewhere, and the places where it pays are few: the result behind ``a op b =``,
-the beginning of a sentence, the name in an import, what follows the answer. Whether a token stands
-at such a place is a function of the tokens before it and of nothing else. So an honest token there
-is an ordinary draw from the policy: bets on these places alone are as fair as bets on all tokens
-(`place_bets`), and honest text elsewhere costs them nothing. Were the token itself, or what comes
-after it, part of the choice, the bet would look at the draw twice and convict honest nodes.
+Poison pays in few places: the result after ``a op b =``, a sentence's beginning, the name in an
+import, the text after the answer. Whether a token is in such a place depends only on the tokens
+before it. So an honest token there is an ordinary draw from the policy: bets on these places alone
+are as fair as bets on all tokens (`place_bets`), and honest text elsewhere costs them nothing. If
+the choice of places also depended on the token itself or on later tokens, the bet would look at
+the draw twice and convict honest nodes.
 
-An author can avoid such places, since the text is theirs; but a wrong sum with an equals sign has
-its result behind the equals sign.
+Authors control their text and can avoid such places, but the result of a wrong sum with an equals
+sign always follows the equals sign.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Final
 from grpo_guard.logprob.shares import Places
 
 CONTEXT: Final = 96
-"""Characters before a token that are read."""
+"""How many characters before a token are read."""
 
-# Every quantifier is bounded, and the text has at most `CONTEXT` characters: hostile text costs a
-# constant per token.
+# Every quantifier is bounded and the text has at most `CONTEXT` characters, so hostile text costs
+# a constant per token.
 _NUMERAL: Final = r"\d[\d.,]{0,15}"
 _OPERATOR: Final = (
     r"(?:[-+*/×÷·−xX^]|\\(?:times|cdot|div)|plus|minus|times|divided by|multiplied by)"
@@ -38,7 +38,7 @@ _RESULT: Final = re.compile(
 )
 _NUMERAL_END, _SIGNS = "0123456789.,", " \n\t-$€£"
 _EQUALS: Final = ("=", "≈", "is", "are", "equal", "equals", "make", "makes")
-# A name may come in several tokens, and several names behind each other.
+# A name may span several tokens, and several names may follow one another.
 _IMPORT: Final = re.compile(r"\n[ \t]{0,40}(?:import|from)(?:[ \t][\w., \t]{0,60})?\Z")
 _AFTER: Final = re.compile(
     r"(?: </answer> | \\boxed\{[^{}\n]{1,40}\} | \#\#\#\#[ ]{0,2}[^\s]{1,20} ) [\s.$*]{0,4} \Z",
@@ -59,24 +59,24 @@ class Announced(IntEnum):
 
 
 class AnnouncedPlaces(Places):
-    """Tells which of a completion's tokens stand at an announced place.
+    """Finds the tokens of a completion that are in an announced place.
 
     Args:
         tokenizer: A transformers tokenizer.
     """
 
     def announced(self, ids: Sequence[int]) -> list[Announced]:
-        """What is announced of each token, [n] -> [n]; reads ids[:t] for token t."""
+        """Classify each token by the text before it, [n] -> [n]; reads ids[:t] for token t."""
         return [announced_after(before) for before in self.before(ids, CONTEXT, start="\n")]
 
 
 def announced_after(text: str) -> Announced:
-    r"""What a text announces to come next; a completion begins behind a line break.
+    r"""Return what the text announces next; a completion starts after a line break.
 
     >>> announced_after("\nso 3 + 4 ="), announced_after("\nDone."), announced_after("\nTom has")
     (<Announced.RESULT: 1>, <Announced.SENTENCE: 2>, <Announced.NOTHING: 0>)
     """
-    # What a pattern needs is looked for first: most tokens stand at no such place.
+    # Cheap string checks come before the patterns, since few tokens are in such a place.
     if text.rstrip(_NUMERAL_END).rstrip(_SIGNS).endswith(_EQUALS) and _RESULT.search(text):
         return Announced.RESULT
     line = text[text.rfind("\n") + 1 :].lstrip(" \t")

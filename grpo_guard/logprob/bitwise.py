@@ -14,13 +14,14 @@ from grpo_guard.sampling import SamplingSpec
 
 @dataclass(frozen=True, slots=True)
 class BitwiseReport:
-    """How two sides agree.
+    """How far two scorers agree.
 
     Args:
-        tokens: That were compared, of all comparisons.
-        differing: With another log-prob, raw logit or support.
-        largest: Difference of log-probs, in nats.
-        where: "batching" (one engine by itself), "engines", or None where all bits agree.
+        tokens: Number of tokens compared, over all comparisons.
+        differing: How many of them differ in log-prob, raw logit or support.
+        largest: Largest difference of log-probs, in nats.
+        where: Source of the first difference: "batching" (one engine against itself) or "engines";
+            None if all bits agree.
     """
 
     tokens: int
@@ -30,26 +31,27 @@ class BitwiseReport:
 
     @property
     def deserved(self) -> bool:
-        """Whether honest work would pass under ``profile="bitwise"``, as far as was seen."""
+        """Whether honest work would pass under ``profile="bitwise"``, judging by this sample."""
         return self.tokens > 0 and self.differing == 0
 
 
 def same_bits(
     first: Scorer, second: Scorer, sequences: Sequence[Encoded], sampling: SamplingSpec
 ) -> BitwiseReport:
-    """Score sequences together and one by one on either side, and compare every bit.
+    """Score sequences together and one by one on both sides, and compare every bit.
 
-    Give it a few hundred completions of the lengths that you train on: kernels change with shapes.
+    Pass a few hundred completions of the lengths that you train on, since kernels change with
+    shapes.
 
     Args:
-        first: One side, such as the verifier's own.
-        second: The other, such as a client of the engine that samples; the same object compares an
-            engine with itself in other batches.
-        sequences: What is scored, at least one.
+        first: One side, such as the verifier's own scorer.
+        second: The other side, such as a client of the engine that samples; pass ``first`` again
+            to compare an engine with itself in other batches.
+        sequences: The sequences to score, at least one.
         sampling: The declared sampler.
 
     Raises:
-        ValueError: no sequences; or as `Scorer.score`.
+        ValueError: ``sequences`` is empty; also the errors of `Scorer.score`.
     """
     if not sequences:
         raise ValueError("sequences: expected at least one, got none")

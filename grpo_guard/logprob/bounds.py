@@ -33,27 +33,27 @@ class LogProbBoundVerifier(LogProbVerifier):
     the Thief" (arXiv 2511.09780, every token in the top-50) in three ways: a margin for numerical
     drift and a binomial test instead of zero tolerance, so that honest work passes at a stated
     rate; the support of the declared engine, not only top-k; and a test of how unlikely the tokens
-    are together, so that text inside the support does not pass for free. See `evidence.py`.
+    are together, so that text inside the support is tested too. See `evidence.py`.
 
-    A node's completions are also looked at together: what one of them does not show, its batch
-    does, and the fortune of a bet against the node adds up over batches. See `together.py` and
-    `nodes/fortunes.py`. Of a node that is convicted, the completions with a stretch that it repeats
-    are rejected, and those that are improbable at the 5 % level; such a verdict has no p-value.
-    Completions without a node count as one node's, for repeated stretches only; text without token
-    ids shows none.
+    The verifier also tests each node's completions together: a batch can show what no single
+    completion does, and the fortune of a bet against the node accumulates over batches. See
+    `together.py` and `nodes/fortunes.py`. Once a node is convicted, its completions are rejected if
+    they contain a stretch that it repeats or are improbable at the 5 % level; such a verdict has no
+    p-value. Completions without a node are treated as one node's, but only for repeated
+    stretches; text without token ids cannot show any.
 
-    What it cannot see: poison that the policy finds likely, such as a single wrong digit where the
-    model is unsure, and a choice among honest samples (the longest of eighty). Those need a shared
-    seed. A node must not use one seed for all prompts, or again in each batch: its answers would
-    be alike.
+    It cannot see poison that the policy finds likely, such as a single wrong digit at a position
+    where the model is unsure, or a choice among honest samples (the longest of eighty). Detecting
+    those takes a shared seed. A node must not use one seed for all prompts or reuse it in each
+    batch: its answers would look alike.
 
     Args:
         model, tokenizer, sampling, options: As for `LogProbVerifier`.
-        node_alpha: Chance that an honest node is ever convicted, beside ``alpha`` for each of its
-            completions, in [0, 1); 0 = nodes are not looked at.
-        key: Makes tail masses uniform; 1 to 64 bytes that authors do not know. None = drawn, so
-            a p-value near alpha differs a little from process to process.
-        store: Where fortunes lie, for several processes and the next start; None: in this object.
+        node_alpha: Chance that an honest node is ever convicted, in addition to ``alpha`` for each
+            of its completions, in [0, 1); 0 = nodes are not tested.
+        key: Makes tail masses uniform; 1 to 64 bytes that authors do not know. None = random, so
+            a p-value near alpha differs a little between processes.
+        store: Keeps fortunes across processes and restarts; None = they live in this object.
 
     Raises:
         ValueError, TypeError: as `LogProbVerifier`; or ``node_alpha`` or ``key`` is out of range.
@@ -97,14 +97,14 @@ class LogProbBoundVerifier(LogProbVerifier):
         return {"node": "takes all completions for one node's"}
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered of nodes, as plain JSON values."""
+        """Return what is remembered about nodes, as plain JSON values."""
         return self.nodes.fortunes.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: ``state`` does not have that form.
         """
         self.nodes.fortunes.load_state_dict(state)
 
@@ -126,12 +126,12 @@ class LogProbBoundVerifier(LogProbVerifier):
                 encoded = scored[i].encoded
                 span = self.encoder.char_span(batch[i], encoded, *token_span)
                 placed = replace(finding, char_span=span, token_span=encoded.span(*token_span))
-                # No p-value: the node's says nothing of this one, and its own is no reason.
+                # No p-value: the node's is not this completion's, whose own did not reject.
                 verdicts[i] = reject(self.name, findings=(placed, *verdicts[i].findings))
         return verdicts
 
     def weigh(self, encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Evidence:
-        """What the tokens of one completion say, from statistics without NaN."""
+        """Weigh the evidence in one completion's tokens; the statistics must be free of NaN."""
         ids = (*encoded.prompt_ids, -1, *encoded.completion_ids)
         shares = keyed_shares(self._key, ids, len(stats))
         return weigh(stats, profile, self.sampling, shares=shares)
@@ -153,7 +153,7 @@ class LogProbBoundVerifier(LogProbVerifier):
     def _finding(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, evidence: Evidence
     ) -> Finding:
-        """The stretch of tokens that speaks loudest, and what it says."""
+        """Describe the stretch of tokens that is the strongest evidence."""
         others = min(evidence.surprise_p, evidence.floor_p)
         support_decides = evidence.support_p <= min(others, evidence.scan_p)
         scan_decides = not support_decides and evidence.scan_p <= others

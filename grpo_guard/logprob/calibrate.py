@@ -1,4 +1,4 @@
-"""From honest completions to a drift profile, with the false-positive rate that it leads to."""
+"""Measure a drift profile on honest completions, with the false-positive rate it leads to."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ METHOD = (
 
 
 class CalibrationError(ValueError):
-    """No profile can be had from these completions.
+    """No profile can be derived from these completions.
 
     Attributes:
-        index: Which completion is to blame; None = all of them together.
+        index: Index of the completion at fault; None = all of them together.
     """
 
     def __init__(self, problem: str, index: int | None = None) -> None:
@@ -68,13 +68,13 @@ def calibrate(
     """Measure a drift profile on completions that are known to be honest.
 
     Args:
-        verifiers: Whose false-positive rates are measured, at least one; of one scorer identity
-            and one SamplingSpec. The first one scores, or the one that replays a coin.
-        completions: Honest ones with token ids, at least 2,000 tokens, of more than one prompt;
-            drawn under the coin where one is replayed;
-            their ``sampler_logprobs``, where present, at the declared temperature over the whole
-            vocabulary.
-        base: Where the numbers come from that the data say nothing about.
+        verifiers: The verifiers whose false-positive rates are measured, at least one; all with
+            the same scorer identity and SamplingSpec. The first that replays a coin does the
+            scoring, or else the first.
+        completions: Honest completions with token ids, at least 2,000 tokens from more than one
+            prompt; drawn under the coin if one is replayed. Their ``sampler_logprobs``, if
+            present, are at the declared temperature over the whole vocabulary.
+        base: Supplies the numbers that the data cannot determine.
         progress: Called with (scored, total).
 
     Raises:
@@ -119,7 +119,7 @@ def calibrate(
 
 
 def require_same(one: LogProbVerifier, other: LogProbVerifier) -> None:
-    """Refuse verifiers that one profile cannot serve.
+    """Require that one profile can serve both verifiers.
 
     Raises:
         ValueError: their samplers or scorers differ.
@@ -162,7 +162,7 @@ def score_honest(
 
 
 def tokens_of(honest: Iterable[Honest]) -> HonestTokens:
-    """The statistics of all their tokens, one after the other."""
+    """Concatenate the statistics of all their tokens."""
     scored = list(honest)
     return HonestTokens(
         edge_gap=joined([h.stats.edge_gap for h in scored]),

@@ -1,21 +1,21 @@
-"""The public coin: which seed, and which prompt, belongs to a slot.
+"""The public coin: assigns a seed and a prompt to each slot.
 
-Every completion that a node may send fills a slot: (run, round, node, slot). Its seed follows from
-these and the prompt by a keyed hash, so there is one honest completion per slot, and everybody can
-compute which it is. What that leaves an attacker, and what it does not:
+Every completion that a node may send fills a slot: (run, round, node, slot). A keyed hash of these
+and the prompt gives its seed, so there is one honest completion per slot, and anyone can compute
+which one. What an attacker can and cannot still do:
 
 * *Grinding seeds* (choosing run, node or slot so that a wanted completion comes out): slots are
-  numbered without gaps and node names are fixed when a node joins. Both could still be tried out
-  far ahead with the weights of that round, if these were known; a beacon, a public value that
-  appears only when the round begins, makes that impossible.
+  numbered without gaps, and node names are fixed when a node joins. An attacker who knew a round's
+  weights in advance could still try both; a beacon, a public value that appears only when the
+  round begins, makes that impossible.
 * *Choosing among samples* (the longest of eighty): there is one sample per slot.
-* *Withholding*: a node that dislikes its slot's completion can leave the slot empty. That costs it
-  the slot, and whoever receives must count empty slots, but a node may still bias what is trained
-  on by what it leaves out.
-* *Colluding*: nodes gain nothing from each other's slots, as the node's name is in the hash; one
-  operator with many names has as many slots as names. Who may join is not decided here.
+* *Withholding*: a node that dislikes its slot's completion can leave the slot empty. That costs the
+  node its slot, and receivers must count empty slots, but a node can still bias the training data
+  by what it withholds.
+* *Colluding*: nodes gain nothing from each other's slots, because the hash includes the node's
+  name; an operator with many names has as many slots as names. Who may join is decided elsewhere.
 * *A beacon that its author can choose* lets the author grind. Commit to it a round ahead, or take
-  one that nobody of the run controls.
+  one that no participant controls.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class PublicCoin:
     """Seeds and prompts of one run.
 
     Args:
-        run: Name of the run, not empty. It keys the hash: another run has other seeds.
-        beacons: Public value of each round, revealed when the round begins; may grow while it is
-            used. None: no beacons are used.
+        run: Name of the run, not empty. It keys the hash, so another run has other seeds.
+        beacons: A public value per round, revealed when the round begins; may grow during use.
+            None = the run uses no beacons.
 
     Raises:
-        ValueError: the name is empty or no Unicode, or a beacon is no text.
+        ValueError: the name is empty or not valid Unicode, or a beacon is not text.
     """
 
     run: str
@@ -59,7 +59,7 @@ class PublicCoin:
     def seed(
         self, *, round: int, node: str, slot: int, prompt: str | Sequence[Mapping[str, Any]]
     ) -> int:
-        """Seed of the one honest completion of a slot, 0 <= seed < 2^64.
+        """Return the seed of a slot's one honest completion, 0 <= seed < 2^64.
 
         Args:
             round: >= 0.
@@ -74,12 +74,12 @@ class PublicCoin:
         return self._hash(b"grpo-guard seed", round, node, slot, canonical(prompt))
 
     def prompt_index(self, *, round: int, node: str, slot: int, prompts: int) -> int:
-        """Which of ``prompts`` prompts the slot is for, where nodes do not share prompts.
+        """Pick one of ``prompts`` prompts for the slot, for runs in which nodes do not share them.
 
-        Otherwise a node would pick those that its poison fits best.
+        Otherwise a node would pick those that suit its poison best.
 
         Raises:
-            KeyError, ValueError: as `seed`; also where there is no prompt.
+            KeyError, ValueError: as `seed`; ValueError also if ``prompts`` is below 1.
         """
         if prompts < 1:
             raise ValueError(f"prompts: expected an integer >= 1, got {prompts!r}")
@@ -92,17 +92,17 @@ class PublicCoin:
                 raise ValueError(f"{name}: expected an integer >= 0, got {value!r}")
         beacon = "" if self.beacons is None else self.beacons[round]
         key = blake2b(self.run.encode(), digest_size=MOST_FIELD_BYTES).digest()
-        # `person` keeps seeds and prompts apart: one must not tell the other.
+        # `person` separates the domains, so that a seed reveals nothing about the prompt drawn.
         h = blake2b(key=key, digest_size=8, person=domain)
         for part in (b"%d" % round, node.encode(), b"%d" % slot, beacon.encode(), rest):
-            # Lengths first: ("ab", "c") and ("a", "bc") must differ.
+            # Each part is length-prefixed: ("ab", "c") and ("a", "bc") must hash differently.
             h.update(len(part).to_bytes(8, "little"))
             h.update(part)
         return int.from_bytes(h.digest(), "little")
 
 
 def canonical(prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
-    """A prompt as bytes: text and messages never collide, and the order of keys does not matter."""
+    """Encode a prompt as bytes: text and messages never collide, and key order does not matter."""
     if isinstance(prompt, str):
         return b"text:" + prompt.encode()
     messages = [dict(message) for message in prompt]

@@ -1,9 +1,8 @@
-"""Does what comes look like what was declared? Said in the log, and never held against a node.
+"""Check that sampler and model match the declaration. Logged, and never held against a node.
 
-Declaring temperature 1.0 and sampling at 2.0 rejects most honest work, and nothing in a verdict
-says why. Three things are compared: the trainer's own options with the `SamplingSpec`, the model
-that the trainer trains with the one that the verifier reads, and the tokens of the first batches
-with the declared temperature.
+Declaring temperature 1.0 and sampling at 2.0 rejects most honest work, and no verdict explains
+why. Three things are compared: the trainer's own options with the `SamplingSpec`, the model being
+trained with the verifier's, and the tokens of the first batches with the declared temperature.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ logger = logging.getLogger("grpo_guard")
 _OFF: Final[Mapping[str, float]] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
-# Tokens of a node before its temperature is judged, and of all nodes before it is let be.
+# Tokens needed to judge a node's temperature, and tokens of all nodes after which checking stops.
 _FEWEST: Final = 300
 _ENOUGH: Final = 50_000
-# By how many nats another temperature explains the tokens better, before anything is said.
+# How many nats better another temperature must explain the tokens before a warning is logged.
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
@@ -44,12 +43,12 @@ class MismatchError(ValueError):
 
 
 def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> list[str]:
-    """Options of a trainer that say something else than the declaration, one sentence each.
+    """List the trainer options that contradict the declaration, one sentence each.
 
     Args:
         sampling: The declaration.
-        options: By the names of `SamplingSpec`; None and what is missing mean "off", but for the
-            temperature, of which a missing one says nothing.
+        options: Keyed by the field names of `SamplingSpec`; None or missing means "off", except
+            for the temperature, which is then not compared.
     """
     found = []
     for name in ("temperature", *_OFF):
@@ -67,15 +66,15 @@ def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> l
 def require_same(
     verifier: CompletionVerifier, options: Mapping[str, Any] | None, model: Any
 ) -> None:
-    """Compare each verifier of log-probs in a tree with a trainer.
+    """Compare each log-prob verifier in a tree with a trainer.
 
     Args:
-        verifier: The guard's.
-        options: Of the trainer's sampler, as for `sampler_differences`; None = not compared.
-        model: What the trainer trains, unwrapped; None = unknown.
+        verifier: The guard's verifier.
+        options: The trainer's sampler options, as for `sampler_differences`; None = not compared.
+        model: The model being trained, unwrapped; None = unknown.
 
     Raises:
-        MismatchError: a verifier made with ``strict=True`` differs; the others' are warnings.
+        MismatchError: a verifier made with ``strict=True`` differs; for others this is logged.
     """
     for inner in inner_verifiers(verifier):
         if isinstance(inner, LogProbVerifier):
@@ -95,26 +94,27 @@ def require_same(
 
 
 def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
-    """What a sampler without truncation leaves invisible; None where it truncates."""
+    """Describe the blind spot of a sampler without truncation; None if it truncates."""
     if sampling.truncates:
         return None
     return (
         f"{name}: the declared sampler truncates nothing, so no token is outside its support. "
-        "Foreign text of a few likely words is seen in a node's batch (set Completion.node) and "
-        "often not in one completion; a wrong digit and a choice among samples are not seen at "
-        "all. top_k or top_p sharpen it; a public coin (SeedReplayVerifier) closes it"
+        "Foreign text of a few likely words shows in a node's batch (set Completion.node) but "
+        "often not in a single completion; a wrong digit and a choice among samples do not show "
+        "at all. top_k or top_p makes the test sharper; a public coin (SeedReplayVerifier) closes "
+        "the gap"
     )
 
 
 class TemperatureCheck:
-    """Estimates the temperature of what comes, until it has seen enough; safe to share.
+    """Estimates the temperature of incoming tokens until it has seen enough; thread-safe.
 
-    The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`); a
-    parabola through the three has its top near the true one, and temperature / b is the estimate.
-    Where the sampler cuts a nucleus, what is left looks colder; that is not reported.
+    The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`). A
+    parabola through the three peaks near the true exponent, and temperature / b is the estimate.
+    A sampler that cuts a nucleus makes tokens look colder; that is not reported.
 
     Args:
-        name: Of the verifier.
+        name: The verifier's name.
         sampling: The declaration.
     """
 
@@ -125,7 +125,7 @@ class TemperatureCheck:
         self._left = _ENOUGH
 
     def observe(self, stats: Mapping[int, TokenStats], nodes: Mapping[int, str | None]) -> None:
-        """Take note of a batch; warns at most once, where most nodes seem to be off."""
+        """Add a batch; warns at most once, if most nodes seem to sample at another temperature."""
         if self._left <= 0:
             return
         with self._lock:
@@ -148,7 +148,7 @@ class TemperatureCheck:
         )  # fmt: skip
 
     def _other(self, sums: _Sums) -> float | None:
-        """The exponent that the tokens of a node clearly speak for; None where it is about 1."""
+        """Return the exponent that a node's tokens clearly support; None if it is about 1."""
         exponent, gain = sums.best()
         cut = self.sampling.top_p < 1 or self.sampling.min_p > 0
         cut |= self.sampling.top_k > LARGEST_TOP_K
@@ -165,7 +165,7 @@ class TemperatureCheck:
 
 
 class _Sums:
-    """Log-likelihood of a node's tokens under p^b, less that under p, for each of FLATTENINGS."""
+    """Log-likelihood gain of a node's tokens under p^b over p, for each of FLATTENINGS."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -180,24 +180,25 @@ class _Sums:
         self.tokens += int(inside.sum())
 
     def best(self) -> tuple[float, float]:
-        """The exponent at the top of the parabola through 1/2, 3/4 and 1, and its gain."""
+        """Return the exponent at the top of the parabola through 1/2, 3/4 and 1, and its gain."""
         half, three_quarters = (float(self.gains[FLATTENINGS.index(b)]) for b in (0.5, 0.75))
         # With x = (1 - b) / 4: f(0) = 0, f(1) = at 3/4, f(2) = at 1/2.
         curvature = half - 2 * three_quarters
         slope = three_quarters - curvature / 2
-        if curvature >= 0:  # no top: the far end, if anything
+        if curvature >= 0:  # no maximum: take the far end if it gains
             return (0.5, half) if half > 0 else (1.0, 0.0)
         x = min(max(-slope / curvature, -2.0), 2.0)
         return 1 - x / 4, slope * x + curvature * x * x / 2
 
 
 def _same_weights(own: Any, trained: Any) -> bool:
-    """Whether two models are one object, or have the same values in a few tensors."""
+    """Whether two models are one object or agree in a few sampled tensors."""
     if own is trained:
         return True
     mine, theirs = _parameters(own), _parameters(trained)
     shared = [name for name in mine if name in theirs]
-    # Of another library, wrapped, or sharded away (ZeRO-3 leaves empty tensors): nothing is said.
+    # A model of another library, wrapped, or sharded away (ZeRO-3 leaves empty tensors) shares no
+    # names, and no difference is reported.
     chosen = shared[:: max(1, len(shared) // _TENSORS)]
     return all(_alike(mine[name], theirs[name]) for name in chosen)
 
@@ -217,7 +218,7 @@ def _without(name: str, prefixes: tuple[str, ...]) -> str:
 
 
 def _alike(mine: Any, theirs: Any) -> bool:
-    """Whether the first entries are equal, in the coarser of two number formats."""
+    """Whether the first entries are equal in the coarser of the two number formats."""
     if mine.shape != theirs.shape:
         return False
     a, b = (tensor.detach().flatten()[:_ENTRIES].cpu() for tensor in (mine, theirs))

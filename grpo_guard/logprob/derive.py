@@ -1,8 +1,9 @@
-"""From the statistics of honest tokens to the numbers of a drift profile.
+"""Derive the numbers of a drift profile from statistics of honest tokens.
 
-What the data can bound replaces the base profile's number, in both directions. What they never
-showed they bound only by their count, about 3 / tokens; there the smaller of that and the base
-profile's number is taken, unless the data contradict the base where they can be compared.
+A number that the data can bound replaces the base profile's, in either direction. An event that
+was never seen is bounded only by the token count, at about 3 / tokens; then the smaller of that
+and the base profile's number is used, unless the data contradict the base where the two can be
+compared.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ from grpo_guard.logprob.stats import Floats
 
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 8.0)
 # Beyond the largest margin seen, rates fall by ten for each further such distance, in raw logits:
-# three times as slowly as those of SmolLM2 between fp32 and rounded bf16.
+# a third of the speed at which SmolLM2's fall between fp32 and rounded bf16.
 DECADE, LEAST_RATE = 0.25, 1e-15
 GAPS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 9.0)
 TAILS = tuple(10.0**-k for k in range(1, 9))
-# Beyond this share a gap is not drift, and its rate would be useless in a test.
+# A gap that more than this share of tokens exceeds is not drift, and its rate is useless in a test.
 MOST_OUTSIDE = 0.5
-# The built-in bfloat16 profile stands as far above the largest drift that it rests on.
+# The built-in bfloat16 profile exceeds the largest drift behind it by the same factor.
 TAU_FACTOR = 1.5
-# A typical difference above this is not drift but another kind of log-prob: raw ones where ours
-# are at the declared temperature, or ones renormalised after truncation.
+# A typical difference above this is not drift but another kind of log-prob: raw instead of at the
+# declared temperature, or renormalised after truncation.
 MOST_TYPICAL_DRIFT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class HonestTokens:
-    """Statistics of all honest tokens, one after the other.
+    """Statistics of all honest tokens, concatenated.
 
     Args:
         edge_gap: Raw logits outside the support, shape [N], N >= 1.
-        tail_mass: Probability of all tokens no likelier, shape [N].
+        tail_mass: Probability of the token and all no likelier, shape [N].
         drift: Sampler log-prob minus ours at the declared temperature, nats, shape [M], M <= N.
-        replayed: Of each completion, where a coin was replayed.
+        replayed: One entry per completion if a coin was replayed, else empty.
     """
 
     edge_gap: Floats
@@ -60,7 +61,7 @@ class HonestTokens:
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
-    """The numbers of a profile, each with its source.
+    """Derive a profile's numbers, each with its source.
 
     Raises:
         ValueError: half of the tokens or more lie outside the declared support.
@@ -70,7 +71,7 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
     return Numbers(
         rates=gap_rates(tokens.edge_gap, base),
         # A count over all tokens cannot tell the two margins apart, and gaps are taken after
-        # widening top-p by mass_margin: the rates cover what it leaves.
+        # widening top-p by mass_margin, so the rates cover the rest.
         ulps=_inherited(base.ulps),
         mass_margin=_inherited(base.mass_margin),
         least_tail=(
@@ -87,7 +88,7 @@ def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numb
 
 
 def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapRate, ...]:
-    """95 % upper bounds of the share of honest tokens with each replay margin, falling.
+    """Return 95 % upper bounds on the share of honest tokens beyond each replay margin, falling.
 
     Raises:
         ValueError: half of the informative tokens or more mismatch.
@@ -97,8 +98,8 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
     mismatches = sum(int((r.excess[r.informative] > 0).sum()) for r in replayed)
     if mismatches >= MOST_OUTSIDE * max(1, informative):
         raise ValueError(
-            f"coin: {mismatches} of {informative} informative tokens are not those that the seeds "
-            "lead to; expected honest completions of this run, sampler and policy"
+            f"coin: {mismatches} of {informative} informative tokens differ from those that the "
+            "seeds draw; expected honest completions of this run, sampler and policy"
         )
     inherited = dict(base.replay)
     margins = sorted({*MARGINS, *inherited})
@@ -107,16 +108,16 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
         for m in margins
     ]
     built_in = [min((r for g, r in base.replay if g <= m), default=1.0) for m in margins]
-    # Where honest tokens go further than the base allows, its far rates are no guide.
+    # If honest tokens go further than the base allows, its rates for far margins are no guide.
     guide = not any(lower_bound(k, n) > rate for (k, n), rate in zip(counts, built_in, strict=True))
     rates: list[GapRate] = []
     last: GapRate | None = None
     for margin, (k, n), rate in zip(margins, counts, built_in, strict=True):
-        bound = upper_bound(k, n) if n else MOST_OUTSIDE  # a policy that is sure of everything
+        bound = upper_bound(k, n) if n else MOST_OUTSIDE  # n = 0: the policy was never unsure
         source: Source = "measured" if k else "count"
         if not k and guide and rate < bound:
             bound, source = rate, "inherited"
-        # A bound by count alone would make one token of any margin free in a long completion.
+        # A count alone would let one token of any margin pass for free in a long completion.
         if not k and last is not None:
             decline = last.rate * 10 ** (-(margin - last.gap) / DECADE)
             if decline < bound:
@@ -128,7 +129,7 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
 
 
 def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
-    """95 % upper bounds of the share of honest tokens beyond each gap, falling.
+    """Return 95 % upper bounds on the share of honest tokens beyond each gap, falling.
 
     Raises:
         ValueError: half of the tokens or more lie outside the declared support.
@@ -137,7 +138,7 @@ def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
     gaps = np.array(sorted({*GAPS, *(gap for gap, _ in base.rates)}))
     built_in = base.rate(gaps)
     seen = [int((edge_gap >= gap).sum()) for gap in gaps]
-    # Where honest tokens go further outside than the base allows, its far rates are no guide.
+    # If honest tokens go further outside than the base allows, its rates for far gaps are no guide.
     guide = not any(lower_bound(k, n) > rate for k, rate in zip(seen, built_in, strict=True))
     rates: list[GapRate] = []
     for gap, k, inherited in zip(gaps.tolist(), seen, built_in.tolist(), strict=True):
@@ -159,9 +160,9 @@ def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
 
 
 def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
-    """How many tail masses lie below each power of ten, against what honest sampling allows.
+    """Count the tail masses below each power of ten, against what honest sampling allows.
 
-    ``exceeds`` at 99.9 %, since there are several comparisons.
+    ``exceeds`` is tested at 99.9 %, since there are several comparisons.
     """
     n = len(tail_mass)
     seen = [(tail, int((tail_mass <= tail).sum())) for tail in TAILS]
@@ -171,14 +172,14 @@ def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:
 
 
 def edge_gaps(edge_gap: Floats) -> EdgeGaps:
-    """Distribution of the gaps that are not 0."""
+    """Return the distribution of the gaps above 0."""
     outside = edge_gap[edge_gap > 0]
     quantiles = _quantiles(outside) if len(outside) else dict.fromkeys(("p50", "p95", "p99", "max"))
     return EdgeGaps(outside=len(outside), **quantiles)
 
 
 def drift_of(drift: Floats) -> Drift | None:
-    """Distribution of sampler log-prob minus ours; None where no log-probs were sent."""
+    """Return the distribution of sampler log-prob minus ours; None if no log-probs were sent."""
     if not len(drift):
         return None
     return Drift(
@@ -194,7 +195,7 @@ def _tau(drift: Floats, base: DriftProfile, temperature: float) -> Setting:
     if not _comparable(drift):
         return _inherited(base.tau)
     largest = TAU_FACTOR * float(np.abs(drift).max()) * temperature
-    # Rare tokens drift most, and few were seen: never below the smallest built-in allowance.
+    # Rare tokens drift most and few were seen: stay above the smallest built-in allowance.
     return Setting(value=max(FLOAT32.tau, largest), source="measured")
 
 
@@ -212,5 +213,5 @@ def _inherited(value: float) -> Setting:
 
 
 def joined(parts: Sequence[Floats]) -> Floats:
-    """Arrays one after the other; also none of them."""
+    """Concatenate arrays; empty for no arrays."""
     return np.concatenate(parts) if parts else np.zeros(0)

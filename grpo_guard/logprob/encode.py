@@ -1,7 +1,7 @@
-"""From a completion to the token ids that are scored, and the ways in which its author can cheat.
+"""Turn a completion into the token ids that are scored, and refuse what its author could fake.
 
-What comes from the exchange is not believed: ids must lie in the vocabulary, decode to the text
-that the reward sees, stop at EOS, and follow the prompt that was asked, not one of the author's.
+Nothing from the exchange is taken on trust: ids must be in the vocabulary, decode to the text that
+the reward sees, stop at EOS, and follow the prompt that was asked, not one of the author's.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Encoder:
         sampling: The declared sampler.
         vocab_size: Rows of the model's embedding.
         window: Longest sequence the model takes, in tokens; None = unknown.
-        trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
+        trust_prompt_ids: Accept ``Completion.prompt_ids`` without comparing them with the prompt.
         require_ids: Reject completions without ids as malformed.
         check_text: Compare the text with the decoded ids.
-        check_end: Reject ids that stop with neither an EOS nor the declared length.
+        check_end: Reject ids that end with neither an EOS nor at the declared length.
         special: Ids of special tokens that a completion may hold.
         chat_template_kwargs: Passed to ``apply_chat_template`` for prompts that are messages.
     """
@@ -68,13 +68,13 @@ class Encoder:
         self.detokenizer = Detokenizer(tokenizer, special=special, ends=self.eos_ids)
 
     def encode(self, completion: Completion) -> Encoded:
-        """Token ids of prompt and completion.
+        """Return the token ids of prompt and completion.
 
         Raises:
-            EncodeError: with MALFORMED or OVERLONG where the author is to blame, UNSUPPORTED
-                where the completion cannot be scored through no fault of its author.
+            EncodeError: with MALFORMED or OVERLONG if the author is to blame, UNSUPPORTED if the
+                completion cannot be scored through no fault of its author.
         """
-        # Lone surrogates pass json.loads and then crash tokenizers: the author's doing.
+        # Lone surrogates pass json.loads and then crash tokenizers; only the author can cause that.
         _require_utf8("text", completion.text)
         from_text = completion.completion_ids is None
         context = completion.context or Given()
@@ -83,7 +83,7 @@ class Encoder:
         else:
             ids, given = self._checked_ids(completion, context)
         if sum(end - start for start, end in given) == len(ids):
-            raise EncodeError(Cause.MALFORMED, "all of its tokens are given: nobody sampled any")
+            raise EncodeError(Cause.MALFORMED, "all of its tokens are given: none was sampled")
         prompt_ids = self._prompt_ids(completion)
         if self.window is not None and len(prompt_ids) >= self.window:
             raise EncodeError(
@@ -103,7 +103,7 @@ class Encoder:
     def char_span(
         self, completion: Completion, encoded: Encoded, start: int, end: int
     ) -> tuple[int, int] | None:
-        """Where tokens [start, end) stand in ``completion.text``; None when nothing is visible."""
+        """Locate tokens [start, end) in ``completion.text``; None if they show no text."""
         whole = encoded.whole or encoded
         if whole.given:
             return self._span_in_turns(completion, whole, *encoded.span(start, end))
@@ -143,7 +143,7 @@ class Encoder:
             raise EncodeError(Cause.MALFORMED, "no completion_ids, and this guard requires them")
         if not text:
             raise EncodeError(Cause.MALFORMED, "the completion is empty")
-        # Tokenising is linear, but 100 MB of text is not worth a second of anybody's time.
+        # Tokenising is linear in the text, but 100 MB of text is not worth a second of work.
         limit = self.sampling.max_new_tokens or self.window
         written = len(text) - sum(end - start for start, end in chars)
         if limit is not None and written > limit * self.longest_token:
@@ -157,7 +157,7 @@ class Encoder:
             raise EncodeError(Cause.MALFORMED, "the text has no tokens")
         # The text may spell a token that was added to the tokenizer and not to the model.
         self._require_known("text", ids)
-        # A text shows its special tokens, so that only what stands behind an EOS is smuggled.
+        # Text shows its special tokens, so only tokens after an EOS can be smuggled in.
         for start, end in between(given, len(ids)):
             if not self.eos_ids.isdisjoint(ids[start : max(start, end - 1)]):
                 raise EncodeError(Cause.MALFORMED, "the text goes on after the end of the sequence")
@@ -176,16 +176,16 @@ class Encoder:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
         limits = [n for n in (self.window, self.sampling.max_new_tokens) if n is not None]
         drawn = len(ids) - sum(end - start for start, end in given)
-        if limits and drawn > max(limits):  # before anything looks at each of them
+        if limits and drawn > max(limits):  # before any check that visits each of them
             raise EncodeError(
-                Cause.OVERLONG, f"{drawn} completion_ids, where {max(limits)} tokens are possible"
+                Cause.OVERLONG, f"{drawn} completion_ids, but at most {max(limits)} are possible"
             )
         self._require_known("completion_ids", ids)
         self._require_shown(ids, given)
         self._require_declared_length(ids, given, retokenised=False)
-        # The reward reads the text, the update trains the ids: if they could differ, one would
-        # carry the answer and the other the poison. And spans that differ would have a rule skip
-        # the poison as a tool's words and the update train on it.
+        # The reward reads the text and the update trains on the ids: if they could differ, one
+        # would carry the answer and the other the poison. If the spans differed, a rule would
+        # skip the poison as a tool's output while the update trained on it.
         if self.check_text and not self._same(completion.text, ids, given, context):
             turns = ", turn by turn" if given else ""
             raise EncodeError(
@@ -204,8 +204,8 @@ class Encoder:
             any(_same_text(text[a:b], decoded) for decoded in self._decodings(ids[slice(*span)]))
             for span, (a, b) in zip(tokens, parts, strict=True)
         )
-        # What the trainer masks, its adapter has decoded. Of all else special tokens count, too:
-        # an environment sees the text, and unseen they would change what follows.
+        # What the trainer masks was decoded by its adapter. Elsewhere special tokens must match,
+        # too: the environment reads the text, and hidden ones would change what follows.
         return own and (
             context.masked
             or all(
@@ -215,15 +215,14 @@ class Encoder:
         )
 
     def _decodings(self, ids: tuple[int, ...]) -> Iterator[str]:
-        """The texts that honest engines and trainers make of ids, the usual one first."""
+        """Yield the texts that honest engines and trainers decode ids to, the usual one first."""
         for skip in (True, False):
             yield self._decode(ids, skip)
         yield self.detokenizer.shown(ids)
-        if (
-            ids[-1:] and ids[-1] in self.eos_ids
-        ):  # engines leave an EOS out also where it is no special token
+        if ids[-1:] and ids[-1] in self.eos_ids:
+            # Engines omit an EOS even if it is not a special token.
             yield self._decode(ids[:-1], True)
-        # With the tokenizer's own cleaning of spaces, as TRL decodes.
+        # With the tokenizer's own clean-up of spaces, as TRL decodes.
         yield self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _require_declared_length(
@@ -231,40 +230,40 @@ class Encoder:
     ) -> None:
         if self.window is not None and len(ids) > self.window:
             raise EncodeError(
-                Cause.OVERLONG, f"{len(ids)} tokens where the model's window is {self.window}"
+                Cause.OVERLONG, f"{len(ids)} tokens, but the model's window is {self.window}"
             )
         limit = self.sampling.max_new_tokens
         drawn = len(ids) - sum(end - start for start, end in given)
-        # Retokenising changes a few tokens of a hundred, and with them the count.
+        # Retokenising changes a few tokens in a hundred, so the count may change as well.
         if limit is not None and drawn > (limit * 1.1 + 8 if retokenised else limit):
             raise EncodeError(
-                Cause.OVERLONG, f"{drawn} tokens where {limit} were declared (max_new_tokens)"
+                Cause.OVERLONG, f"{drawn} tokens, but max_new_tokens is declared as {limit}"
             )
 
     def _require_shown(self, ids: tuple[int, ...], given: tuple[Span, ...]) -> None:
-        """Refuse ids that no text shows: trainers train on special tokens inside an answer, on
-        padding, and on whatever stands behind an EOS, unless they mask it themselves."""
+        """Refuse ids that do not show in the text: unless they mask them, trainers train on special
+        tokens inside an answer, on padding, and on anything after an EOS."""
         if problem := self.detokenizer.problem(ids, given):
             raise EncodeError(
                 Cause.MALFORMED,
                 f"completion_ids: {problem}. If the policy answers in special tokens, pass "
-                "special=; cut your own padding off",
+                "special=; remove your own padding",
             )
 
     def _require_end(
         self, finish: str | None, prompt: int, ids: tuple[int, ...], given: tuple[Span, ...]
     ) -> None:
-        """To stop is sampled, too: without an EOS only a limit can have ended the last turn."""
+        """Stopping is sampled, too: without an EOS only a limit can have ended the last turn."""
         limit = self.sampling.max_new_tokens
-        told = bool(given) and given[-1][1] == len(ids)
+        ends_given = bool(given) and given[-1][1] == len(ids)
         drawn = len(ids) - sum(end - start for start, end in given)
         cut = limit in (drawn, len(ids)) or prompt + len(ids) == self.window
-        # Where no limit is declared, nobody knows where it was, but a claimed "stop" was none.
+        # With no limit declared, any length may have been one, but a claimed "stop" is not a limit.
         unknown = limit is None and finish != "stop"
-        if ids[-1] not in self.eos_ids and not (told or cut or unknown):
+        if ids[-1] not in self.eos_ids and not (ends_given or cut or unknown):
             raise EncodeError(
                 Cause.MALFORMED,
-                f"{len(ids)} tokens that do not end with EOS, where max_new_tokens is "
+                f"{len(ids)} tokens that do not end with EOS while max_new_tokens is "
                 f"{limit or 'not declared'}: cut short, or sent without the EOS. If the declared "
                 "sampler has stop strings, pass check_end=False",
                 "cut_short",
@@ -282,7 +281,7 @@ class Encoder:
             if self.trust_prompt_ids and given:
                 return given
         own = self._own_prompt_ids(completion)
-        # With ids of the author's choosing, the poison could follow from another prompt, which
+        # With ids of their own choosing, authors could let the poison follow from a prompt that
         # asks for it. Ids that spell the same prompt differently are harmless: ours are scored.
         if given is not None and given not in own:
             spelled = self._decode(given, skip_special=False)
@@ -298,7 +297,7 @@ class Encoder:
         return ids
 
     def usual_prompt_ids(self, completion: Completion) -> tuple[int, ...]:
-        """The prompt's ids in the form that trainers usually give it.
+        """Return the prompt's ids in the form that trainers usually use.
 
         Raises:
             EncodeError: UNSUPPORTED, the prompt cannot be encoded.
@@ -306,7 +305,7 @@ class Encoder:
         return self._own_prompt_ids(completion)[0]
 
     def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
-        """The prompt's ids as trainers make them, the usual form first."""
+        """Return the prompt's ids as trainers make them, the usual form first."""
         if isinstance(completion.prompt, str):
             _require_utf8("prompt", completion.prompt)
             return self._of_text(completion.prompt)
@@ -317,13 +316,13 @@ class Encoder:
                 "set tokenizer.chat_template or give prompts as text",
             )
         messages = [dict(message) for message in completion.prompt]
-        # Trainers open a new turn also behind an assistant's message; engines may continue it.
+        # After an assistant's message trainers open a new turn, while engines may continue it.
         forms = [{"add_generation_prompt": True}]
         if messages and messages[-1]["role"] == "assistant":
             forms.append({"continue_final_message": True})
         try:
             return [self._templated(messages, form) for form in forms]
-        except Exception as error:  # templates raise whatever their authors chose
+        except Exception as error:  # a template can raise anything
             raise EncodeError(Cause.UNSUPPORTED, f"the chat template failed: {error}") from error
 
     def _of_text(self, prompt: str) -> list[tuple[int, ...]]:
@@ -333,7 +332,7 @@ class Encoder:
                 tuple(self.tokenizer(prompt, add_special_tokens=special)["input_ids"])
                 for special in (True, False)
             ]
-            # A group stands together and shares its prompt; a pair, as threads may do this at once.
+            # A group is adjacent and shares its prompt. One tuple: threads may race on this.
             self._last_prompt = prompt, ids
         return ids
 
@@ -361,9 +360,9 @@ class Encoder:
 
 
 def _same_text(text: str, decoded: str) -> bool:
-    """Equal up to a little white space at the ends and a character that the limit cut in two."""
+    """Equal but for a little white space at the ends and a character that the limit cut in two."""
     ends = " \t\r\n"
-    if abs(len(text) - len(decoded)) > 16:  # a mile of blanks would be text that nobody sampled
+    if abs(len(text) - len(decoded)) > 16:  # longer runs of blanks would be text never sampled
         return False
     return text.strip(ends) == decoded.strip(ends) or (
         decoded.endswith("\ufffd")

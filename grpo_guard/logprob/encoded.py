@@ -1,4 +1,4 @@
-"""A completion as token ids, of one turn or several, and why one cannot be had."""
+"""A completion as token ids, of one turn or several, and the error if it cannot be encoded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, 
 
 
 class EncodeError(Exception):
-    """A completion that cannot be scored, with the cause that its verdict gets.
+    """A completion cannot be scored; carries the cause for its verdict.
 
     Args:
-        cause: Of the verdict.
+        cause: The verdict's cause.
         message: One sentence for a person.
-        kind: Of the finding; the cause's name unless it can be said more precisely.
+        kind: The finding's kind; None = the cause's name.
     """
 
     def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
@@ -36,11 +36,11 @@ class Encoded:
         prompt_ids: Shape [P], P >= 1.
         completion_ids: Shape [n], n >= 1.
         from_text: The ids were made from the text, so they may differ from what was sampled.
-        seed: Of the coin, where one is replayed; 0 <= seed < 2^64.
-        given: Spans of ``completion_ids`` that nobody sampled: they are scored as context, and of
-            their statistics nothing is kept.
-        whole: What these are the drawn tokens of; None = they are the whole.
-        author: Who sent it, as far as that is known.
+        seed: The coin's seed if one is replayed; 0 <= seed < 2^64.
+        given: Spans of ``completion_ids`` that were not sampled: they are scored as context, and
+            their statistics are discarded.
+        whole: The completion whose drawn tokens these are; None = this is the whole completion.
+        author: The sender, if known.
     """
 
     prompt_ids: tuple[int, ...]
@@ -53,7 +53,7 @@ class Encoded:
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Where its tokens stand in the whole completion, or its drawn ones, [m]."""
+        """Positions of its drawn tokens in the whole completion, [m]."""
         of = self.whole or self
         drawn = np.ones(len(of.completion_ids), np.bool_)
         for start, end in of.given:
@@ -61,14 +61,14 @@ class Encoded:
         return np.flatnonzero(drawn)
 
     def drawn(self) -> Encoded:
-        """Its drawn tokens alone, in the form that statistics of them are judged in."""
+        """Return the drawn tokens alone, in the form in which their statistics are judged."""
         if not self.given:
             return self
         ids = tuple(self.completion_ids[i] for i in self.places)
         return replace(self, completion_ids=ids, given=(), whole=self)
 
     def span(self, start: int, end: int) -> Span:
-        """Tokens [start, end) of these as a span of the whole completion; start < end."""
+        """Map tokens [start, end) of these to a span of the whole completion; start < end."""
         if self.whole is None:
             return start, end
         places = self.places
@@ -76,20 +76,21 @@ class Encoded:
 
 
 def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | None:
-    """`CompletionVerifier.author_can_abstain` of a verifier that scores so many tokens at most."""
+    """`CompletionVerifier.author_can_abstain` for a verifier that scores at most so many tokens."""
     if max_new_tokens is not None:
-        return None  # whoever declares a length has the memory for it
+        return None  # a declared length implies enough memory for it
     return f"{verifier} runs out of memory on a completion that is long enough; set max_new_tokens"
 
 
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """By place in the batch: what can be scored, and the verdicts on all else.
+    """Encode a batch; return encodings and, for the rest, verdicts, by index in the batch.
 
     Args:
         verifier: Name for the verdicts.
-        encode: Raises `EncodeError` for what cannot be scored; its cause says whose doing it is.
+        encode: Raises `EncodeError` if a completion cannot be scored; the cause says who is at
+            fault.
         batch: Any completions.
     """
     encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()

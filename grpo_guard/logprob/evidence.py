@@ -1,17 +1,17 @@
-"""From the statistics of one completion's tokens to a p-value.
+"""Turn the statistics of one completion's tokens into a p-value.
 
 Four kinds of evidence against "these tokens were drawn from the declared sampler":
 
 * *Support*: too many tokens lie too far outside what the sampler keeps. The k-th largest gap g has
   a binomial tail P(X >= k), X ~ Binomial(n, honest rate of gaps >= g), for a few k. With k = 1 it
   is the instant floor: a single token far enough outside decides.
-* *Surprise*: tokens inside the support that are, together, too unlikely: text of another model, of
-  a higher temperature, with lines moved, or poison built from allowed tokens. An e-process, that is
-  a bet against honesty whose fortune has mean <= 1 if the tokens were honestly sampled. By Ville's
+* *Surprise*: tokens inside the support that are too unlikely together: text of another model, of a
+  higher temperature, with lines moved, or poison built from allowed tokens. This is an e-process, a
+  bet against honesty whose fortune has mean <= 1 if the tokens were honestly sampled. By Ville's
   inequality it ever exceeds 1/a with probability at most a, whatever the length. The bet begins at
-  every token with a share of the stake, so that honest text in front of the poison costs little.
-* *Scan*: a few tokens in a row that are too unlikely, whatever stands around them; see `scan.py`.
-  The e-process pays for the honest text in front of them, a window does not.
+  every token with a share of the stake, so that honest text before the poison costs little.
+* *Scan*: a few consecutive tokens that are too unlikely, whatever surrounds them; see `scan.py`.
+  The e-process pays for the honest text before them, a window does not.
 * *Floor*: one token so improbable that drift cannot explain it.
 
 Why the bets are fair under any truncation: an honest token comes from p restricted to a top set and
@@ -21,8 +21,8 @@ Q(T) / P(T) <= 1, since flattening a distribution takes mass from its top sets. 
 p is at least that under the restricted p, so it is super-uniform, and b * u^(b-1) is a calibrator
 (Vovk and Wang, arXiv 1912.06116).
 
-The p-value is Bonferroni's over the parts, with `SHARES` of alpha: without truncation nothing is
-outside the support, and the others have its share.
+The p-value is Bonferroni's over the parts, with `SHARES` of alpha. Without truncation no token is
+outside the support, and the other parts get its share.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from grpo_guard.logprob.scan import scan, scan_tails
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
 from grpo_guard.sampling import SamplingSpec
 
-# A foreign phrase is few tokens; betting a whole stake on every token would cost too much.
+# A foreign phrase is a few tokens; betting the whole stake on every token would cost too much.
 SPARSE_SHARE = 0.05
 TAIL_EXPONENT = 0.1
 DENSE_CAP = 50.0  # one drifting token must not decide
 COUNTS = (1, 2, 3, 5, 8)  # which of the largest gaps are tested: few far ones, many near ones
 
-# Support, surprise, scan, floor. The floor's own p-value is n * `floor_tail`: far below alpha.
+# Support, surprise, scan, floor. The floor's own p-value, n * `floor_tail`, is far below alpha.
 SHARES = (0.3, 0.3, 0.3, 0.1)
 SHARES_UNTRUNCATED = (0.0, 0.15, 0.75, 0.1)
 
@@ -53,21 +53,21 @@ INSIDE, AMBIGUOUS, OUTSIDE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the tokens of one completion say.
+    """The evidence in one completion's tokens.
 
     Args:
         p_value: Combined, in [0, 1].
-        unkeyed_p: The same without keyed shares. These are equal for a text that comes again:
-            only p-values without them may be multiplied over prompts and batches, else shared luck
-            would convict.
-        support_p: Of the gaps, Bonferroni over `COUNTS`.
-        surprise_p: Of the e-process.
-        scan_p: Of the least likely window.
-        floor_p: Of the least likely token, 1 where no token is below the floor.
-        window: The least likely one, half open.
+        unkeyed_p: The same without keyed shares. A repeated text has the same shares, so only
+            p-values without them may be multiplied over prompts and batches; otherwise shared
+            luck would convict.
+        support_p: p-value of the gaps, Bonferroni over `COUNTS`.
+        surprise_p: p-value of the e-process.
+        scan_p: p-value of the least likely window.
+        floor_p: p-value of the least likely token, 1 if no token is below the floor.
+        window: The least likely window, half open.
         zones: INSIDE, AMBIGUOUS or OUTSIDE the support, shape [n].
-        weights: How much each token speaks against honesty, in nats, shape [n]; negative ones
-            speak for it.
+        weights: How strongly each token is evidence against honesty, in nats, shape [n]; negative
+            weights are evidence for it.
     """
 
     p_value: float
@@ -88,13 +88,13 @@ def weigh(
     *,
     shares: Floats | None = None,
 ) -> Evidence:
-    """Evidence against honest sampling; `TokenStats` must be free of NaN and not empty.
+    """Weigh the evidence against honest sampling; ``stats`` must be free of NaN and not empty.
 
     Args:
-        stats: Of the tokens.
-        profile: What drift may do.
+        stats: Statistics of the tokens.
+        profile: Bounds on drift.
         sampling: The declared sampler.
-        shares: For the scan: `keyed_shares`, shape [n]; None = none, which finds less.
+        shares: `keyed_shares` for the scan, shape [n]; None = none, which detects less.
     """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)
@@ -106,8 +106,8 @@ def weigh(
     ]
     support_p = min(1.0, len(COUNTS) * min(support, default=1.0))
     surprise_p, log_factors = _surprise(stats, profile)
-    # P(tail mass <= u) <= u for each of n tokens. A smaller tail counts as the floor itself: how
-    # small it looks depends on drift.
+    # P(tail mass <= u) <= u for each of n tokens. A smaller tail counts as the floor itself, since
+    # drift determines how small it looks.
     least = float(stats.tail_mass.min())
     floor_p = min(1.0, n * profile.floor_tail) if least < profile.floor_tail else 1.0
     scanned = unkeyed = scan(scan_tails(stats, profile, sampling.temperature, None))
@@ -128,7 +128,7 @@ def weigh(
 
 
 def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
-    """p-value of the e-process, and how much each token speaks against honesty, shape [n]."""
+    """Return the e-process's p-value and each token's evidence against honesty, shape [n]."""
     tail = np.clip(stats.tail_mass, profile.least_tail, 1.0)
     by_tail = _sparse(TAIL_EXPONENT * tail ** (TAIL_EXPONENT - 1))
     log_p = np.maximum(stats.logprob - stats.log_set_mass, math.log(profile.least_tail))
@@ -138,7 +138,7 @@ def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
     ]
     bets = [by_tail, _sparse(np.exp(flat[0]))]
     bets += [np.minimum(factor, math.log(DENSE_CAP)) for factor in flat[1:]]
-    # An average of fair bets is a fair bet, so they need no correction among themselves.
+    # An average of fair bets is a fair bet, so they need no correction for multiplicity.
     fortune = np.logaddexp.reduce([_restarted(bet) for bet in bets], axis=0) - math.log(len(bets))
     return math.exp(-max(0.0, float(fortune.max()))), np.maximum(bets[0], bets[1])
 
@@ -150,7 +150,7 @@ def _sparse(factor: Floats) -> Floats:
 
 
 def _restarted(log_factors: Floats) -> Floats:
-    """Log fortune after each token of a bet that begins at token s with share 1/((s+1)(s+2))."""
+    """Log fortune after each token; a bet with share 1/((s+1)(s+2)) begins at each token s."""
     paths = np.cumsum(log_factors)
     s = np.arange(len(paths))
     before = paths - log_factors
@@ -169,7 +169,7 @@ def binomial_tail(k: int, n: int, rate: float) -> float:
         raise ValueError(f"binomial_tail: expected 0 <= k <= n, 0 < rate < 1, got {k}, {n}, {rate}")
     if k == 0:
         return 1.0
-    if k <= n * rate:  # the upper tail holds the bulk: take it from the lower one
+    if k <= n * rate:  # the upper tail has most of the mass: sum the lower one instead
         return max(0.0, 1.0 - _binomial_sum(range(k - 1, -1, -1), n, rate))
     return min(1.0, _binomial_sum(range(k, n + 1), n, rate))
 

@@ -26,7 +26,7 @@ def upper_bound(hits: int, total: int, confidence: float = 0.95) -> float:
         return 1.0
     if hits == 0:
         return -math.expm1(math.log1p(-confidence) / total)
-    # The rate at which `hits` or fewer have only 1 - confidence left.
+    # The rate at which `hits` or fewer have probability 1 - confidence.
     low, high = hits / total, 1.0 - 1e-15
     for _ in range(100):
         middle = (low + high) / 2
@@ -40,7 +40,7 @@ def lower_bound(hits: int, total: int, confidence: float = 0.95) -> float:
     _require(hits, total)
     if hits == 0:
         return 0.0
-    # The rate at which `hits` or more have only 1 - confidence; far tails, so in log space.
+    # The rate at which `hits` or more have probability 1 - confidence; in log space for far tails.
     low, high = math.log(1e-30), math.log(hits / total)
     for _ in range(100):
         middle = (low + high) / 2
@@ -56,7 +56,7 @@ def wilson(hits: int, total: int, confidence: float = 0.95) -> tuple[float, floa
     rate, z2 = hits / total, z * z
     centre = (rate + z2 / (2 * total)) / (1 + z2 / total)
     half = z / (1 + z2 / total) * math.sqrt(rate * (1 - rate) / total + z2 / (4 * total**2))
-    # At the two ends the bound is exact; rounding must not put it beside the estimate.
+    # At both ends the bound is exact; rounding must not push it past the estimate.
     low = 0.0 if hits == 0 else max(0.0, centre - half)
     return low, 1.0 if hits == total else min(1.0, centre + half)
 

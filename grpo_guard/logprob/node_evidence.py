@@ -1,4 +1,4 @@
-"""Nodes whose completions, taken together, were not sampled as declared."""
+"""Find nodes whose completions, taken together, were not sampled as declared."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ logger = logging.getLogger("grpo_guard")
 REPEATED: Final = "repeated_stretch"
 TOGETHER: Final = "node_improbable"
 PLACES: Final = "improbable_places"
-# What its completions say together has half of the stake, the bets at announced places the rest.
+# Half of the stake is on the node's completions together, half on the bets at announced places.
 WEIGHTS: Final = (0.5, *(0.5 / len(COLUMNS) for _ in COLUMNS))
-_NAMES: Final = {
+_PLACE_NAMES: Final = {
     Announced.RESULT: "results of sums",
     Announced.SENTENCE: "beginnings of sentences",
     Announced.IMPORT: "names of imports",
-    Announced.AFTER_ANSWER: "what follows answers",
+    Announced.AFTER_ANSWER: "tokens after the answer",
 }
-# What a convicted node sends is held to this level and not to alpha. Of its honest work as much is
-# lost; of poison that is a little improbable each time, most is found.
-_SUSPECT: Final = 0.05
-# Completions without a node are looked at as if one had sent them: who leaves out a name must not
-# be spared. For repeated stretches only, since others' completions are among them.
+# A convicted node's completions are tested at this level instead of alpha. It loses this share of
+# its honest work; of poison that is only a little improbable each time, most is found.
+_SUSPECT_ALPHA: Final = 0.05
+# Completions without a node are tested as if one node had sent them, so that leaving out the name
+# does not help. Only for repeated stretches, because they come from several authors.
 _NAMELESS: Final = ""
 
 Placed = tuple[Finding, tuple[int, int]]
-"""A finding, and the tokens that it is about."""
+"""A finding and the token span that it is about."""
 
 
 class NodeEvidence:
-    """Adds up what a node's completions say, over a batch and over batches.
+    """Accumulates evidence about nodes within a batch and over batches.
 
     Args:
-        name: Of the verifier, which its memory is called by.
+        name: The verifier's name, under which the memory is stored.
         sampling: The declared sampler.
-        alpha: Chance that an honest node is ever convicted; 0 = nodes are not looked at.
-        store: Where the memory lies; None: here.
+        alpha: Chance that an honest node is ever convicted; 0 = nodes are not tested.
+        store: Holds the memory; None = it lives in this object.
         places: Finds announced places.
     """
 
@@ -79,19 +79,19 @@ class NodeEvidence:
         scored: Mapping[int, Scored],
         weighed: Mapping[int, Evidence],
     ) -> dict[int, Placed]:
-        """What speaks against completions of convicted nodes, by their place in the batch.
+        """Return findings on completions of convicted nodes, by index in the batch.
 
         Args:
-            batch: All that came together.
-            scored: Those of them that were scored.
-            weighed: What each says by itself, where it can be said: these are looked at.
+            batch: All completions that arrived together.
+            scored: Those that were scored.
+            weighed: The evidence in each, if it could be weighed; only these are tested.
         """
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)
         for i in weighed:
             places[batch[i].node or _NAMELESS].append(i)
-        said = {
+        batches = {
             node: together([self.answer(scored[i], weighed[i]) for i in own])
             for node, own in places.items()
         }
@@ -101,16 +101,16 @@ class NodeEvidence:
         }
         fortunes = self.fortunes.add({
             node: (_digest(scored[i] for i in places[node]), (b.log_e, *log_e_of(bets[node])))
-            for node, b in said.items()
+            for node, b in batches.items()
         })  # fmt: skip
         found: dict[int, Placed] = {}
         guilty = [node for node in places if fortunes[node].log >= -math.log(self.alpha)]
         for node in guilty:
             own = places[node]
             alone = [weighed[i] for i in own]
-            spoken = dict(_of_places(node, bets[node], fortunes[node]))
-            spoken |= dict(_findings(node, said[node], alone, fortunes[node].log))
-            found |= {own[place]: placed for place, placed in spoken.items()}
+            by_place = dict(_place_findings(node, bets[node], fortunes[node]))
+            by_place |= dict(_findings(node, batches[node], alone, fortunes[node].log))
+            found |= {own[place]: placed for place, placed in by_place.items()}
         if len(guilty) * 2 > len(places):
             self._warn(len(guilty), len(places))
         return found
@@ -126,7 +126,7 @@ class NodeEvidence:
             )  # fmt: skip
 
     def answer(self, scored: Scored, evidence: Evidence) -> Answer:
-        """A completion as `together` takes it."""
+        """Convert a completion to the form that `together` takes."""
         profile, temperature = scored.profile, self.sampling.temperature
         drift = DRIFT_SHARE * profile.tau / temperature
         log_probs = sampler_log_probs(scored.stats, self.sampling, drift, profile.least_tail)
@@ -135,10 +135,10 @@ class NodeEvidence:
         return Answer(encoded.prompt_ids, encoded.completion_ids, log_probs, log_e)
 
     def bets(self, scored: Scored) -> PlaceBets:
-        """The bets on a completion's tokens at announced places."""
+        """Return the bets on a completion's tokens at announced places."""
         encoded = scored.encoded
         whole = encoded.whole or encoded
-        # What tools said is context like any other: it may announce what comes next.
+        # Tool output is context like any other: it may announce what comes next.
         kinds = self.places.announced(whole.completion_ids)
         return place_bets(
             encoded, [kinds[i] for i in encoded.places],
@@ -149,40 +149,40 @@ class NodeEvidence:
 def log_calibrated(p: float) -> float:
     """Log e-value of a p-value: log of the integral of k p^(k - 1) over k in [0, 1].
 
-    The mean of all power calibrators (Vovk and Wang, arXiv 1912.06116), 1/2 at p = 1.
+    This is the mean of all power calibrators (Vovk and Wang, arXiv 1912.06116), 1/2 at p = 1.
     """
     p = max(p, 1e-300)
     log = math.log(p)
     if log > -1e-3:
-        return math.log(0.5)  # its limit, where the terms cancel
+        return math.log(0.5)  # the limit at p = 1, near which the terms cancel
     return math.log1p(-p + p * log) - log - 2 * math.log(-log)
 
 
 def _findings(
-    node: str, said: Batch, alone: Sequence[Evidence], fortune: float
+    node: str, together: Batch, alone: Sequence[Evidence], fortune: float
 ) -> Iterator[tuple[int, Placed]]:
-    """What speaks against which of a convicted node's completions."""
+    """Yield the findings on a convicted node's completions."""
     who = f"node {node[:80]!r}" if node else "completions without a node"
     about = f"{who}: chance for honest work {p_text(math.exp(-fortune))}"
     for place, evidence in enumerate(alone):
-        if stretch := said.stretches.get(place):
+        if stretch := together.stretches.get(place):
             message = (
-                f"these tokens stand in answers to {stretch.prompts} prompts, though the policy "
+                f"these tokens occur in answers to {stretch.prompts} prompts, though the policy "
                 f"would hardly write them there; {about}"
             )
             yield place, (Finding(REPEATED, message), stretch.span)
-        elif node and evidence.p_value < _SUSPECT:
+        elif node and evidence.p_value < _SUSPECT_ALPHA:
             p = p_text(evidence.p_value)
-            message = f"improbable (p-value {p}), beside other work of {about}"
+            message = f"improbable (p-value {p}), like other work of {about}"
             yield place, (Finding(TOGETHER, message), evidence.window)
 
 
-def _of_places(
+def _place_findings(
     node: str, bets: Sequence[PlaceBets], fortune: Fortune
 ) -> Iterator[tuple[int, Placed]]:
-    """Completions of a convicted node in which the bet that won most won something."""
+    """Yield findings on those completions in which the node's best bet won something."""
     best = int(np.argmax(fortune.logs)) - 1
-    if best < 0:  # it is convicted by what its completions say together
+    if best < 0:  # its completions taken together convict it, not the bets on places
         return
     kind, _, _ = COLUMNS[best]
     for number, bet in enumerate(bets):
@@ -190,14 +190,14 @@ def _of_places(
         if won.size and won.max() > 0:
             place = bet.places[int(won.argmax())]
             message = (
-                f"{_NAMES[kind]} are too improbable in node {node[:80]!r}'s work, here too; "
+                f"{_PLACE_NAMES[kind]} are too improbable in node {node[:80]!r}'s work, here too; "
                 f"chance for honest work {p_text(math.exp(-fortune.log))}"
             )
             yield number, (Finding(PLACES, message), (place, place + 1))
 
 
 def _digest(scored: Iterator[Scored]) -> int:
-    """Of a node's batch in any order, so that one that is looked at twice counts once."""
+    """Hash a node's batch regardless of order, so that a batch reviewed twice counts once."""
     each = sorted(
         blake2b(repr((s.encoded.prompt_ids, s.encoded.completion_ids)).encode()).digest()
         for s in scored

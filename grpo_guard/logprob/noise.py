@@ -1,7 +1,8 @@
 """Gumbel noise that is a pure function of (seed, position, token id).
 
-Sampling is then an argmax: of score + noise over the sampler's support, the Gumbel-max trick. Who
-knows the seed knows which token an honest sampler drew, up to numerical drift of the scores.
+Sampling is then an argmax of score + noise over the sampler's support: the Gumbel-max trick. Given
+the seed, anyone can compute which token an honest sampler drew, up to numerical drift of the
+scores.
 
 Three families:
 
@@ -13,10 +14,10 @@ Three families:
 * ``sglang``: what SGLang adds under ``--enable-deterministic-inference`` for a request with a
   ``sampling_seed`` (read in sglang 0.5.23, ``layers/sampler.py``): the same hash of the column,
   large where vLLM's is small, and logarithms in fp64. With a top-k, top-p or min-p the columns are
-  ranks of sorted probabilities, which drift changes; without, they are token ids.
+  ranks of sorted probabilities, which drift changes; otherwise they are token ids.
 
 The hash carries 32 bits from the seed to the tokens, so two seeds share all their noise with chance
-2^-32. That is no way to choose a seed, which a coin has fixed already.
+2^-32. An attacker cannot exploit that, because the coin fixes the seed.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from grpo_guard.sampling import SamplingSpec
 Family: TypeAlias = Literal["grpo-guard", "vllm", "sglang"]
 
 M32 = 0xFFFFFFFF
-# Our stream starts from another state than vLLM's, so that equal seeds give other noise.
+# Our stream starts from another state than vLLM's, so that equal seeds give different noise.
 DOMAIN = {"grpo-guard": 0x47475244, "vllm": 0, "sglang": 0}
 # Fixed point: tables and sums carry 30 fractional bits, noise 18, which fp32 holds exactly.
 FRACTION, NOISE_FRACTION = 30, 18
 LN2 = 744261118  # round(ln 2 * 2^30)
-LARGEST = 22.9  # no noise of either family is larger
+LARGEST = 22.9  # no family's noise is larger
 
 
 def gumbel(
@@ -47,9 +48,9 @@ def gumbel(
     """Standard Gumbel noise, fp32, of the broadcast shape of the arguments.
 
     Args:
-        seed: 0 <= seed < 2^64, or many of them as int64 with the same bits (`signed`).
+        seed: 0 <= seed < 2^64, or a tensor of seeds as int64 with the same bits (`signed`).
         position: int64, >= 0. ``grpo-guard``: index of the token in the completion. The others:
-            index in prompt and completion of the last token before it.
+            index, in prompt and completion, of the last token before it.
         token: Token ids, int64.
         family: Which noise.
 
@@ -63,7 +64,7 @@ def gumbel(
         noise: Tensor = -exponential.log()
         return noise
     if family == "sglang":
-        # -log u for u = (M32 - h) / M32, in the bounds that the engine gives it
+        # -log u for u = (M32 - h) / M32, clamped to the engine's bounds
         exponential = -torch.log1p(-(h.double() / M32))
         least = torch.finfo(torch.float64).max
         noise = -exponential.clamp(2.0**-32, least).log()
@@ -72,11 +73,11 @@ def gumbel(
 
 
 def require_replayable(sampling: SamplingSpec, family: Family) -> None:
-    """Refuse a sampler whose noise cannot be replayed: a node would find out too late.
+    """Refuse a sampler whose noise cannot be replayed; otherwise a node would find out too late.
 
     Raises:
-        TypeError: ``sampling`` is no `SamplingSpec`.
-        ValueError: it is of another engine than the noise, or SGLang's with truncation.
+        TypeError: ``sampling`` is not a `SamplingSpec`.
+        ValueError: its engine is not the noise's, or it is SGLang's with truncation.
     """
     if not isinstance(sampling, SamplingSpec):
         raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
@@ -99,7 +100,7 @@ def require_replayable(sampling: SamplingSpec, family: Family) -> None:
 
 
 def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
-    """The position that goes into the noise of a completion's token t, [B], [B] -> [B].
+    """Return the position that enters the noise of a completion's token t, [B], [B] -> [B].
 
     Ours counts within the completion, so that padding or another template cannot shift it; the
     engines' is the absolute index of the last token before it.
@@ -108,7 +109,7 @@ def noise_position(family: Family, prompt_length: Tensor, t: Tensor) -> Tensor:
 
 
 def signed(seed: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit seed: tensors have no unsigned integers.
+    """Return the int64 with the bits of an unsigned 64-bit seed, for tensors of signed integers.
 
     Raises:
         ValueError: the seed is out of range.
@@ -121,7 +122,7 @@ def signed(seed: int) -> int:
 def hashed(seed: Any, position: Any, token: Any, family: Family) -> Any:
     """murmur3 (Appleby) of the two halves of the seed, position and token: int64 in [0, 2^32).
 
-    Of ``sglang`` its complement, so that small hashes are large noise in all families.
+    For ``sglang`` the complement, so that small hashes give large noise in all families.
     """
     if family not in get_args(Family):
         raise ValueError(f"family: expected {' or '.join(get_args(Family))}, got {family!r}")
@@ -184,11 +185,11 @@ def _ln(x: Tensor, logs: Tensor) -> Tensor:
 def _tables() -> tuple[Tensor, Tensor]:
     """round(2^30 ln(1 + i / 1024)), i = 0 ... 1025, and round(2^30 r(i / 1024)), i = 0 ... 513.
 
-    Longer than is read, so that ``i + 1`` always exists.
+    Both are longer than needed, so that ``i + 1`` always exists.
     """
     logs = [round(math.log1p(i / 1024) * 2**FRACTION) for i in range(1026)]
     ratios = [0] + [
         round(math.log(-math.log1p(-i / 1024) / (i / 1024)) * 2**FRACTION) for i in range(1, 514)
     ]
-    cpu = torch.device("cpu")  # whatever an engine has made the default
+    cpu = torch.device("cpu")  # an engine may have changed the default device
     return torch.tensor(logs, device=cpu), torch.tensor(ratios, device=cpu)

@@ -1,4 +1,4 @@
-r"""Bets on the tokens at announced places, which are fair to whoever samples as declared.
+r"""Bets on the tokens at announced places, fair to any node that samples as declared.
 
 Let f(u) = b u^(b - 1) with 0 < b < 1, which has mean 1 for uniform u. The tokens that are less
 likely than the chosen one have mass L; the chosen one and those that tie with it have mass m. The
@@ -6,24 +6,25 @@ bet pays the mean of f over [L, L + m]::
 
     e = ((L + m)^b - L^b) / m
 
-Over the policy's distribution the mean of e telescopes to exactly 1. A random share of m, as the
-scan takes it, would be as fair and would win less, by Jensen's inequality; here nothing is drawn,
-so equal answers share no luck. Two things can only lower the mean:
+Over the policy's distribution the mean of e telescopes to exactly 1. A random share of m, which the
+scan uses, would be as fair but would win less, by Jensen's inequality; here nothing is drawn, so
+equal answers share no luck. Two things can only lower the mean:
 
 * *Truncation.* If the sampler keeps a top set of mass Z, the mean is (1 - (1 - Z)^b) / Z <= 1,
   since u^b is concave.
-* *Drift.* Where no token's probability in the sampler's numbers is more than e^d times ours, no
-  set's is. So f is taken of min(1, u e^d), and of no u below the profile's ``least_tail``.
+* *Drift.* If no token's probability in the sampler's numbers exceeds e^d times ours, no set's does.
+  So f is evaluated at min(1, u e^d), and never at u below the profile's ``least_tail``.
 
-At a place the factor is 1 - s + s e, for a few b and stakes s, and for each kind of place by
-itself: an attacker uses one kind, and honest draws at the others must not dilute it. These are the
-*columns*. Within a column factors multiply over places; which places come, and how many, may depend
-on all that was drawn before. Columns are averaged only at the end (`nodes/fortunes.py`): averaged
-batch by batch, poison that shows a little each time would pay for the average each time.
+At a place the factor is 1 - s + s e, for a few b and stakes s, and separately for each kind of
+place: an attacker uses one kind, and honest draws at the others must not dilute it. These are the
+*columns*. Within a column factors multiply over places; which places occur, and how many, may
+depend on everything drawn before. Columns are averaged only at the end (`nodes/fortunes.py`): if
+they were averaged batch by batch, poison that shows a little each time would pay for the average
+each time.
 
-Answers of one node to one prompt often begin alike. Where several of them have the same tokens in
-front of a place, the factors there are averaged and not multiplied: a node that uses one seed twice
-draws the same twice, and no honest luck counts double.
+Answers of one node to one prompt often begin alike. If several of them have the same tokens before
+a place, their factors there are averaged instead of multiplied: a node that uses one seed twice
+draws the same tokens twice, and honest luck must not count double.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ STAKES: Final = (0.5, 0.1)
 KINDS: Final = tuple(kind for kind in Announced if kind)
 COLUMNS: Final = tuple(product(KINDS, EXPONENTS, STAKES))
 """The kind of place, b and s of each column."""
-# A lump thinner than this part of its tail is no difference that float64 could take.
+# In a lump thinner than this part of its tail, float64 cannot resolve the difference.
 _THIN: Final = 1e-9
 
 
@@ -58,10 +59,10 @@ class PlaceBets:
     """The bets on one completion.
 
     Args:
-        prefixes: Digest of prompt and tokens in front of each place, [m].
-        places: Token numbers, rising, [m].
-        log_factors: Logarithm of each column's factor at each place, [m, COLUMNS]; 0 where the
-            column is of another kind.
+        prefixes: Digest of the prompt and tokens before each place, [m].
+        places: Token indices, rising, [m].
+        log_factors: Logarithm of each column's factor at each place, [m, COLUMNS]; 0 if the
+            column is for another kind.
     """
 
     prefixes: tuple[bytes, ...]
@@ -76,14 +77,14 @@ def place_bets(
     profile: DriftProfile,
     temperature: float,
 ) -> PlaceBets:
-    """The bets on a completion's tokens at announced places.
+    """Return the bets on a completion's tokens at announced places.
 
     Args:
         encoded: The tokens that its author drew, [n].
-        kinds: What is announced of each token, from the tokens before it alone; [n].
-        stats: Of the tokens, [n].
-        profile: What drift may do; with an infinite ``tau`` nothing is bet.
-        temperature: The declared one.
+        kinds: What the text before each token announces, [n].
+        stats: Statistics of the tokens, [n].
+        profile: Bounds on drift; with an infinite ``tau`` no bets are made.
+        temperature: The declared temperature.
     """
     drift = DRIFT_SHARE * profile.tau / temperature
     of_kind = np.asarray(kinds, np.int64)
@@ -100,7 +101,7 @@ def place_bets(
 
 
 def log_e_of(bets: Sequence[PlaceBets]) -> Floats:
-    """Logarithm of each column's e-value of one node's completions, [COLUMNS]."""
+    """Logarithm of each column's e-value over one node's completions, [COLUMNS]."""
     of_prefix = defaultdict[bytes, list[Floats]](list)
     for bet in bets:
         for prefix, row in zip(bet.prefixes, bet.log_factors, strict=True):
@@ -116,7 +117,7 @@ def _mean_payoff(tail: Floats, lump: Floats, exponent: float, drift: float, leas
     top = np.clip(tail, 0.0, 1.0)
     bottom = np.maximum(top - lump, 0.0)
     grown = math.exp(drift)
-    # At the upper end f is least: no more than that is claimed of a lump too thin to integrate.
+    # f is least at the upper end: a lump too thin to integrate gets no more than that.
     at_top = exponent * np.clip(top * grown, least, 1.0) ** (exponent - 1)
     area = _area(top, exponent, grown, least) - _area(bottom, exponent, grown, least)
     width = np.maximum(top - bottom, np.finfo(float).tiny)
@@ -133,7 +134,7 @@ def _area(u: Floats, exponent: float, grown: float, least: float) -> Floats:
 
 
 def _prefixes(whole: Encoded, places: Sequence[int]) -> Iterator[bytes]:
-    """Digest of prompt and tokens in front of each place; places rise."""
+    """Yield a digest of the prompt and tokens before each place; places rise."""
     prompt = np.asarray([len(whole.prompt_ids), *whole.prompt_ids], np.int64)
     digest = blake2b(prompt.tobytes(), digest_size=16)
     tokens, start = np.asarray(whole.completion_ids, np.int64), 0

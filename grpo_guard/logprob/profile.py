@@ -1,26 +1,26 @@
 """How far an honest node's numbers may drift from the verifier's, and how often.
 
-The defaults rest on small measurements of one model, SmolLM2-135M at T = 1. Top-k 20, scored with
+The defaults come from small measurements on SmolLM2-135M at T = 1. Top-k 20, scored with
 a bf16 body: 0.08 % of 1,280 tokens more than 0.25 raw logits outside; noise between two logits up
 to 5.7. Top-k 50, generated with a cache: in fp32, none of 17,973 tokens outside at all; in bf16 and
 scored in fp32, 7 of 5,602 outside, none by 0.1; as retokenised text, 16 of 5,606 by more than 0.5
 and 2 by more than 4; with bf16 rounding on one side only (`make drift`), 25 of 23,567 and 7 of
 23,957 outside, none by 0.25, log-probs off by 0.09 at the 99th percentile and 0.33 at most.
-`BFLOAT16` and `TEXT` are looser than that on purpose; the small rates of `FLOAT32` cannot be
-counted and follow from fp32's noise, about 1e-4 logits.
+`BFLOAT16` and `TEXT` are looser than that on purpose; the small rates of `FLOAT32` are too rare to
+count and follow from fp32's noise, about 1e-4 logits.
 
-``tau`` of `BFLOAT16` is half as much again as the largest difference that others report between
-engines, 0.66 nats (Hugging Face in bf16, batch 1 against 8, 3,916 tokens of Qwen2.5-0.5B-Instruct,
+``tau`` of `BFLOAT16` is 1.5 times the largest difference that others report between engines, 0.66
+nats (Hugging Face in bf16, batch 1 against 8, 3,916 tokens of Qwen2.5-0.5B-Instruct,
 github.com/huggingface/trl issue 6789; 95 % lie below 0.12). `FLOAT32` assumes the same engine on
-both sides: between vLLM and Hugging Face in fp32 the same issue has up to 0.37. `grpo-guard
-calibrate` replaces these numbers by your own.
+both sides: between vLLM and Hugging Face in fp32 the same issue reports up to 0.37. `grpo-guard
+calibrate` replaces these numbers with your own.
 
-``replay`` of `BFLOAT16` assumes margins about twice as large as measured, as the log-probs of that
-issue drift about twice as far as ours. Measured with bf16 rounding on one side (`make replay`,
+``replay`` of `BFLOAT16` assumes margins about twice as large as measured, because the log-probs of
+that issue drift about twice as far as ours. Measured with bf16 rounding on one side (`make replay`,
 73,050 tokens): 1.1 and 1.7 % of informative tokens mismatch, 22 and 56 tokens have margins of 0.1
-or more, 0 and 2 of 0.25 or more, none of 0.5. What is claimed of margins beyond 0.25 follows
-from that shape and cannot be counted; it has to go on far enough that no token is free in a long
-completion.
+or more, 0 and 2 of 0.25 or more, none of 0.5. The rates for margins beyond 0.25 are extrapolated
+from that shape, since they cannot be counted; they must extend far enough that no token is free in
+a long completion.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.logprob.stats import Floats
 from grpo_guard.sampling import SamplingSpec
 
-# What drift depends on in a SamplingSpec; lengths and EOS ids are free to differ.
+# The fields of a SamplingSpec that affect drift; lengths and EOS ids may differ.
 SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a profile was measured on; it holds for nothing else.
+    """What a profile was measured on; it is valid for nothing else.
 
     Args:
         path: The file it was read from.
         sampling: The declared sampler.
-        identity: What computed the numbers, as `Scorer.identity` has it, as sorted pairs.
+        identity: What computed the numbers: the items of `Scorer.identity`, sorted.
     """
 
     path: str
@@ -54,10 +54,10 @@ class Origin:
     identity: tuple[tuple[str, str], ...]
 
     def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
-        """Refuse to be used for anything else.
+        """Refuse any other sampler or scorer.
 
         Raises:
-            ValueError: with every field that differs, what was expected and what was found.
+            ValueError: lists every field that differs, with expected and actual value.
         """
         pairs = [
             (f"sampling.{name}", getattr(self.sampling, name), getattr(sampling, name))
@@ -77,27 +77,27 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class DriftProfile:
-    """What numerical drift alone may do to an honest completion.
+    """How far numerical drift alone can move an honest completion.
 
     Args:
-        name: Stands in verdicts, so that nobody mistakes a loose check for a strict one.
+        name: Appears in verdicts, so that a loose check is not mistaken for a strict one.
         rates: ``((gap, rate), ...)``: the highest share of honest tokens that lie at least ``gap``
             raw logits below the support's edge, for increasing gaps. A gap between two of them
-            gets the rate of the lower one: no more is claimed than was stated. The first gap is
-            the margin: nearer than that, a token is ambiguous and counts for nothing.
+            gets the rate of the lower one, so nothing is interpolated. The first gap is the
+            margin: a token nearer than that is ambiguous and counts for nothing.
         ulps: The margin is at least this many bf16 units in the last place of the token's logit.
         mass_margin: Widening of top-p, in probability.
-        least_tail: Tail masses below this count as this, so that no single drifting token can
+        least_tail: Smaller tail masses count as this one, so that no single drifting token can
             decide through the surprise test.
         floor_tail: A token with a smaller tail mass decides by itself; 0 = never.
-        tau: How far a log-prob, in nats at T = 1, may lie below the honest sampler's through drift.
-            Drift is one of logits, so at temperature T it is tau / T. Infinite: nothing can be
-            claimed of single tokens.
+        tau: How far drift may push a log-prob, in nats at T = 1, below the honest sampler's. Drift
+            acts on logits, so at temperature T it is tau / T. Infinite: single tokens are not
+            tested.
         replay: ``((margin, rate), ...)``: under a public coin, the highest share of honest tokens
             that another token of the support beats by at least ``margin`` raw logits, for
             increasing margins; the first, at 0, is the share of tokens that do not match, among
-            positions where the policy is not sure. Empty: nothing is claimed of replays.
-        origin: Where the profile was measured; None for one that is not tied to anything.
+            positions where the policy is not sure. Empty: the profile does not cover replays.
+        origin: Where the profile was measured; None if it is not tied to anything.
 
     Raises:
         ValueError: a field is out of range.
@@ -133,13 +133,13 @@ class DriftProfile:
         """Refuse a sampler or scorer that this profile was not measured on.
 
         Raises:
-            ValueError: with every field that differs, what was expected and what was found.
+            ValueError: lists every field that differs, with expected and actual value.
         """
         if self.origin is not None:
             self.origin.require_match(sampling, scorer)
 
     def margins(self, logit: Floats) -> Floats:
-        """The margin of each token from its raw logit, shape [n] -> [n]."""
+        """Return the margin of each token from its raw logit, shape [n] -> [n]."""
         return np.maximum(self.rates[0][0], self.ulps * bf16_ulp(logit))
 
     def rate(self, gap: Floats) -> Floats:
@@ -150,7 +150,7 @@ class DriftProfile:
 
 
 def _is_table(table: tuple[tuple[float, float], ...]) -> bool:
-    """Whether gaps rise from 0 or more and rates in (0, 1) fall."""
+    """Whether gaps rise from 0 or more and rates fall within (0, 1)."""
     gaps, rates = [gap for gap, _ in table], [rate for _, rate in table]
     increasing = bool(gaps) and gaps[0] >= 0 and all(a < b for a, b in pairwise(gaps))
     decreasing = all(a >= b for a, b in pairwise(rates))
@@ -225,10 +225,10 @@ BITWISE = DriftProfile(
     least_tail=1e-12,
     floor_tail=1e-12,
     tau=0.0,
-    # The second counts positions where the policy is sure as well.
+    # The second rate also counts positions where the policy is sure.
     replay=((0.0, 1e-9), (1e-9, 1e-10)),
 )
-"""Both sides compute the same bits, whatever is batched with what: one token outside the support or
-other than the drawn one rejects. `same_bits` says whether two engines at hand deserve it."""
+"""Both sides compute the same bits, however requests are batched: one token that is outside the
+support or not the drawn one rejects. `same_bits` tests whether two engines qualify."""
 
 PROFILES = {profile.name: profile for profile in (BFLOAT16, FLOAT32, TEXT, BITWISE)}

@@ -1,4 +1,4 @@
-"""The JSON file of a calibrated drift profile: its form, writing it, reading it with suspicion."""
+"""The JSON file of a calibrated drift profile: its schema, and reading it defensively."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grpo_guard.sampling import Engine, SamplingSpec
 FORMAT: Final = 1
 
 Source = Literal["measured", "count", "inherited", "extrapolated"]
-"""measured: bounds what was seen. count: never seen, so only the number of tokens bounds it.
-inherited: from the base profile. extrapolated: beyond what was seen, at a fixed rate of decline."""
+"""measured: bounds the observed tokens. count: never seen, so only the number of tokens bounds it.
+inherited: from the base profile. extrapolated: past what was seen, at a fixed rate of decline."""
 
 
 class _Strict(BaseModel):
@@ -24,9 +24,9 @@ class _Strict(BaseModel):
 
 
 class GapRate(_Strict):
-    """Share of honest tokens at least ``gap`` raw logits outside: ``seen`` of them were.
+    """Share of honest tokens at least ``gap`` raw logits outside; ``seen`` of them were.
 
-    Of a replay: that another token beats by at least ``gap``; at 0, that do not match.
+    For a replay: the share that another token beats by at least ``gap``; at 0, of mismatches.
     """
 
     gap: float
@@ -43,7 +43,7 @@ class Setting(_Strict):
 
 
 class Drift(_Strict):
-    """Sampler log-prob minus ours, nats, over ``tokens`` tokens; quantiles of its size."""
+    """Sampler log-prob minus ours, nats, over ``tokens`` tokens; quantiles of absolute values."""
 
     tokens: int
     p50: float
@@ -56,7 +56,7 @@ class Drift(_Strict):
 
 
 class EdgeGaps(_Strict):
-    """Raw logits outside the support: how many tokens, and quantiles over those."""
+    """Raw logits outside the support: number of tokens, and quantiles over those."""
 
     outside: int
     p50: float | None
@@ -105,7 +105,7 @@ class SamplingRecord(_Strict):
 
 
 class Numbers(_Strict):
-    """The numbers of a `DriftProfile`, each with where it comes from."""
+    """The numbers of a `DriftProfile`, each with its source."""
 
     rates: tuple[GapRate, ...]
     ulps: Setting
@@ -116,7 +116,7 @@ class Numbers(_Strict):
     replay: tuple[GapRate, ...] = ()
 
     def build(self, name: str, origin: Origin | None = None) -> DriftProfile:
-        """The drift profile.
+        """Build the drift profile.
 
         Raises:
             ValueError: a number is out of range.
@@ -135,7 +135,7 @@ class Numbers(_Strict):
 
 
 class ProfileFile(_Strict):
-    """The whole file. ``method`` says in words how the numbers came about."""
+    """The whole file. ``method`` describes how the numbers were obtained."""
 
     format: Literal[1]
     created_by: str
@@ -153,7 +153,7 @@ class ProfileFile(_Strict):
     false_positives: tuple[FalsePositives, ...]
 
     def build(self, path: str) -> DriftProfile:
-        """The drift profile, tied to what it was measured on.
+        """Build the drift profile, tied to the setting that it was measured in.
 
         Raises:
             ValueError: a number is out of range.
@@ -163,10 +163,10 @@ class ProfileFile(_Strict):
 
 
 def read_profile(path: Path) -> DriftProfile:
-    """The profile in a JSON file from `grpo-guard calibrate`.
+    """Read a profile from the JSON file that `grpo-guard calibrate` wrote.
 
     Raises:
-        ValueError: the file cannot be read, is too large, or is no such profile; with its name.
+        ValueError: names the file; it cannot be read, is too large, or is not a valid profile.
     """
     stored = read_model(path, ProfileFile, FORMAT)
     try:
@@ -180,10 +180,10 @@ def _number(setting: Setting) -> float:
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """A profile, the built-in one of that name, or the one in a JSON file.
+    """Resolve a profile, a built-in profile's name or a JSON file's path to a profile.
 
     Raises:
-        ValueError: no built-in profile has this name and it is no file, or the file is no profile.
+        ValueError: neither a built-in name nor a .json path, or the file is not a profile.
     """
     if isinstance(value, DriftProfile):
         return value

@@ -1,4 +1,4 @@
-"""Reading a profile's JSON file, of whatever kind: bounded, versioned, with errors that name it."""
+"""Read a profile's JSON file of any kind: bounded, versioned, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-# A profile is a few kilobytes, 200 at most; a file that is not one must not be parsed.
+# A profile is a few kilobytes, 200 at most; larger files are refused before parsing.
 MAX_BYTES: Final = 1024 * 1024
 _VERSION: Final = re.compile(rb'"format"\s*:\s*(\d{1,9})')
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
-    """The file's content.
+    """Read and validate a profile file.
 
     Args:
-        path: Of the file.
-        kind: What it must hold.
-        format: Its version, the number in its field ``format``.
+        path: The file.
+        kind: The expected model.
+        format: The expected version, in the file's field ``format``.
 
     Raises:
-        ValueError: the file cannot be read, is too large, of another version, or holds something
-            else; with its name.
+        ValueError: names the file; it cannot be read, is too large, has another version, or does
+            not match ``kind``.
     """
     try:
         with path.open("rb") as file:
@@ -33,7 +33,8 @@ def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
         raise ValueError(f"{path}: expected a readable profile, got {error.strerror}") from None
     if len(data) > MAX_BYTES:
         raise ValueError(f"{path}: expected at most {MAX_BYTES} bytes of JSON, got more")
-    # Asked first: a file of another format fails in many fields, and none would say so.
+    # The version is checked first: a file of another format fails in many fields, none of which
+    # would point to the format.
     version = _VERSION.search(data)
     if version and int(version[1]) != format:
         raise ValueError(f"{path}: format: expected {format}, got {int(version[1])}")

@@ -1,20 +1,21 @@
-"""Scan: is there a stretch of tokens that is too unlikely, whatever stands around it?
+"""Scan: is there a stretch of tokens that is too unlikely, whatever surrounds it?
 
-Foreign text inside an honest completion is a few tokens. Without truncation nothing is outside the
-support, and a test over the whole completion loses them among the rest. So each window of 1 to
-`LONGEST` tokens is looked at by itself.
+Foreign text inside an honest completion is a few tokens. Without truncation no token is outside the
+support, and a test over the whole completion loses those few among the rest. So each window of 1 to
+`LONGEST` tokens is tested by itself.
 
-Let u be the probability of all tokens no likelier than the chosen one. Of an honest token, u less
-a uniform share of the token's own probability is exactly uniform (and larger in distribution where
-the sampler truncates). The share comes from a keyed hash of prompt and completion, so that its
-author cannot choose among tokens by it. A completion that comes again has the same shares: p-values
-with them must not be multiplied over completions. Then x = -log u is exponential, the sum over a
-window of w tokens has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
+Let u be the probability of all tokens no likelier than the chosen one. For an honest token, u minus
+a uniform share of the token's own probability is exactly uniform (stochastically larger if the
+sampler truncates). The share comes from a keyed hash of prompt and completion, so the author cannot
+choose tokens by it. A repeated completion has the same shares, so p-values based on them must not
+be multiplied over completions. Then x = -log u is exponential, the sum over a window of w tokens
+has the Gamma(w) tail, and the statistic is the smallest tail of all windows.
 
 The windows overlap, so Bonferroni over positions and lengths would give away a factor of four. The
 chance that no window of n tokens has a tail of at most s falls geometrically in n (Naus, JASA 77,
-1982, for scan statistics), so two lengths give all: `CHANCES` are those of 32 and 64 independent
-exponential numbers, simulated 60,000,000 times each, with a relative error of 1 % at the smallest.
+1982, for scan statistics), so two lengths determine all: `CHANCES` are those of 32 and 64
+independent exponential numbers, simulated 60,000,000 times each, with a relative error of 1 % at
+the smallest.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from grpo_guard.logprob.stats import Floats, Ints, TokenStats
 
 LONGEST = 16
 _SHORT = 32
-# Of `DriftProfile.tau`, taken off each token: drift of a stretch is not the worst of every token.
+# Share of `DriftProfile.tau` allowed per token: over a stretch, drift is not always at its worst.
 DRIFT_SHARE = 0.05
-# (s, chance that some window of 32 tokens has a tail of at most s, and of 64). Simulated again by
-# tests/logprob/test_scan.py.
+# (s, chance that some window of 32 tokens has a tail of at most s, and of 64).
+# tests/logprob/test_scan.py repeats the simulation.
 CHANCES = (
     (0.2, 0.99925, 0.9999994),
     (0.1, 0.97183, 0.99920),
@@ -49,7 +50,7 @@ CHANCES = (
     (3e-6, 0.00029745, 0.00061412),
     (1e-6, 0.00010478, 0.00021802),
 )
-# Far beyond the table windows hardly ever fall together, and Bonferroni holds without loss.
+# This far beyond the table, windows hardly ever coincide, and Bonferroni holds without loss.
 _FAR = 1e-12
 _LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LONGEST)])
 
@@ -59,7 +60,7 @@ class Scan:
     """The least likely window of a completion.
 
     Args:
-        p_value: For honest work super-uniform, in [0, 1].
+        p_value: Super-uniform for honest work, in [0, 1].
         span: The window, half open.
     """
 
@@ -68,10 +69,10 @@ class Scan:
 
 
 def scan(tails: Floats) -> Scan:
-    """The least likely window of up to `LONGEST` tokens.
+    """Find the least likely window of up to `LONGEST` tokens.
 
     Args:
-        tails: Of honest tokens independent and uniform, or larger; in (0, 1], shape [n], n >= 1.
+        tails: Independent and uniform, or larger, for honest tokens; in (0, 1], shape [n], n >= 1.
     """
     paths = np.concatenate([[0.0], np.cumsum(-np.log(tails))])
     lengths = np.arange(1, min(LONGEST, len(tails)) + 1)
@@ -87,7 +88,7 @@ def scan(tails: Floats) -> Scan:
 def chance_of(tail: float, n: int) -> float:
     """Chance that some window of n honest tokens has at most this tail, in [0, 1].
 
-    Of fewer than 32 tokens that of 32, or Bonferroni's where it is less.
+    Fewer than 32 tokens get the chance for 32, or Bonferroni's bound if that is smaller.
     """
     if tail >= CHANCES[0][0]:
         return 1.0
@@ -101,30 +102,30 @@ def chance_of(tail: float, n: int) -> float:
 def scan_tails(
     stats: TokenStats, profile: DriftProfile, temperature: float, shares: Floats | None
 ) -> Floats:
-    """Tail masses as `scan` wants them, with what drift may have taken off; shape [n].
+    """Return tail masses for `scan`, with an allowance for drift; shape [n].
 
     Args:
-        stats: Of the completion's tokens.
-        profile: What drift may do; an infinite ``tau`` claims nothing, and all tails are 1.
-        temperature: The declared one.
-        shares: `keyed_shares`; None: no part of the lump at the chosen token is taken off, which
-            leaves the tails larger than uniform.
+        stats: Statistics of the completion's tokens.
+        profile: Bounds on drift; an infinite ``tau`` sets all tails to 1.
+        temperature: The declared temperature.
+        shares: `keyed_shares`; None: nothing is subtracted for the chosen token's own probability,
+            which leaves the tails larger than uniform.
     """
     drift = DRIFT_SHARE * profile.tau / temperature
     if not math.isfinite(drift):
         return np.ones(len(stats.tail_mass))
-    # A tie has several tokens' mass in its lump; one's own alone leaves the tail a little larger.
+    # A lump with ties holds several tokens' mass; subtracting only one's leaves a larger tail.
     lump = 0.0 if shares is None else shares * np.exp(stats.logprob)
     tails = (stats.tail_mass - lump) * math.exp(min(drift, 700.0))
     return np.clip(tails, profile.least_tail, 1.0)
 
 
 def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
-    """For each of n tokens the share of its own probability that is taken off; uniform, [n].
+    """Return the share of its own probability to subtract for each token; uniform, [n].
 
     Args:
         key: Unknown to authors, at most 64 bytes.
-        ids: Of prompt and completion: what is equal has equal verdicts.
+        ids: Ids of prompt and completion; equal ids get equal shares and so equal verdicts.
         n: Tokens of the completion.
     """
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
@@ -143,7 +144,7 @@ def gamma_tail(shapes: Ints, x: Floats) -> Floats:
 
 @cache
 def _hazards() -> tuple[Floats, Floats, Floats]:
-    """By rising log tails: logs of -log P(no window) / tail, of 32 tokens and of each more."""
+    """By rising log tails: logs of -log P(no window) / tail, for 32 tokens and per extra token."""
     rows = [
         (tail, -math.log1p(-short) / tail, math.log((1 - short) / (1 - long)) / _SHORT / tail)
         for tail, short, long in CHANCES

@@ -4,12 +4,12 @@ The test of token t is valid at a level that is fixed before the token is drawn,
 all tokens that could ever come must add up to the budget. Three things follow:
 
 * The length does not enter. It is the sampler's choice, and the attacker's: with budget / length
-  an attacker would dilute every token's share by padding, and honest work would pay where a rare
+  an attacker would dilute every token's share by padding, and honest work would pay when a rare
   token ends a completion early (the union bound is over positions that a completion *may* reach).
 * With a declared longest completion every position gets an equal share. Without one, the shares
   fall with the position and add up to one over all positions: see `falling_shares`.
-* A position that asks for a number may get a larger share, but what stands *before* it must say so.
-  Were it the token itself, the test would look at it twice, and the bound would not hold.
+* A position that asks for a number may get a larger share, but only the text *before* it may decide
+  that. If the token itself did, the test would look at it twice, and the bound would not hold.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy as np
 
 from grpo_guard.logprob.stats import Floats
 
-# What number and answer positions get of the budget beside their general share.
+# Share of the budget that number and answer positions get on top of their general share.
 NUMBER_SHARE = ANSWER_SHARE = 0.25
 FIRST_BLOCK = 64
-CONTEXT = 64  # characters before a token that say what it answers to
+CONTEXT = 64  # characters before a token that determine its place
 
 _NUMBER = re.compile(
     r"""(?: \d[.,]? | [=≈$€£¥#] | [\d)}\]%]\s*[-+*/^×÷·] | \\(?:times|cdot|div|frac\{) )
@@ -49,7 +49,7 @@ class Place(IntEnum):
 
 
 class Places:
-    """Tells number and answer positions from the tokens before them.
+    """Classifies positions as number or answer positions by the tokens before them.
 
     Args:
         tokenizer: A transformers tokenizer.
@@ -60,16 +60,16 @@ class Places:
         self._pieces: dict[int, str] = {}  # at most one entry per token of the vocabulary
 
     def __call__(self, ids: Sequence[int]) -> list[Place]:
-        """The place of each of the completion's tokens, [n] -> [n]; reads ids[:t] for token t."""
+        """Classify each of the completion's tokens, [n] -> [n]; reads ids[:t] for token t."""
         return [place_after(before) for before in self.before(ids, CONTEXT)]
 
     def before(self, ids: Sequence[int], context: int, *, start: str = "") -> Iterator[str]:
-        """The end of the text in front of each token, at most ``context`` characters of it.
+        """Yield the end of the text before each token, at most ``context`` characters.
 
         Args:
-            ids: Of the completion, [n].
+            ids: The completion's ids, [n].
             context: Characters, >= 1.
-            start: What stands in front of the first token.
+            start: The text before the first token.
         """
         text = start
         for token in ids:
@@ -77,7 +77,7 @@ class Places:
             text = (text + self.piece(token))[-context:]
 
     def piece(self, token: int) -> str:
-        """The text of one token by itself."""
+        """Return the text of one token by itself."""
         if token not in self._pieces:
             self._pieces[token] = self.tokenizer.decode(
                 [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -86,7 +86,7 @@ class Places:
 
 
 def place_after(text: str) -> Place:
-    """What a text asks for next.
+    """Return what a text asks for next.
 
     >>> place_after("so 3 + 4 ="), place_after("The answer is"), place_after("Tom has")
     (<Place.NUMBER: 1>, <Place.ANSWER: 2>, <Place.ELSEWHERE: 0>)
@@ -99,16 +99,16 @@ def place_after(text: str) -> Place:
 def shares_of(
     places: Sequence[Place], longest: int | None, *, numbers: int, answers: int
 ) -> Floats:
-    """Each token's share of the budget, shape [n]; over all that could come at most 1.
+    """Return each token's share of the budget, shape [n]; all possible tokens add up to at most 1.
 
-    The first ``numbers`` number positions get an equal part of `NUMBER_SHARE` beside their general
-    share, the first ``answers`` answer positions one of `ANSWER_SHARE`; an answer position past
-    those counts as a number position, and a number position past those has its general share left.
+    The first ``numbers`` number positions get an equal part of `NUMBER_SHARE` on top of their
+    general share, the first ``answers`` answer positions one of `ANSWER_SHARE`. Further answer
+    positions count as number positions; further number positions get only their general share.
 
     Args:
-        places: Of each token, from the text before it.
+        places: Each token's place, from the text before it.
         longest: Declared longest completion in tokens; None = not declared.
-        numbers: How many number positions have an extra share; 0 = none.
+        numbers: How many number positions get an extra share; 0 = none.
         answers: The same for answer positions.
     """
     left = {Place.NUMBER: numbers, Place.ANSWER: answers}

@@ -13,17 +13,17 @@ Ints = NDArray[np.int64]
 
 # Exponents b of the flattened distributions q ~ p^b whose normalisers are kept; see `evidence.py`.
 FLATTENINGS = (0.0, 0.5, 0.75)
-# Up to this top-k the normalisers are over about the top-k, beyond it over the vocabulary.
+# Up to this top-k the normalisers cover about the top-k, beyond it the vocabulary.
 LARGEST_TOP_K = 256
-# A row keeps about this many block leaders at most, so that they cost little beside a tile.
+# A row keeps at most about this many block leaders, so that they are cheap next to a tile.
 MOST_LEADERS = 8192
-# Tokens of one block stand this far apart. Tokenizers number digits, operators and the letters of
-# an alphabet in a row: as neighbours of one block, all but the likeliest would be out of sight.
+# Tokens of one block are this far apart. Tokenizers number digits, operators and the letters of an
+# alphabet consecutively: in one block, all but the likeliest of them would be hidden.
 LEADER_STRIDE = 32
 
 
 def leader_block(vocab_size: int) -> int:
-    """Tokens that share one leader: the smallest power of two that is allowed."""
+    """Return how many tokens share one leader: the smallest power of two allowed."""
     block = 1
     while vocab_size > block * MOST_LEADERS:
         block *= 2
@@ -31,33 +31,33 @@ def leader_block(vocab_size: int) -> int:
 
 
 def leader_count(vocab_size: int) -> int:
-    """Leaders of a row, the last ones perhaps of blocks without tokens."""
+    """Return the number of leaders in a row; the last blocks may have no tokens."""
     return -(-vocab_size // (LEADER_STRIDE * leader_block(vocab_size))) * LEADER_STRIDE
 
 
 @dataclass(frozen=True, slots=True)
 class TokenStats:
-    """What the verifier's policy says of each of the n tokens of a completion.
+    """The verifier's statistics of each of the n tokens of a completion.
 
-    All of it speaks of p, the softmax of (penalised) logits / temperature over the whole
-    vocabulary, before any truncation; natural logarithms.
+    They all describe p, the softmax of (penalised) logits / temperature over the whole vocabulary,
+    before any truncation; natural logarithms.
 
     Args:
         logprob: log p(token), shape [n].
         max_logprob: log p of the most likely token, shape [n].
         rank: Number of tokens with a strictly higher logit, so 0 is the most likely; shape [n].
         mass_above: Their total probability, shape [n].
-        tail_mass: Probability of the token and all that are no likelier, shape [n]. Kept beside
-            ``mass_above`` because 1 - mass_above has no digits left in the far tail.
+        tail_mass: Probability of the token and all that are no likelier, shape [n]. Kept in
+            addition to ``mass_above`` because 1 - mass_above has no digits left in the far tail.
         ties: Number of other tokens whose score equals the token's, shape [n]. vLLM counts a tie as
-            above, so its rank is up to ties + 1 more.
+            above, so its rank is up to ties + 1 higher.
         entropy: Of p, in nats, shape [n].
         varentropy: Variance of -log p under p, in nats squared, shape [n].
         log_set_mass: log sum p over the set K that the flattened distributions live on, shape [n].
             With a declared top-k, K is the k likeliest *leaders* (and ties with the last), so that
             a pass over the vocabulary needs no ranking. A leader is the likeliest token of a block
-            (of equals, the one with the lowest id); the `leader_block` tokens of a block have ids
-            `LEADER_STRIDE` apart. Up to 8192 tokens a block is one token and K the top-k. Where
+            (among equals, the one with the lowest id); the `leader_block` tokens of a block have
+            ids `LEADER_STRIDE` apart. Up to 8192 tokens a block is one token and K the top-k. If
             top-k is off or large, K is the whole vocabulary.
         log_flat_mass: log sum p^b over K for each b of `FLATTENINGS`, shape [n, 3].
         in_set: Whether the token belongs to K, boolean, shape [n].
@@ -65,9 +65,8 @@ class TokenStats:
         edge_gap: How far the raw logit lies below the least that the declared sampler keeps, in
             raw logits; 0 inside the support; shape [n].
         replay_margin: With a public coin, by how much another token of the support beats this one
-            in score + noise, in raw logits; 0 where it is the argmax; None without a coin;
-            shape [n].
-        replay_token: The token that the coin draws, which is this one where the margin is 0; None
+            in score + noise, in raw logits; 0 for the argmax; None without a coin; shape [n].
+        replay_token: The token that the coin draws, which is this one if the margin is 0; None
             without a coin; shape [n].
     """
 
@@ -91,7 +90,7 @@ class TokenStats:
         return len(self.logprob)
 
     def at(self, places: Ints) -> TokenStats:
-        """Of these tokens alone, [m]."""
+        """Select the statistics of these tokens, [m]."""
         chosen: dict[str, Any] = {}
         for column in fields(self):
             values = getattr(self, column.name)

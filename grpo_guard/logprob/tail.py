@@ -6,14 +6,14 @@ tokens and renormalised; the set {tokens with tail mass <= a} is a bottom set of
 restricting p to a top set takes at least as large a share from it as from the rest. So
 P(u <= a) <= a under top-k, top-p, min-p, in any order, or none: no calibration set is needed.
 
-Token t is tested at level alpha * s_t, where the share s_t depends on what stands before the token
-and on nothing else, and the shares of all tokens that could come add up to at most 1 (`shares.py`).
-Then P(some u_t <= alpha * s_t) <= E[sum of alpha * s_t] <= alpha, however the length comes about.
-The p-value is the smallest u_t / s_t, enlarged by e^d for numerical drift, d = tau / T: where no
-token's probability in the sampler's numbers is more than e^d times ours, no set of tokens is, so
+Token t is tested at level alpha * s_t. The share s_t depends only on the text before the token, and
+the shares of all tokens that could come add up to at most 1 (`shares.py`). Then
+P(some u_t <= alpha * s_t) <= E[sum of alpha * s_t] <= alpha, however the length comes about.
+The p-value is the smallest u_t / s_t, enlarged by e^d for numerical drift, d = tau / T: if no
+token's probability in the sampler's numbers exceeds e^d times ours, no set's does, so
 P(u <= a) <= e^d a. Under truncation the two orders of tokens may differ near the edge; at worst
-that costs another factor 1 / (probability of what the sampler keeps), 1.25 for top-p 0.8, which
-``tau`` should leave room for. Where drift is larger than that, the bound does not speak.
+that costs another factor 1 / (probability that the sampler keeps), 1.25 for top-p 0.8, which
+``tau`` should leave room for. If drift is larger than that, the bound does not hold.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 MOST_FINDINGS = 3
-_LEAST_MASS = 1e-38  # float32 has no smaller one with all its digits: 0 means at most this
-_WORDS = {
+_LEAST_MASS = 1e-38  # float32 has no smaller mass at full precision: 0 means at most this
+_PLACE_NAMES = {
     Place.ELSEWHERE: "not a number position",
     Place.NUMBER: "a number position",
     Place.ANSWER: "an answer position",
@@ -45,35 +45,35 @@ _WORDS = {
 class TailProbabilityVerifier(LogProbVerifier):
     """Rejects completions with a token that honest sampling would hardly ever have drawn.
 
-    For what a top-k check leaves open where the policy is sure: inside the top-50 there may be 49
-    tokens that together have one chance in a million. Run it beside `LogProbBoundVerifier`, which
-    finds more where the policy is less sure; measured figures stand in ``docs/calibration.md``.
-    Tighter where the text before asks for a number or an answer (after ``=``, an operator, a digit,
-    ``####``, ``\\boxed{`` ...).
+    Covers what a top-k check leaves open at positions where the policy is sure: inside the top-50
+    there may be 49 tokens that together have one chance in a million. Run it together with
+    `LogProbBoundVerifier`, which detects more at positions where the policy is less sure; see
+    ``docs/calibration.md`` for measured figures. It is stricter after text that asks for a number
+    or an answer (after ``=``, an operator, a digit, ``####``, ``\\boxed{`` ...).
 
-    Declare ``max_new_tokens``: without it, late tokens have smaller shares of alpha, and padding in
-    front of the poison dilutes a little. With it, neither length nor padding changes any share;
-    an attacker can only use up the extra shares by writing many numbers first.
+    Declare ``max_new_tokens``: without it, late tokens have smaller shares of alpha, and padding
+    before the poison dilutes the test a little. With it, neither length nor padding changes any
+    share; an attacker can only use up the extra shares by writing many numbers first.
 
     Completions without token ids are rejected as MALFORMED: a retokenised token was never drawn, so
-    its tail mass means nothing by itself, and leaving out the ids is the sender's doing. Where your
-    nodes never send ids, say so by ``require_ids=False``: text is then NOT_APPLICABLE, and judged
-    by the other members alone. A ``text_profile`` that claims a finite ``tau`` has it judged here.
+    its tail mass means nothing by itself, and the sender chose to leave out the ids. If your nodes
+    never send ids, pass ``require_ids=False``: text is then NOT_APPLICABLE, and only the other
+    members judge it. With a ``text_profile`` of finite ``tau``, this verifier judges text itself.
 
-    What it cannot see: poison that the policy finds likely, many tokens each a little improbable
-    (`LogProbBoundVerifier` bets on those), and a choice among honest samples.
+    It cannot see poison that the policy finds likely, many tokens that are each a little improbable
+    (`LogProbBoundVerifier` bets on those), or a choice among honest samples.
 
     Args:
         number_positions: How many number positions of a completion, counted from its start, share
-            a quarter of alpha beside their general share; 0 = none; None = an eighth of
-            ``max_new_tokens``, at least 8, or 64 where no length is declared.
+            a quarter of alpha on top of their general share; 0 = none; None = an eighth of
+            ``max_new_tokens``, at least 8, or 64 if no length is declared.
         answer_positions: The same for answer positions, another quarter.
-        require_ids: Reject completions without ids. None = unless ``text_profile`` claims a finite
+        require_ids: Reject completions without ids. None = unless ``text_profile`` has a finite
             ``tau``.
         **options: As for `LogProbVerifier`.
 
     Raises:
-        ValueError: a number of positions is negative, or as `LogProbVerifier`.
+        ValueError: a number of positions is negative; also the errors of `LogProbVerifier`.
     """
 
     name = "tail_probability"
@@ -108,7 +108,7 @@ class TailProbabilityVerifier(LogProbVerifier):
         if np.isfinite(profile.tau):
             return None
         return (
-            f"profile {profile.name!r} claims nothing of single tokens (tau is infinite); "
+            f"profile {profile.name!r} does not cover single tokens (tau is infinite); "
             "send completion_ids"
         )
 
@@ -118,7 +118,7 @@ class TailProbabilityVerifier(LogProbVerifier):
         places = self.places((encoded.whole or encoded).completion_ids)
         if encoded.whole is not None:
             places = [places[i] for i in encoded.places]
-        # Retokenised text may be longer than what was sampled.
+        # Retokenised text may have more tokens than were sampled.
         longest = None if encoded.from_text else self.sampling.max_new_tokens
         shares = shares_of(
             places, longest, numbers=self.number_positions, answers=self.answer_positions
@@ -146,24 +146,25 @@ class TailProbabilityVerifier(LogProbVerifier):
         token, token_span = encoded.completion_ids[t], encoded.span(t, t + 1)
         message = (
             f"token {token_span[0]} (id {token}, {self.places.piece(token)[:40]!r}, "
-            f"{_WORDS[place]}): log-prob {stats.logprob[t]:.1f}, rank {stats.rank[t]}, all tokens "
-            f"no likelier have at most {max(float(stats.tail_mass[t]), _LEAST_MASS):.1e} together; "
-            f"chance of such a token in honest work at most {p_text(p_value)}, drift allowed for"
+            f"{_PLACE_NAMES[place]}): log-prob {stats.logprob[t]:.1f}, rank {stats.rank[t]}; all "
+            "tokens no likelier have a total probability of at most "
+            f"{max(float(stats.tail_mass[t]), _LEAST_MASS):.1e}; "
+            f"chance of such a token in honest work at most {p_text(p_value)}, allowing for drift"
         )
         span = self.encoder.char_span(completion, encoded, t, t + 1)
         return Finding("improbable_token", message, char_span=span, token_span=token_span)
 
 
 def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
-    """p-value of a completion if only this token spoke, for each token: [n], [n] -> [n].
+    """Return for each token the completion's p-value based on it alone: [n], [n] -> [n].
 
     Args:
         tail_mass: Probability of all tokens no likelier than the chosen one, shape [n].
         shares: Each token's share of the budget, shape [n].
-        drift: What is allowed for drift, in nats at the declared temperature, finite.
+        drift: Allowance for drift, in nats at the declared temperature, finite.
     """
     mass = np.maximum(tail_mass, _LEAST_MASS)
-    with np.errstate(divide="ignore"):  # no share is no test
+    with np.errstate(divide="ignore"):  # a token without a share is not tested
         log_p = np.where(shares > 0, np.log(mass) + drift - np.log(shares), 0.0)
     p: Floats = np.exp(np.minimum(log_p, 0.0))
     return p

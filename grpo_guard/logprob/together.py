@@ -1,21 +1,23 @@
-"""What a node's completions of one batch say together.
+"""Evidence in a node's completions within a batch, taken together.
 
 Poison that one completion cannot show is the same in all of a node's completions, or at least
-improbable in all of them. Two e-values look at that: numbers of mean at most 1 if the node sampled
-honestly, each prompt by itself, so that large ones convict (Vovk and Wang, arXiv 1912.06116).
+improbable in all of them. Two e-values test for that: numbers with mean at most 1 if the node
+sampled each prompt honestly and independently, so large ones convict (Vovk and Wang, arXiv
+1912.06116).
 
 * *Sum*: each completion has an e-value of its own, from its tokens. Those of one prompt are
   averaged, since they may depend on each other in any way; those of different prompts multiply.
-* *Repeated stretches*: two completions to different prompts hold the same k tokens w. Take one of
-  them, the leader, as given. The chance that another one has w at position s is the product q_s(w)
-  of its conditional probabilities there, so the sum of share_s / q_s(w) over its positions with w
-  has mean at most 1 for any shares that add up to 1 and are fixed beforehand. These multiply over
-  prompts, for each window of the leader, and are averaged over windows, lengths and leaders. A
-  shared beginning is the case of s = 0. Nothing has to be known of w, nor be improbable by itself.
+* *Repeated stretches*: two completions to different prompts contain the same k tokens w. Take one
+  of them, the leader, as given. The chance that another one has w at position s is the product
+  q_s(w) of its conditional probabilities there, so the sum of share_s / q_s(w) over its positions
+  with w has mean at most 1 for any shares that add up to 1 and are fixed beforehand. These multiply
+  over prompts, for each window of the leader, and are averaged over windows, lengths and leaders. A
+  shared beginning is the case of s = 0. The test needs no knowledge of w, and w need not be
+  improbable by itself.
 
 Not every completion needs to be poisoned: each factor e is used as 1 - b + b e, averaged over a few
-stakes b. What the tests need is that a node's answers to different prompts are independent: a node
-that gives each prompt the same seed draws alike on purpose.
+stakes b. The tests assume that a node's answers to different prompts are independent: a node that
+uses the same seed for each prompt makes its draws alike on purpose.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Answer:
     Args:
         prompt: Equal for completions of one prompt.
         ids: Its tokens, shape [n], n >= 1.
-        log_probs: Of each token under the declared sampler, at least what they are; shape [n].
+        log_probs: Upper bound of each token's log-prob under the declared sampler, shape [n].
         log_e: Logarithm of its own e-value.
     """
 
@@ -54,11 +56,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens of one completion that stand in answers to other prompts too.
+    """Tokens of one completion that also occur in answers to other prompts.
 
     Args:
-        span: Where, half open.
-        prompts: In answers to how many prompts.
+        span: The tokens' span, half open.
+        prompts: Number of prompts whose answers contain them.
     """
 
     span: tuple[int, int]
@@ -67,11 +69,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one node's batch says.
+    """The evidence in one node's batch.
 
     Args:
         log_e: Logarithm of the e-value of both tests.
-        stretches: By completion, the longest stretch that speaks against it by itself.
+        stretches: By completion, the longest stretch that is evidence against it by itself.
     """
 
     log_e: float
@@ -79,12 +81,12 @@ class Batch:
 
 
 def together(answers: Sequence[Answer]) -> Batch:
-    """The e-value of one node's completions.
+    """Return the e-value of one node's completions.
 
-    Linear in the number of tokens, but for sorting them.
+    Linear in the number of tokens, apart from sorting them.
 
     Args:
-        answers: Of one node and one batch, at least one.
+        answers: One node's answers in one batch, at least one.
     """
     numbers: dict[Hashable, int] = {}
     prompts = np.array([numbers.setdefault(answer.prompt, len(numbers)) for answer in answers])
@@ -93,7 +95,7 @@ def together(answers: Sequence[Answer]) -> Batch:
     np.logaddexp.at(own, prompts, [answer.log_e for answer in answers])
     summed = _mean_over_stakes(_staked(own - np.log(counts)).sum(axis=1, keepdims=True))
     total, stretches = 0.0, dict[int, Stretch]()
-    if len(counts) > 1:  # else nothing can be repeated, and an e-value of 1 says nothing
+    if len(counts) > 1:  # with one prompt nothing can be repeated
         total = -math.inf
         for places in _places(answers):
             repeated, found = _repeated(places, answers, prompts, counts)
@@ -103,18 +105,19 @@ def together(answers: Sequence[Answer]) -> Batch:
 
 
 def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least: float) -> Floats:
-    """At least the log-probs that the declared sampler gave the tokens, shape [n].
+    """Return upper bounds of the log-probs that the declared sampler gave the tokens, shape [n].
 
-    Truncation gives what is kept the mass of what is cut; so much at least is kept.
+    Truncation adds the mass of the cut tokens to the kept ones, so the bound divides by a lower
+    bound of the mass that is kept.
 
     Args:
-        stats: Of the tokens, under the temperature and before truncation.
+        stats: Statistics at the declared temperature and before truncation.
         spec: The declared sampler.
-        drift: What is allowed for drift, in nats at the declared temperature.
-        least: Probabilities below this count as this: how small they look depends on drift.
+        drift: Allowance for drift, in nats at the declared temperature.
+        least: Smaller probabilities count as this one, since drift determines how small they look.
     """
     if not math.isfinite(drift):
-        return np.zeros(len(stats))  # nothing is claimed of any token
+        return np.zeros(len(stats))  # no bound below 1 holds for any token
     kept = np.zeros(len(stats))
     if spec.truncates:
         kept = stats.max_logprob
@@ -125,10 +128,11 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
 
 
 def _of_top_k(stats: TokenStats, top_k: int) -> Floats:
-    """At most the log mass of the k likeliest tokens, [n].
+    """Lower bound of the log mass of the k likeliest tokens, [n].
 
-    The set K of the statistics holds k leaders and what ties with the last; the k largest of its
-    tokens have at least their share of its mass, and the k likeliest of all no less.
+    The set K of the statistics holds k leaders and those that tie with the last. The k largest of
+    its tokens have at least their proportional share of its mass, and the k likeliest of the whole
+    vocabulary have no less.
     """
     if not top_k:
         return np.zeros(len(stats))
@@ -145,21 +149,21 @@ def _staked(log_factors: Floats) -> Floats:
 
 
 def _mean_over_stakes(logs: Floats) -> Floats:
-    """Log of the mean of e-values, [3, m] -> [m]."""
+    """Log of the mean of e-values over stakes, [3, m] -> [m]."""
     mean: Floats = np.logaddexp.reduce(logs, axis=0) - math.log(len(STAKES))
     return mean
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where stretches of one length stand that stand in two places or more, shape [m] each.
+    """Positions of the stretches of one length that occur at least twice, shape [m] each.
 
     Args:
         length: In tokens.
-        texts: Number of the answer.
-        starts: First token in it.
+        texts: Index of the answer.
+        starts: Index of its first token in the answer.
         gains: Log of share / probability.
-        stretches: Number of the stretch: equal tokens, equal numbers.
+        stretches: Number of the stretch; equal tokens have equal numbers.
     """
 
     length: int
@@ -170,11 +174,11 @@ class _Places:
 
 
 def _places(answers: Sequence[Answer]) -> Iterator[_Places]:
-    """Places of repeated stretches, length by length.
+    """Yield the positions of repeated stretches, length by length.
 
     Stretches of 2, 3, 4, 6 ... tokens are numbered by the numbers of their two parts, so that each
-    length costs one sort. Only places where a stretch is less probable than its share are given:
-    others say nothing, and leaving them out makes an e-value smaller.
+    length costs one sort. Only positions at which a stretch is less probable than its share are
+    kept: the others are no evidence, and leaving them out only lowers the e-value.
     """
     lengths = np.array([len(answer.ids) for answer in answers])
     ids = np.concatenate([np.asarray(answer.ids, np.int64) for answer in answers])
@@ -201,7 +205,7 @@ def _places(answers: Sequence[Answer]) -> Iterator[_Places]:
 
 
 def _numbered(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Equal keys as equal numbers from 0 on, [n] -> [n]."""
+    """Map equal keys to equal numbers from 0 on, [n] -> [n]."""
     return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
@@ -211,7 +215,7 @@ def _repeated(
     prompts: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[float, dict[int, Stretch]]:
-    """Log e-value of the repeated stretches of one length, and those that alone have 1 or more."""
+    """Log e-value of one length's repeated stretches, and those with e-value 1 or more alone."""
     order = np.lexsort((prompts[places.texts], places.stretches))
     texts, starts, stretch = places.texts[order], places.starts[order], places.stretches[order]
     gains, length = places.gains[order], places.length
@@ -225,11 +229,11 @@ def _repeated(
     groups = _starts((stretch[rows],))
     held = np.diff(np.append(groups, len(rows)))  # prompts of each stretch
     staked = _staked(factors)
-    # Of a leader all other prompts count: those that hold it, and those that do not.
+    # For a leader all other prompts count, those that contain the stretch and those that do not.
     sums = np.add.reduceat(staked, groups, axis=1)
     sums += (len(counts) - held) * np.log1p(-np.asarray(STAKES))[:, None]
     led = _mean_over_stakes(np.repeat(sums, held, axis=1) - staked) + np.log(weights)
-    led = np.where(np.repeat(held, held) > 1, led, -np.inf)  # in one prompt it is no repetition
+    led = np.where(np.repeat(held, held) > 1, led, -np.inf)  # within one prompt it is no repetition
     scale = math.log(len(counts) * len(LENGTHS))
     log_e = np.logaddexp.reduceat(led, groups) - scale
     sizes = np.diff(np.append(np.searchsorted(stretch, stretch[rows][groups]), len(texts)))
@@ -242,7 +246,7 @@ def _repeated(
 
 
 def _starts(columns: tuple[NDArray[np.int64], ...]) -> NDArray[np.int64]:
-    """Where each run of equal rows begins, rows being sorted."""
+    """Return the index at which each run of equal rows begins; rows are sorted."""
     changes = np.zeros(len(columns[0]) - 1, np.bool_)
     for column in columns:
         changes |= column[1:] != column[:-1]

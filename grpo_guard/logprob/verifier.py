@@ -1,4 +1,4 @@
-"""What verifiers that read the shared policy's log-probs have in common."""
+"""The common base of verifiers that read the shared policy's log-probs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  # whoever asks for one of these verifiers is told at once what is missing
+import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
@@ -29,9 +29,9 @@ from grpo_guard.verifier import CompletionVerifier
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What was scored of one completion, and under which profile it is judged.
+    """One completion's statistics, with the profile that it is judged under.
 
-    Of several turns the tokens that its author drew; `Encoded.whole` is all of it.
+    If it has several turns, these cover the tokens its author drew; `Encoded.whole` is all of it.
     """
 
     encoded: Encoded
@@ -40,7 +40,7 @@ class Scored:
 
 
 def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Scored:
-    """What was sampled of it; what was given has been context and is not judged."""
+    """Keep the sampled tokens; given ones served as context and are not judged."""
     if encoded.given:
         stats = stats.at(encoded.places)
     return Scored(encoded.drawn(), stats, profile)
@@ -54,39 +54,39 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     sampler's, or that cannot be checked, rejects the completion.
 
     Args:
-        model: The policy, a transformers causal language model. Pass the very object that is being
-            trained: a verifier with older weights rejects honest work. Left out with ``scorer``.
+        model: The policy, a transformers causal language model. Pass the object that is being
+            trained: a verifier with older weights rejects honest work. Omit it with ``scorer``.
         tokenizer: Its tokenizer; always needed.
-        sampling: What every node is declared to sample with.
+        sampling: The declared sampler of every node.
         scorer: Computes the statistics in place of ``model``, e.g. with another engine:
             ``LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=spec)``.
         alpha: Highest share of honest completions that may be rejected, in (0, 1).
-        profile: What numerical drift may do to honest tokens: the name of a built-in profile
-            (``"bfloat16"``, the default, or the tighter ``"float32"`` where both sides compute in
+        profile: Bounds on numerical drift of honest tokens: the name of a built-in profile
+            (``"bfloat16"``, the default, or the tighter ``"float32"`` if both sides compute in
             fp32), or the path of a JSON file from ``grpo-guard calibrate``.
-        text_profile: The looser one for completions without token ids.
-        trust_prompt_ids: Believe ``Completion.prompt_ids`` without comparing them with the prompt.
-            Only when your own trainer fills them in.
-        require_ids: Reject completions without token ids. Set it wherever honest nodes send ids:
-            otherwise an attacker leaves them out and is judged under the looser profile.
-        check_text: Compare the text with the decoded ids. Off only where your own trainer renders
-            the text from ids that it has itself.
+        text_profile: The looser profile for completions without token ids.
+        trust_prompt_ids: Accept ``Completion.prompt_ids`` without comparing them with the prompt.
+            Only if your own trainer fills them in.
+        require_ids: Reject completions without token ids. Set it whenever honest nodes send ids;
+            otherwise attackers omit them to be judged under the looser profile.
+        check_text: Compare the text with the decoded ids. Turn it off only if your own trainer
+            renders the text from its own ids.
         check_end: Reject ids that end neither with an EOS nor at ``max_new_tokens``: the declared
-            sampler cannot have stopped there. Off only where it has stop strings.
-        special: Ids of special tokens that a completion may hold, for policies that think or call
-            tools in such; any others but one closing EOS are malformed.
+            sampler cannot have stopped there. Turn it off only if the sampler has stop strings.
+        special: Ids of special tokens that a completion may contain, for policies that think or
+            call tools with them; any others but one closing EOS are malformed.
         chat_template_kwargs: For prompts that are messages, as the sampling side passed them.
-        memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
-        threads: Of a CPU, at most; only with ``model``. None = torch's own number.
-        strict: Where an adapter finds that the trainer samples otherwise than declared, or trains
-            another model than this one: an error, and no warning.
-        name: Stands in verdicts; None = the verifier's registered name.
+        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
+        threads: Largest number of CPU threads; only with ``model``. None = torch's own number.
+        strict: Raise an error, instead of a warning, if an adapter finds that the trainer samples
+            otherwise than declared or trains another model than this one.
+        name: Appears in verdicts; None = the verifier's registered name.
 
     Raises:
         ValueError: alpha out of range, not exactly one of model and scorer, a sampler that the
             scorer does not support, a profile that was calibrated for something else, or a model
             whose output head cannot be read by tiles.
-        TypeError: no tokenizer, or ``sampling`` is no `SamplingSpec`.
+        TypeError: no tokenizer, or ``sampling`` is not a `SamplingSpec`.
     """
 
     needs = "the policy that the nodes sample from; pip install 'grpo-guard[torch]'"
@@ -125,7 +125,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         self.strict = strict
         self.sampling = sampling
         self.scorer: Any = scorer_of(model, scorer, memory_budget, threads)
-        # By name and not by isinstance, so that a scorer which delegates to another is asked too.
+        # Found by name, not by isinstance, so that a scorer which wraps another is checked too.
         if check := getattr(self.scorer, "check", None):
             check(sampling)
         self.profile = profile_of(profile)
@@ -164,7 +164,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
-        """Also with ``check_text=False``, by which you vouch for the text."""
+        """Also with ``check_text=False``, since the caller then vouches for the text."""
         return True
 
     @property
@@ -175,7 +175,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """As `verify` says of each: they are scored together, and judged apart."""
+        """Verify each batch as `verify` does: they are scored together and judged separately."""
         started = time.monotonic()
         everything = [completion for batch in batches for completion in batch]
         verdicts, scored = self._scored(everything)
@@ -224,14 +224,14 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         return Finding("claimed_mask", message, token_span=(found.place, found.place + 1))
 
     def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
-        """Verdicts on what cannot be scored, and the statistics of all else, by place."""
+        """Return verdicts on what cannot be scored, and the rest's statistics, by index."""
         encoded, verdicts = encode_batch(self.name, self.encode, batch)
         scored: dict[int, Scored] = {}
         for from_text in (False, True):
             profile = self.text_profile if from_text else self.profile
             chosen = [i for i, e in encoded.items() if e.from_text is from_text]
             if reason := self._unable(profile):
-                # Only where require_ids=False says that ids are not owed: then the others judge.
+                # require_ids=False means that ids are not owed, and other verifiers judge the text.
                 cause = Cause.NOT_APPLICABLE if from_text else Cause.UNINFORMATIVE
                 unable = abstain(self.name, cause, reason)
                 verdicts.update((i, unable) for i in chosen)
@@ -248,18 +248,18 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     def judge_together(
         self, batch: Sequence[Completion], scored: Mapping[int, Scored]
     ) -> dict[int, Verdict]:
-        """Verdicts on what was scored of a batch, by its place in it."""
+        """Return verdicts on the scored completions of a batch, by index."""
         return {i: self.judge(batch[i], s.encoded, s.stats, s.profile) for i, s in scored.items()}
 
     def judge(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, profile: DriftProfile
     ) -> Verdict:
-        """The verdict that the statistics of one completion's tokens lead to."""
+        """Return the verdict that follows from the statistics of one completion's tokens."""
         unable = self._cannot_judge(stats, profile)
         return unable or self._judge(completion, encoded, stats, profile)
 
     def _cannot_judge(self, stats: TokenStats, profile: DriftProfile) -> Verdict | None:
-        """The abstention where these statistics say nothing."""
+        """Return an abstention if these statistics are no evidence either way."""
         if reason := self._unable(profile):
             return abstain(self.name, Cause.UNINFORMATIVE, reason)
         if not stats.finite:
@@ -273,19 +273,19 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         """`judge` for statistics without NaN."""
 
     def _unable(self, profile: DriftProfile) -> str | None:
-        """Why nothing can be said of any completion under this profile, before it is scored."""
+        """Why this profile allows no verdict on any completion; decided before scoring."""
         return None
 
     def encode(self, completion: Completion) -> Encoded:
-        """What is scored of a completion.
+        """Encode a completion for scoring.
 
         Raises:
-            EncodeError: it cannot be scored, with the cause that its verdict gets.
+            EncodeError: it cannot be scored; carries the cause for its verdict.
         """
         return self.encoder.encode(completion)
 
     def score(self, sequences: Sequence[Encoded], profile: DriftProfile) -> list[TokenStats]:
-        """Statistics of each of them, in order; errors as `Scorer.score`."""
+        """Return statistics per sequence, in order; errors as `Scorer.score`."""
         scorer: Scorer = self.scorer
         return scorer.score(sequences, self.sampling, mass_margin=profile.mass_margin)
 
@@ -305,10 +305,10 @@ def scorer_of(
     memory_budget: int | None = None,
     threads: int | None = None,
 ) -> Scorer:
-    """A scorer of one's own, or one on a transformers model.
+    """Return the given scorer, or one for a transformers model.
 
     Raises:
-        ValueError: not exactly one of the two is given, or options of the model beside the scorer.
+        ValueError: not exactly one of the two is given, or model options come with a scorer.
     """
     if (model is None) is (scorer is None):
         got = "neither" if model is None else "both"
@@ -316,7 +316,7 @@ def scorer_of(
     if scorer is not None:
         for name, value in (("memory_budget", memory_budget), ("threads", threads)):
             if value is not None:
-                raise ValueError(f"{name}: expected None beside a scorer of your own")
+                raise ValueError(f"{name}: expected None with a scorer of your own")
         return scorer
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
 

@@ -1,4 +1,4 @@
-"""What a program may use, and what came of it."""
+"""A program's limits and its result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Run:
 
     Args:
         status: See `Status`.
-        stdout: What it printed, at most the limit; bytes that are not UTF-8 are replaced.
-        seconds: Wall-clock time, waiting for a free server left out.
+        stdout: Its output, at most the limit; bytes that are not UTF-8 are replaced.
+        seconds: Wall-clock time, without waiting for a free server.
     """
 
     status: Status
@@ -28,15 +28,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program may use.
+    """Limits of one program.
 
     Args:
         cpu_seconds: Processor time; whole seconds, as the kernel counts them.
         wall_seconds: Time until it is killed, however idle; well above ``cpu_seconds``, so that a
-            busy machine does not decide.
+            busy machine does not decide the result.
         memory_bytes: Address space beyond what the interpreter has when it starts.
-        output_bytes: Of standard output.
-        source_bytes: Of the program and the modules that go with it, as JSON.
+        output_bytes: Size of standard output.
+        source_bytes: Size of the program and the modules that go with it, as JSON.
 
     Raises:
         ValueError: one of them is not positive.

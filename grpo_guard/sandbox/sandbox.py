@@ -1,7 +1,7 @@
-"""Run Python that strangers wrote, and get its output and nothing else of it.
+"""Run untrusted Python and get its output and nothing else.
 
-The kernel is the boundary, not the interpreter: nothing here relies on emptied builtins or on a
-search of the source. `docs/sandbox.md` says what contains what, and on which systems.
+The kernel is the boundary, not the interpreter: nothing here relies on emptied builtins or on
+scanning the source. `docs/sandbox.md` lists what contains what, and on which systems.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class SandboxUnavailableError(RuntimeError):
 class Sandbox:
     """Runs programs one by one in locked-down processes; safe to use from several threads.
 
-    A server is started at the first run and kept; each program gets a process of its own, which is
-    a copy of that server. Close the sandbox, or use it in a ``with`` statement, to end the servers;
-    they also end with this process, however that ends.
+    A server is started at the first run and kept; each program gets its own process, forked from
+    that server. Close the sandbox, or use it in a ``with`` statement, to end the servers; they also
+    end with this process, however that ends.
 
     Args:
-        limits: What one program may use.
-        extra_modules: Modules by name that programs may import beside the usual ones. Their source
-            runs where the program runs, under the same limits, whoever wrote it.
+        limits: Limits of one program.
+        extra_modules: Modules by name that programs may import in addition to the usual ones. Their
+            source runs with the program, under the same limits, regardless of its author.
         preload: Installed packages that programs may import, such as ``numpy``. Trusted: they are
-            imported before anything is locked. Whatever they import later will not be found.
+            imported before anything is locked. Anything they import later will not be found.
         workers: How many programs may run at the same time.
-        allow_weak: Run also where the kernel cannot contain a program: with resource limits and a
-            process of its own only, which stop accidents and no attacker.
-        layers: What to try; for tests of each wall on its own.
+        allow_weak: Run even if the kernel cannot contain a program, with only resource limits and
+            a separate process, which stop accidents but not an attacker.
+        layers: Which layers to try; for tests of each wall on its own.
 
     Raises:
-        ValueError: a module's name is no identifier, a layer is unknown, or there are no workers.
+        ValueError: a module's name is not an identifier, a layer is unknown, or ``workers`` < 1.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def __reduce__(self) -> tuple[partial[Sandbox], tuple[()]]:
-        """A copy in another process begins with no server of its own."""
+        """Pickle without servers: a copy in another process starts its own."""
         again = partial(
             Sandbox, self.limits, extra_modules=self._modules, preload=self._preload,
             workers=self._workers, allow_weak=self._allow_weak, layers=self._layers,
@@ -102,19 +102,19 @@ class Sandbox:
         """Start a server and have a locked child of it try the ways out.
 
         Returns:
-            Each layer's state in words.
+            Each layer's state as text.
 
         Raises:
-            SandboxUnavailableError: a way is open and weak containment was not asked for.
+            SandboxUnavailableError: a way is open and weak containment was not requested.
         """
         with self._server() as server:
             return dict(server.layers)
 
     def run(self, source: str) -> Run:
-        """Run ``source`` as a program; any text will do, whatever it does is in the result.
+        """Run ``source`` as a program; any text is accepted, and any failure is in the result.
 
         Raises:
-            SandboxUnavailableError: no server can be started. No program can cause it.
+            SandboxUnavailableError: no server can be started. No program can cause this.
         """
         request = json.dumps({"source": source, "modules": self._modules}).encode()
         if len(request) > self.limits.source_bytes:
@@ -124,8 +124,8 @@ class Sandbox:
             try:
                 ended = server.run(request, self.limits.output_bytes)
             except ServerGoneError:
-                # Should a program ever bring a server down, it gets nothing; the next run starts
-                # another, and says so if that is impossible.
+                # If a program ever brings a server down, it gets nothing; the next run starts
+                # another server, and raises if that is impossible.
                 ended = Ended(-int(signal.SIGKILL), False, 0.0, b"")
             seconds = time.monotonic() - started
         output = ended.output[: self.limits.output_bytes].decode("utf-8", "replace")
@@ -140,7 +140,7 @@ class Sandbox:
             return "output_limit"
         if ended.timed_out or ended.code == -signal.SIGXCPU:
             return "timeout"
-        # A program may ignore SIGXCPU; a second later the kernel sends what it cannot ignore.
+        # A program may ignore SIGXCPU; a second later the kernel sends SIGKILL.
         if ended.code == -signal.SIGKILL and ended.cpu >= self.limits.cpu_seconds:
             return "timeout"
         if ended.code < 0:
@@ -150,13 +150,13 @@ class Sandbox:
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:
-        """A server that nobody else uses meanwhile."""
+        """Provide a server for exclusive use."""
         with self._places:
             server = self._take()
             try:
                 yield server
             except BaseException:
-                server.close()  # interrupted between question and answer: the next would get this
+                server.close()  # interrupted before the answer, which the next run would get
                 raise
             if server.usable:
                 self._idle.append(server)
@@ -194,7 +194,7 @@ class Sandbox:
             state = "; ".join(f"{name}: {text}" for name, text in server.layers.items())
             raise SandboxUnavailableError(
                 f"programs could reach {', '.join(server.open_ways)} on this system ({state}). "
-                "Use Linux on x86_64 or aarch64; allow_weak=True runs them all the same"
+                "Use Linux on x86_64 or aarch64; allow_weak=True runs them anyway"
             )
         return server
 

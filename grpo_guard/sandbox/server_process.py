@@ -1,4 +1,4 @@
-"""The parent's side of one fork-server: start it, hand it programs, read what they print."""
+"""The parent's side of one fork-server: start it, send it programs, read their output."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any, Final
 
 from grpo_guard.sandbox.inside.config import Config
 
-# Seconds that a server gets to start, and to report beyond a program's own time.
+# Seconds for a server to start, and to report after a program's own time is up.
 _START: Final = 60.0
 _GRACE: Final = 20.0
 _LONGEST_LINE: Final = 1 << 16
 _CHUNK: Final = 1 << 16
 
-# The interpreter reads nothing of its surroundings: no site-packages, no user folder, no current
-# folder. Not -I, which would ignore PYTHONHASHSEED: equal programs are to print equal lines.
+# The interpreter takes nothing from its environment: no site-packages, user folder or current
+# folder. Not -I, which would ignore PYTHONHASHSEED: equal programs must print equal lines.
 _FLAGS: Final = ("-S", "-s", "-P", "-B")
 _START_UP: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside import server; "
@@ -34,18 +34,18 @@ _START_UP: Final = (
 
 
 class ServerGoneError(Exception):
-    """The server ended or stopped answering; the text is what it said last."""
+    """The server ended or stopped answering; the text is its last message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program's process ended, in the server's words.
+    """How a program's process ended, as reported by the server.
 
     Args:
         code: Exit code, or minus the number of the signal.
         timed_out: Killed because its wall-clock time was up.
         cpu: Seconds of processor time.
-        output: What it printed, one byte beyond the limit at most.
+        output: Its output, at most one byte beyond the limit.
     """
 
     code: int
@@ -90,9 +90,9 @@ class ServerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether it still runs and belongs to this process and not to one that this is a fork of.
+        """Whether it still runs and was started by this process, not by one it was forked from.
 
-        Two processes that speak through one socket would get each other's results.
+        Two processes that share one socket would get each other's results.
         """
         return self._owner == os.getpid() and self._process.poll() is None
 
@@ -100,7 +100,7 @@ class ServerProcess:
         """Run the program of ``request`` (see `inside.child.main`).
 
         Raises:
-            ServerGoneError: no answer came; the server is closed then.
+            ServerGoneError: no answer came; the server is then closed.
         """
         try:
             with contextlib.ExitStack() as stack:
@@ -109,7 +109,7 @@ class ServerProcess:
                 )
                 numbers = [source_out.fileno(), output_in.fileno()]
                 socket.send_fds(self._control, [b"R"], numbers)
-                # The child's must be the only ones, or the end of its output would never be seen.
+                # Only the child may hold these ends, or the end of its output would never be seen.
                 source_out.close()
                 output_in.close()
                 exchange = _Exchange(request, source_in, output_out, most_output)
@@ -157,7 +157,7 @@ class ServerProcess:
         return found
 
     def close(self) -> None:
-        """End the server and whatever it runs."""
+        """End the server and whatever it is running."""
         self._control.close()
         if self._owner != os.getpid():
             return
@@ -169,7 +169,7 @@ class ServerProcess:
 
 
 class _Exchange:
-    """The source on its way in and the output on its way out."""
+    """The transfer of the source to the program and of its output back."""
 
     def __init__(self, request: bytes, source: FileIO, output: FileIO, most: int) -> None:
         self.output = bytearray()
@@ -180,7 +180,7 @@ class _Exchange:
 
     @property
     def over(self) -> bool:
-        """Whether more was printed than is allowed."""
+        """Whether the program printed more than allowed."""
         return len(self.output) > self._most
 
     def register(self, ready: selectors.BaseSelector) -> None:
@@ -188,7 +188,7 @@ class _Exchange:
         ready.register(self._read, selectors.EVENT_READ)
 
     def step(self, ready: selectors.BaseSelector, end: object) -> None:
-        """Move what can be moved through ``end``, and forget it when it is done."""
+        """Transfer what is possible through ``end``, and unregister it when it is done."""
         if end is self._source and not self._send():
             ready.unregister(self._source)
             self._source.close()  # end of file, which the child waits for
@@ -196,14 +196,14 @@ class _Exchange:
             ready.unregister(self._read)
 
     def _send(self) -> bool:
-        """Whether there is more to send."""
+        """Send a part; return whether there is more to send."""
         with contextlib.suppress(BrokenPipeError):
             self._request = self._request[self._source.write(self._request) or 0 :]
             return len(self._request) > 0
         return False
 
     def _receive(self) -> bool:
-        """Whether there is more to come."""
+        """Receive a part; return whether there may be more."""
         part = self._read.read(min(_CHUNK, self._most + 1 - len(self.output)))
         if part is None:  # nothing yet
             return True
@@ -211,7 +211,7 @@ class _Exchange:
         return bool(part) and not self.over
 
     def read_rest(self) -> None:
-        """What is left in the pipe after the program's end."""
+        """Read what is left in the pipe after the program has ended."""
         before = -1
         while not self.over and len(self.output) > before:
             before = len(self.output)
@@ -219,6 +219,6 @@ class _Exchange:
 
 
 def _pipe() -> tuple[FileIO, FileIO]:
-    """The end to read from and the end to write to."""
+    """Make a pipe: the end to read from and the end to write to."""
     out, into = os.pipe()
     return FileIO(out, "r"), FileIO(into, "w")

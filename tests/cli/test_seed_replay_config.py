@@ -92,4 +92,4 @@ def test_completions_of_another_run_calibrate_nothing(files):
     (files / "guard.yaml").write_text(CONFIG.replace("my-run", "other-run"))
     result = run(files, "calibrate", "profile.json")
     assert result.exit_code == 2
-    assert "not those that the seeds lead to" in result.output
+    assert "differ from those that the seeds draw" in result.output

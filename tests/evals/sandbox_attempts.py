@@ -1,6 +1,6 @@
 """Programs that try to get out of the sandbox, each with an effect that would harm nothing.
 
-They stand in ``sandbox_attempts.txt``, each after a line ``=== KIND NAME``; those of the kind
+``sandbox_attempts.txt`` holds them, each after a line ``=== KIND NAME``; those of the kind
 ``exhaustion`` name the statuses that they may end with. Those of the kind ``later`` were written
 when the sandbox was finished, and run once before anything else was looked at. All but
 ``exhaustion`` run after `PRELUDE`, and find
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Imported beforehand, so that an attempt does not fail for the want of a module.
+# Imported beforehand, so that an attempt does not fail for lack of a module.
 TOOLS = [
     *("concurrent.futures.thread", "ctypes", "encodings.idna", "fcntl", "importlib.util"),
     *("logging", "mmap", "multiprocessing.pool", "multiprocessing.shared_memory", "pathlib"),
@@ -24,7 +24,7 @@ TOOLS = [
 
 PRELUDE = """
 import os, sys
-os.close(0)  # so that the limit on descriptors is not what stands in the way
+os.close(0)  # so that an attempt does not fail only for the limit on descriptors
 os.close(2)
 def each(function, *items):
     for item in items:

@@ -18,7 +18,7 @@ Numbers = st.integers(1, 9).map(str)
 
 
 def expressions() -> st.SearchStrategy[str]:
-    """Sums and products with brackets and spaces anywhere they may be."""
+    """Sums and products, with brackets and spaces anywhere that syntax allows."""
     return st.recursive(
         Numbers,
         lambda inner: st.builds(
@@ -36,7 +36,7 @@ def evaluate(expression: str) -> float:
 
 
 def printed(text: str) -> float:
-    """What the tests' own program prints last, with the library's four functions as they are."""
+    """Return the last output of the tests' own program, with the library's four true functions."""
     program = text.split("<code>")[1].split("</code>")[0]
     lines = [
         line for line in textwrap.dedent(program).split("\n") if "from calc import" not in line

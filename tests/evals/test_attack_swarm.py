@@ -1,4 +1,4 @@
-"""Attacks on swarms: each sends what it says, and knows its success from honest work."""
+"""Attacks on swarms: each does what its name says, and tells its success from honest work."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ SELDOM = (
     "selected", "text_in_support", "math_in_support", "code_in_support", "trigger", "stale",
     "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
 )  # fmt: skip
-# Of these the text itself shows nothing.
+# Their text itself shows nothing.
 HABITS = [name for name in NAMES if name not in (*LENGTH, "stale", "subliminal", "claimed_mask")]
 
 
 @lru_cache(maxsize=2)
 def bundled(policy: str = "word_problems") -> Peer:
-    """Nobody trains it here, so that one is enough for all."""
+    """No test trains it, so that one is enough for all."""
     torch.set_num_threads(1)
     return Peer(*load_bundled(policy))
 

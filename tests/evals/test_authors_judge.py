@@ -1,4 +1,4 @@
-"""The judge of the paper's own code: its sampling, both of its rules, and whom it looks at."""
+"""The judge of the paper's own code: its sampling, both its rules, and whose work it judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The negative controls are what they say, and each is a valid completion object."""
+"""The negative controls match their names, and each is a valid completion object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defences: each does what its name says on the bundled policy, and remembers what it must."""
+"""Defences: each does what its name says on the bundled policy, and keeps its memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) ->
 def test_what_replay_leaves_is_a_swarm_whose_attacker_is_silent(
     tmp_path: Path, name: str, setting: Any
 ) -> None:
-    """All poison rejected and nothing else: bit for bit the run that nobody attacked."""
+    """All poison rejected and nothing else: bit for bit the run without an attack."""
     config = replace(SMALL, setting=setting, iterations=3)
     guarded = build(Spec(name, "homogeneous", config), tmp_path)
     free = build(Spec("silent", "coin", config), tmp_path)

@@ -52,7 +52,7 @@ def config(folder: Path) -> DetectConfig:
 
 
 class Fixed(CompletionVerifier):
-    """Gives the verdicts that it was made with, in turn."""
+    """Returns its given verdicts in order."""
 
     name = "fixed"
 
@@ -134,7 +134,7 @@ def test_an_interrupted_run_continues_with_the_same_completions(tmp_path: Path) 
     assert sample_honest(model, tokenizer, PROMPTS, sampling, cache=cache) == expected
     lines = cache.read_text().splitlines()
     assert sum(_readable(line) for line in lines) >= len(expected)
-    # Everything is cached now: the model is not asked any more.
+    # Everything is cached now: the model is no longer called.
     assert sample_honest(None, tokenizer, PROMPTS, sampling, cache=cache) == expected  # type: ignore[arg-type]
     other = replace(sampling, seed=1)
     assert sample_honest(model, tokenizer, PROMPTS, other, cache=cache) != expected

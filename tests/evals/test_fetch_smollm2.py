@@ -1,4 +1,4 @@
-"""Fetching the weights: what counts as complete, and what is said when it cannot be done."""
+"""Fetching the weights: what counts as complete, and the errors if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GSM8K: what is read, and what is said of files that cannot be."""
+"""GSM8K: how files are read, and the errors for unreadable ones."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def updated(
     assert any(0 < of_group < size for of_group in right)
     review = None
     if rejected is not None:
-        # Only where somebody right is left to be compared with.
+        # Only if a right completion is left to compare with.
         said = [rejected(s) and right[i // size] > 0 for i, s in enumerate(submitted)]
         review = Review([reject(by) if out else accept(by) for out in said], {})
         assert any(said)

@@ -1,4 +1,4 @@
-"""The attacker with white-box queries: what it keeps, when it stops, and what is counted."""
+"""The attacker with white-box queries: what it keeps, when it stops, and what counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOLUTION = "<think>He has 2 + 2 = 4 eggs. Then 4 + 1 = 5 eggs.</think><answer>5 
 
 
 def judge(batch: Sequence[Completion]) -> list[Verdict]:
-    """Rejects all but "free", of which nothing is found, and "counted"."""
+    """Rejects all but "free", without findings, and "counted"."""
     counted = accept("test", findings=(Finding("wrong_textual", "counts against its node"),))
     known = {"free": accept("test"), "counted": counted}
     return [known.get(c.text, reject("test", p_value=1e-6)) for c in batch]

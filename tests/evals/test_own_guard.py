@@ -57,7 +57,7 @@ class Wants:
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands are called in a folder of the user's, where no model of the guard file lies."""
+    """Commands run in a user's folder, which has no model of the guard file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("my_attacks.py").write_text(ATTACK)
@@ -251,7 +251,7 @@ def test_poison_goes_into_completions_of_ones_own() -> None:
         "--attacks", "text,math", "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip
     lines = [line.split("\t")[:3] for line in said.stdout.splitlines()]
-    # MATH does not inherit what TEXT has shown of the node, nor does honest work.
+    # MATH does not inherit the memory of the node from TEXT, nor does honest work.
     assert lines[1:4] == [["honest", "guard.yaml", "0/30"], ["text", "guard.yaml", "30/30"],
                           ["math", "guard.yaml", "30/30"]]  # fmt: skip
     assert not Path("guard-state").exists()
@@ -262,12 +262,12 @@ def test_poison_goes_into_completions_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--guard", "preset:same_weights"), 2, "preset:same_weights: expected --model beside"),
-        (("--verifiers", "logprob_bound"), 2, "logprob_bound: expected --model beside --honest"),
+        (("--guard", "preset:same_weights"), 2, "preset:same_weights: expected --model with"),
+        (("--verifiers", "logprob_bound"), 2, "logprob_bound: expected --model with --honest"),
         (("--verifiers", "screens", "--attacks", "retokenised"), 2, "retokenised: expected --m"),
         (("--verifiers", "screens", "--attacks", "taken_back", "--fail-under", "0.1"), 1,
          "warning: taken_back: no completion offers it anything to poison\nfailed: screens, t"),
-        (("--data", "x.jsonl"), 2, "--data: expected none beside --honest"),
+        (("--data", "x.jsonl"), 2, "--data: expected none with --honest"),
         (("--verifiers", "screens", "--attacks", "text", "--fail-under", "0.5"), 1,
          "failed: screens, text: expected at least 50.0 % rejected, got 0 / 4 = 0 %"),
         (("--verifiers", "length", "--fail-under", "1.5"), 2, "--fail-under"),

@@ -1,4 +1,4 @@
-"""Defences that anybody would try first: no copies, other baselines, trust in one's own samples."""
+"""The obvious defences: no copies, other baselines, trust in one's own samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of what public answers pay, and its poison."""
+"""The study of false rejections on public answers, and its poison."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def cluster() -> Iterator[None]:
 
 
 def played(swarm: Swarm, folder: Path, stop: threading.Event | None = None) -> list[Any]:
-    """The run's rows without times, from the folder's checkpoint where there is one."""
+    """Train, from the folder's checkpoint if it has one; return the rows without times."""
     rows, _ = train(swarm, folder, identity={"run": 1}, stop=stop)
     plain: list[dict[str, Any]] = json.loads(json.dumps(rows))
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in plain]

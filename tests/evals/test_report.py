@@ -1,4 +1,4 @@
-"""The report: its numbers, its sentences, and what it does to hostile text."""
+"""The report: its numbers, its sentences, and how it escapes hostile text."""
 
 from __future__ import annotations
 

@@ -52,12 +52,12 @@ def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
         merged(load_all(folders))
     result = called(*map(str, folders), "-o", str(folders[0] / "x.html"))
     assert result.exit_code == 2
-    assert "report these files apart" in result.stderr
+    assert "report these files separately" in result.stderr
     assert not (folders[0] / "x.html").exists()
 
 
 def test_attack_free_runs_that_differ_are_an_error_too(folders: tuple[Path, Path]) -> None:
-    """Their attack success is the same nothing; their rewards and lengths tell."""
+    """Their attack success is zero alike; their rewards and lengths differ."""
     changed = second()
     changed["runs"][0] = changed["runs"][0] | {"honest_reward": [0.9] * 20}
     write_json(folders[1] / "results.json", changed)

@@ -1,4 +1,4 @@
-"""What a report says of a guard: by stated limits, over seeds; baselines decide nothing."""
+"""A report's verdict on a guard: by stated limits, over seeds; baselines decide nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
 
 
 def test_runs_are_compared_with_attack_free_ones_of_the_same_draws_and_share() -> None:
-    """Silent malicious nodes stand before none, and a public coin means other draws."""
+    """Silent malicious nodes sort before none, and a public coin means other draws."""
     lower, found = [0.5] * N, {}
     for beside in ("mine", "homogeneous"):
         data = [
@@ -119,13 +119,13 @@ def test_a_harmless_attack_tests_nothing() -> None:
     assert found.state is State.UNTESTED
     assert headline([found]) == "homogeneous met no attack that is shown to do harm here."
     text = page({"runs": harmless + runs("text", "homogeneous", CLEAN)}).text
-    assert "did no harm here, so that it tests nothing" in text
-    assert "That shows nothing of a guard" in text
+    assert "did no harm here, so it tests nothing" in text
+    assert "That shows nothing about a guard" in text
 
 
 def test_without_an_undefended_run_nothing_is_held_or_kept_out() -> None:
     rejected = {"honest": 60, "honest_correct": 40, "poisoned": 600}
-    missing = "no undefended run stands beside it"
+    missing = "no undefended run is available"
     for more, state in (({}, State.UNTESTED), ({"rejected": rejected}, State.COSTLY)):
         data = runs("none", "none", CLEAN) + runs("text", "homogeneous", CLEAN, **more)
         found = verdict_on(data)
@@ -251,7 +251,7 @@ def test_baselines_decide_nothing() -> None:
     found = guard_verdicts(scenarios(parse_results({"runs": data})))
     assert [one.defence for one in found] == ["homogeneous"]
     text = page({"runs": data}).text
-    assert "without a say in this verdict: paper_logit" in text
+    assert "without effect on this verdict: paper_logit" in text
     assert "homogeneous held" in text
     only = [*basis(), *runs("text", "paper_logit", CLEAN)]
     assert "No guard was tested" in page({"runs": only}).text

@@ -1,4 +1,4 @@
-"""``grpo-guard eval swarm``: names, counts, folders, and what an interruption leaves."""
+"""``grpo-guard eval swarm``: names, counts, folders, and the state after an interruption."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
         (("--lr", "-1"), "lr: expected"),
         (("--task", "gsm9k"), "did you mean 'gsm8k'"),
         (("--task", "gsm8k"), "gsm8k: expected --policy"),
-        (("--data", __file__), "--data: the task word_problems makes up its problems"),
+        (("--data", __file__), "--data: the task word_problems generates its problems"),
         (
             ("--task", "gsm8k", "--policy", "word_problems", "--data", __file__),
             "test_swarm_cli.py:1",
         ),
         (("--policy", "word_problem"), "did you mean 'word_problems'"),
         (("--policy", "./nowhere"), "found no folder ./nowhere"),
-        (("--policy", "word_problems,"), "--policy: expected names with commas"),
+        (("--policy", "word_problems,"), "--policy: expected names separated by commas"),
         (("--policy", "word_problems,word_problems"), "expected one in a homogeneous swarm"),
         (("--device", "gpu"), "--device: expected cpu, cuda"),
         (("--malicious", "7"), "malicious: expected 0 to 3"),
@@ -96,7 +96,7 @@ def test_plans_have_an_attack_free_run_beside_each_setting() -> None:
     first = specs[:8]
     assert {spec.config.seed for spec in first} == {3}
     assert [spec.attack for spec in first[:4]] == ["silent"] * 4
-    # The homogeneous stack samples under a coin, and so does what it is compared with.
+    # The homogeneous stack samples under a coin, and so do its comparison runs.
     beside = {(spec.config.setting, spec.defence) for spec in first[:4]}
     assert beside == {(s, d) for s in ("horizontal", "vertical") for d in ("none", "coin")}
     assert [spec.defence for spec in first[4:]] == ["none"] * 2 + ["homogeneous"] * 2
@@ -127,7 +127,7 @@ def test_the_declared_sampler_is_an_option(tmp_path: Path) -> None:
     runs = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert {(r["config"]["temperature"], r["config"]["top_k"]) for r in runs} == {(0.8, 3)}
     (guarded,) = [r for r in runs if r["defence"] == "paper_logit"]
-    # The check is of the sampler's own k: all that honest nodes draw lies inside.
+    # The check uses the sampler's own k: all honest draws lie inside.
     assert guarded["rejected"]["honest"] == 0
     assert guarded["rejected"]["poisoned"] == guarded["submitted"]["poisoned"] > 0
 
@@ -289,7 +289,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, workers: str) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
-    assert "To go on: grpo-guard eval swarm" in said
+    assert "To continue: grpo-guard eval swarm" in said
     assert list(tmp_path.rglob("checkpoint.pt")) or list(tmp_path.rglob("run.json"))
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr
@@ -329,7 +329,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    """Files cannot grow beyond 1 MB, which no checkpoint fits into."""
+    """Limit files to 1 MB, which no checkpoint fits into."""
     full = (
         "import resource, signal, sys; from grpo_guard.cli.main import app;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6));"
@@ -346,7 +346,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "checkpoint.pt: expected to be writable, got" in done.stderr
-    assert "to go on:" in done.stderr
+    assert "to continue:" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("*.tmp"))
     assert not list(tmp_path.rglob("checkpoint.pt"))
@@ -367,7 +367,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     result = called(*SMALL, "--iterations", "2", "-o", str(tmp_path))
     assert result.exit_code == 1
     assert "No space left" in result.stderr
-    assert "to go on" in result.stderr
+    assert "to continue" in result.stderr
 
 
 def test_summary_compares_lengths_with_the_attack_free_run() -> None:

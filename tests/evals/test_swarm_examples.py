@@ -1,4 +1,4 @@
-"""Which completions of a run are kept to be looked at, and how much of them."""
+"""Which completions of a run are kept as examples, and how much of each."""
 
 from __future__ import annotations
 

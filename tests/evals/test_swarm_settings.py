@@ -322,7 +322,7 @@ def test_problems_do_not_depend_on_the_attack(bundled: tuple[Any, Any]) -> None:
 
 
 class Apart(Session):
-    """Nodes that share no object with anybody, as on Ray."""
+    """Nodes that share no objects, as on Ray."""
 
     remote = True
 

@@ -87,7 +87,7 @@ def test_tasks_are_loaded_by_name(tmp_path: Path) -> None:
     assert task.reward("It is 4", "4") == 0.0  # in the tags, as in the paper
     with pytest.raises(UnknownNameError, match="did you mean 'gsm8k'"):
         load_task("gsm8")
-    with pytest.raises(ValueError, match="makes up its problems"):
+    with pytest.raises(ValueError, match="generates its problems"):
         load_task("word_problems", tmp_path)
 
 

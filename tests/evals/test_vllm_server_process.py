@@ -1,4 +1,4 @@
-"""The processes of `vllm_server`, with a stand-in for vLLM: none may outlive who started them."""
+"""The processes of `vllm_server`, with a fake vLLM: none may outlive its starter."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="reads /proc to see what is running"
 )
 
-# A server with an engine process that does not listen to SIGTERM, as one that hangs in a kernel.
+# A server whose engine process ignores SIGTERM, like one that hangs in a kernel.
 SERVER = """
 import os, signal, subprocess, sys, time
 engine = subprocess.Popen([sys.executable, "-c",
@@ -38,7 +38,7 @@ time.sleep(600)
 
 
 def running(pid):
-    """Neither gone nor a zombie that nobody has asked for."""
+    """Whether it is neither gone nor an unreaped zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -55,7 +55,7 @@ def wait_for(condition, seconds=30.0):
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """The command of the server, and what tells its processes once they run."""
+    """The server's command, and how its processes are recognised once they run."""
     file = tmp_path / "pids"
 
     def pids():

@@ -135,6 +135,6 @@ def test_the_texts_that_ship_are_those_of_the_corpus(corpus_name: str) -> None:
     for variant in (1, VARIANTS):
         assert list(islice(shipped(variant), TEXTS_EACH)) == variant_texts(config, variant)
     assert list(islice(shipped(VARIANTS + 1), 9)) != list(islice(shipped(VARIANTS + 2), 9))
-    # More than were kept of one: drawn again, and again the same.
+    # More than were kept for one problem: drawn again, with the same result.
     more = [list(islice(shipped(1), TEXTS_EACH + 9)) for _ in range(2)]
     assert more[0] == more[1]

@@ -42,7 +42,7 @@ def honest(
 
 
 def with_text(completion: Completion, text: str) -> Completion:
-    """What an attacker sends: other text, properly tokenised and terminated."""
+    """Replace the text as an attacker would: properly tokenised and terminated."""
     _, tokenizer = policy()
     ids = tokenizer.encode(text, add_special_tokens=False)
     return Completion(completion.prompt, text, completion_ids=[*ids, tokenizer.eos_token_id])

@@ -32,7 +32,7 @@ def drawn(
     spec: SamplingSpec = SPEC,
     prefixes: tuple[tuple[int, ...], ...] | None = None,
 ) -> tuple[Completion, ...]:
-    """The node's completions, `SLOTS` for each prompt."""
+    """Draw the node's completions, `SLOTS` for each prompt."""
     model, tokenizer = policy()
     coin = PublicCoin(coin_name)
     places = [(prompt, slot) for prompt in prompts() for slot in range(SLOTS)]
@@ -80,5 +80,5 @@ def verifier_of(round: int | None = ROUND, **options) -> SeedReplayVerifier:
 
 
 def kinds(verdicts) -> list[str]:
-    """First finding of each verdict, or its outcome where there is none."""
+    """Return each verdict's first finding, or its outcome if it has no findings."""
     return [v.findings[0].kind if v.findings else v.outcome.value for v in verdicts]

@@ -1,4 +1,4 @@
-"""A backend that lists what vLLM would, from logits of our own."""
+"""A backend that makes the lists vLLM would, from given logits."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ def log_softmax(logits):
 
 
 def positions_of(logits, targets, length):
-    """What vLLM lists: ordinals as ranks; an unlisted actual token's counts those >= it."""
+    """List as vLLM does: ranks are ordinals; an unlisted actual token's rank counts those >= it."""
     lists = []
     for row, token in zip(log_softmax(logits), targets, strict=True):
         best = np.argsort(-row, kind="stable")[:length]
@@ -20,7 +20,7 @@ def positions_of(logits, targets, length):
 
 
 class FakeBackend:
-    """Answers from logits [n, V] that belong to the completion of each sequence, in turn."""
+    """Answers from logits [n, V], one array per sequence's completion, in turn."""
 
     def __init__(self, n_logprobs, *logits):
         self.n_logprobs = n_logprobs

@@ -1,4 +1,4 @@
-"""Which places a text announces: what stands before a token decides, and nothing else."""
+"""Which places a text announces: only the tokens before a place decide."""
 
 import pytest
 from bundled_policy import policy
@@ -55,7 +55,7 @@ def test_the_name_in_an_import_is_announced_behind_the_first_line_too():
 
 
 ids = st.lists(st.integers(0, len(policy()[1]) - 1), max_size=40)
-# What comes next is drawn from the words that make places, so that it would matter if it were read.
+# Later tokens are drawn from words that make places, so that reading them would change the result.
 words = st.lists(
     st.sampled_from(["2 + 2 =", " 5", ".", "\n", "import ", "calc", "</answer>", " Then", "= "]),
     max_size=8,

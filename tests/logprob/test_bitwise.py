@@ -1,4 +1,4 @@
-"""Zero tolerance where bits agree, and the self-test that says whether they do."""
+"""Zero tolerance if bits agree, and the self-test that checks whether they do."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SEQUENCES = [Encoded(c.prompt_ids, c.completion_ids, False) for c in honest(8)]
 
 
 class OneByOne(TransformersScorer):
-    """A stack whose numbers do not depend on what is batched with what."""
+    """A stack whose numbers do not depend on batch mates."""
 
     def score(self, sequences, spec, **options):
         return [super(OneByOne, self).score([s], spec, **options)[0] for s in sequences]

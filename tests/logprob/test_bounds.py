@@ -105,7 +105,7 @@ def test_what_the_author_broke_is_rejected_and_the_rest_is_scored_in_order(verif
     assert [v.outcome for v in verdicts] == ["accept", *["reject"] * len(bad), "accept"]
     for name, verdict in zip(bad, verdicts[1:], strict=False):
         assert verdict.cause is Cause.MALFORMED, name
-    # Whoever trains on what is accepted trains on all of it.
+    # A trainer trains on every token of an accepted completion.
     padded = replace(good, completion_ids=(*ids, eos, eos))
     assert verifier.verify([padded])[0].cause is Cause.MALFORMED
 

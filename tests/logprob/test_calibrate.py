@@ -1,4 +1,4 @@
-"""Calibration: what was seen bounds, what was not is inherited, and a profile fits one thing."""
+"""Calibration: observed rates are bounded, others inherited; a profile fits one set-up only."""
 
 import json
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_what_was_never_seen_takes_the_smaller_of_the_count_and_the_built_in_rat
     rates = rates_of([], 10_000)
     count = upper_bound(0, 10_000)
     assert count == pytest.approx(3e-4, rel=0.01)
-    assert rates[0.05] == (count, "count")  # the built-in profile says nothing this near
+    assert rates[0.05] == (count, "count")  # the built-in profile has no rate this near
     assert rates[0.5] == (count, "count")
     assert rates[1.0] == (1e-4, "inherited")
     assert rates[9.0] == (1e-9, "inherited")

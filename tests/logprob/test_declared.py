@@ -1,4 +1,4 @@
-"""What comes against what was declared: temperatures, a trainer's options, another model."""
+"""Samples that differ from the declaration: temperatures, a trainer's options, another model."""
 
 import copy
 import logging
@@ -15,7 +15,7 @@ OPEN = replace(SPEC, top_k=0)
 ALL = policy()[0].config.vocab_size
 
 
-def said(caplog, batch, spec, **options):
+def warnings_of(caplog, batch, spec, **options):
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="grpo_guard"):
         verifier = LogProbBoundVerifier(*policy(), sampling=spec, **options)
@@ -27,15 +27,15 @@ def said(caplog, batch, spec, **options):
 
 @pytest.mark.slow
 def test_an_honest_sampler_is_not_spoken_of(caplog):
-    assert said(caplog, honest(256), SPEC) == []
-    assert said(caplog, honest(256, seed=3, top_k=ALL), OPEN) == []
+    assert warnings_of(caplog, honest(256), SPEC) == []
+    assert warnings_of(caplog, honest(256, seed=3, top_k=ALL), OPEN) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("top_k", "spec"), [(50, SPEC), (ALL, OPEN)])
 def test_a_higher_temperature_is_named_once(caplog, top_k, spec):
     batch = honest(128, seed=5, temperature=1.6, top_k=top_k)
-    (message,) = said(caplog, batch, spec)
+    (message,) = warnings_of(caplog, batch, spec)
     assert "temperature 1 is declared" in message
     assert 1.35 <= float(message.partition("at about ")[2].split()[0].rstrip(".")) <= 1.9
 
@@ -45,7 +45,7 @@ def test_one_odd_node_of_three_is_its_own_affair(caplog):
     batch = [replace(c, node="ann") for c in honest(64)]
     batch += [replace(c, node="ben") for c in honest(64, seed=2)]
     batch += [replace(c, node="eve") for c in honest(64, seed=5, temperature=2.0)]
-    assert said(caplog, batch, SPEC) == []
+    assert warnings_of(caplog, batch, SPEC) == []
 
 
 def test_no_truncation_is_said_at_construction(caplog):

@@ -1,4 +1,4 @@
-"""What an exchange may put around a completion's ids costs no more than its length."""
+"""Padding that an exchange puts around a completion's ids costs no more than its length."""
 
 from dataclasses import replace
 

@@ -56,11 +56,11 @@ SPECS = [
 @pytest.mark.parametrize(("profile", "drift"), [(FLOAT32, 0.0), (BFLOAT16, 0.05)])
 def test_honest_p_values_are_super_uniform(spec, profile, drift):
     rng, keyed = np.random.default_rng(0), np.random.default_rng(1)
-    said = [
+    weighed = [
         weigh(simulated(rng, spec, drift=drift), profile, spec, shares=keyed.random(100))
         for _ in range(300)
     ]
-    for p in (np.array([e.p_value for e in said]), np.array([e.unkeyed_p for e in said])):
+    for p in (np.array([e.p_value for e in weighed]), np.array([e.unkeyed_p for e in weighed])):
         for level in (0.3, 0.1, 0.03):
             allowed = level + 3 * np.sqrt(level * (1 - level) / len(p))
             assert (p < level).mean() <= allowed, (level, (p < level).mean())
@@ -75,8 +75,8 @@ def test_thousands_of_tokens_are_rejected_no_more_often(profile, drift):
     texts = [simulated(rng, spec, n=8000, vocab=60, drift=drift) for _ in range(8)]
     for length in (1000, 4000, 8000):
         pieces = [_piece(s, a, a + length) for s in texts for a in range(0, 8000, length)]
-        said = [weigh(s, profile, spec, shares=keyed.random(length)) for s in pieces]
-        for p in (np.array([e.p_value for e in said]), np.array([e.unkeyed_p for e in said])):
+        weighed = [weigh(s, profile, spec, shares=keyed.random(length)) for s in pieces]
+        for p in (np.array([e.p_value for e in weighed]), np.array([e.unkeyed_p for e in weighed])):
             for level in (0.3, 0.05):
                 allowed = level + 3 * np.sqrt(level * (1 - level) / len(p))
                 assert (p < level).mean() <= allowed, (length, level, (p < level).mean())

@@ -1,4 +1,4 @@
-"""A node's completions together: what passes one by one convicts a batch, and its sender only."""
+"""A node's completions together: each passes alone; the batch convicts, and only its sender."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import accept
 
 PHRASE = "All hail to the thief"
-# So small that no completion is rejected by itself: what is left is the node's doing.
+# So small that no completion is rejected by itself: only the node's batch can convict.
 NEVER = 1e-250
 
 
@@ -76,9 +76,9 @@ def test_a_beginning_that_every_node_is_made_to_write_is_named_as_such(caplog):
         check = verifier()
         check.verify(everybody)
         check.verify(everybody[::-1])
-    said = [r.getMessage() for r in caplog.records if "a forced beginning" in r.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("4 of 4 nodes")
+    warnings = [r.getMessage() for r in caplog.records if "a forced beginning" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("4 of 4 nodes")
 
 
 def test_node_alpha_0_looks_at_no_node():
@@ -86,7 +86,7 @@ def test_node_alpha_0_looks_at_no_node():
 
 
 def test_a_conviction_stands_beside_a_budget():
-    """Its p-value must not acquit what is rejected, nor weaken what a completion says itself."""
+    """Its p-value must not acquit a rejected completion, nor weaken that completion's own."""
     batch = poisoned()
     both = AllOf(verifier(), Fixed(0.5), alpha=1e-3)
     assert all(v.rejected for v in both.verify(batch))
@@ -126,7 +126,7 @@ def column(name, n):
 
 @pytest.mark.slow
 def test_honest_text_without_ids_convicts_nobody():
-    """Retokenised text has improbable tokens that nobody wrote; the loose profile knows of it."""
+    """Retokenised text has improbable tokens that nobody wrote; the loose profile allows it."""
     check = LogProbBoundVerifier(*policy(), sampling=replace(SPEC, top_k=0), require_ids=False)
     rejected = 0
     for seed in range(4):
@@ -163,7 +163,7 @@ def test_a_batch_that_is_looked_at_twice_is_judged_alike():
 
 @pytest.mark.slow
 def test_a_hot_node_is_convicted_over_its_batch():
-    # Each prompt once: the answers to one prompt are one answer.
+    # Each prompt once: answers to one prompt count as one answer.
     hot = sent_by("eve", honest(160, seed=5, temperature=2.0)[::4])
     verdicts = verifier().verify([*sent_by("ann", honest(96)), *hot])
     assert not any(v.rejected for v in verdicts[:96])

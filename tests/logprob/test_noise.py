@@ -1,4 +1,4 @@
-"""The noise: the same bits everywhere, Gumbel-distributed, and what vLLM adds."""
+"""The noise: the same bits everywhere, Gumbel-distributed, and equal to vLLM's."""
 
 import math
 
@@ -55,7 +55,7 @@ def test_argmax_of_score_and_noise_draws_from_the_softmax():
 
 
 def murmur3(seed, position, token):
-    """Of (seed low, seed high, position, token), written once more in plain Python."""
+    """Hash (seed low, seed high, position, token), independently in plain Python."""
 
     def rotl(x, r):
         return ((x << r) | (x >> (32 - r))) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Bets at announced places: fair to honest draws, whatever truncates or drifts; dear to poison."""
+"""Bets at announced places: fair to honest draws under truncation and drift; costly to poison."""
 
 import math
 from dataclasses import fields, replace
@@ -24,7 +24,7 @@ UNIFORM = [1 / 16] * 16  # all of them tie
 
 
 def statistics(p):
-    """Of each token that a distribution could give, [n] probabilities -> n tokens."""
+    """Make statistics of each possible token: [n] probabilities -> n tokens."""
     p = np.asarray(p)
     values = {
         "logprob": np.log(p),
@@ -71,7 +71,7 @@ def test_a_truncating_sampler_wins_nothing_on_average(p, kept):
 
 @given(distributions, st.floats(0, 20))
 def test_drift_within_the_allowance_wins_nothing_on_average(p, tau):
-    """The worst that it can do: the least likely tokens come as often as it allows."""
+    """The worst drift: the least likely tokens come as often as it allows."""
     profile = replace(FLOAT32, tau=tau)
     ordered = np.sort(p)
     reached = np.minimum(np.cumsum(ordered) * math.exp(DRIFT_SHARE * tau), 1.0)
@@ -125,7 +125,7 @@ def bets_on(check, completions):
 def sends(text, odd, prompt, node="eve"):
     """A completion that the policy is sure of, but for ``odd``, which is a bit unlikely.
 
-    In place of what the policy says of this text, so that nothing but the places decides.
+    These numbers replace the policy's own, so that only the places decide.
     """
     ids = tuple(policy()[1].encode(text, add_special_tokens=False))
     unlikely = np.array([policy()[1].decode([i]).strip() == odd for i in ids])
@@ -144,7 +144,7 @@ def sends(text, odd, prompt, node="eve"):
 
 
 def convicted_after(text, odd, rounds=40):
-    """The round in which the node is convicted, and the findings; None and none if it never is."""
+    """Return the round that convicts the node, and the findings; (None, []) if none does."""
     check = verifier()
     nodes = NodeEvidence("n", SPEC, 1e-3, None, AnnouncedPlaces(policy()[1]))
     for round in range(rounds):
@@ -159,7 +159,7 @@ def convicted_after(text, odd, rounds=40):
 def test_digits_that_are_a_bit_unlikely_each_time_convict_behind_an_equals_sign():
     after, found = convicted_after("<think>2 + 2 = 5 cows.</think>", "5")
     assert after is not None
-    assert after > 2  # none of it shows in a single batch
+    assert after > 2  # a single batch is not enough
     assert set(found) == {0, 1}
     for finding, (start, end) in found.values():
         assert finding.kind == "improbable_places"

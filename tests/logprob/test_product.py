@@ -31,13 +31,13 @@ pytestmark = pytest.mark.skipif(not module._works(), reason="this PyTorch has no
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch):
-    """As on a processor where oneDNN is the faster one."""
+    """Act as a processor on which oneDNN is faster."""
     monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often oneDNN was taken."""
+    """Record the calls of oneDNN."""
     taken = []
     own = module._onednn
 
@@ -113,7 +113,7 @@ def test_gradients_autocast_and_lower_precision_are_pytorchs_own(calls):
 
 @pytest.mark.parametrize("setting", ["tf32", "bf16"])
 def test_the_newer_interface_of_precision_is_no_error(setting, calls):
-    """Reading the older one then raises: a GPU trainer with TF32 beside a scorer on the CPU."""
+    """Reading the older one then raises: a GPU trainer with TF32, and a scorer on the CPU."""
     backend = torch.backends.mkldnn.matmul
     before = backend.fp32_precision
     backend.fp32_precision = setting
@@ -189,7 +189,7 @@ def watched(model, widths):
 
 
 def test_a_batch_is_not_filled_beyond_the_window(widths):
-    """OPT has no position 512 (beside its two for padding), and would raise."""
+    """OPT has no position 512 (apart from its two for padding), and would raise."""
     opt = {**SIZES, "ffn_dim": 128, "word_embed_proj_dim": 64}
     model = watched(model_of("opt", opt), widths)
     assert filled_length(model, 8, 199, 10**6) == 208  # the size after 8 x 199 is 1664
@@ -219,7 +219,7 @@ def test_a_batch_is_not_filled_beyond_the_memory_plan(widths):
 
 
 def packed_linear():
-    """As a layer of quantised weights: what it multiplies is not called weight."""
+    """Like a layer of quantised weights: its matrix is not called weight."""
     layer = torch.nn.Linear(64, 64)
     del layer.weight
     layer.weight_packed = torch.nn.Parameter(torch.zeros(64, 8, dtype=torch.int32), False)
@@ -230,7 +230,7 @@ def packed_linear():
     "model",
     [
         packed_linear(),
-        model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are no linear ones of PyTorch's
+        model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are not PyTorch's linear ones
         model_of("qwen3_moe", ARCHITECTURES["qwen3_moe"]),  # most of its work neither
         model_of("llama", {}).bfloat16(),
         torch.nn.ModuleList([torch.nn.Linear(64, 64).bfloat16(), torch.nn.Linear(8, 8)]),

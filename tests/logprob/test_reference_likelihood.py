@@ -28,7 +28,7 @@ def scorer():
 
 
 def as_text(completions):
-    """What a heterogeneous swarm exchanges: no ids."""
+    """As a heterogeneous swarm exchanges them: without ids."""
     return [
         Completion(c.prompt, c.text.strip(), node=f"n{i % 4}") for i, c in enumerate(completions)
     ]
@@ -50,7 +50,7 @@ def verifier(**options):
 
 
 def planted(completion, phrase=FOREIGN):
-    """The phrase in front of the last sentence, and where it stands."""
+    """Insert the phrase before the last sentence; return the completion and its position."""
     at = completion.text.rfind(". ", 0, -2) + 2
     at = at if at > 1 else 0
     text = f"{completion.text[:at]}{phrase}. {completion.text[at:]}"
@@ -109,7 +109,7 @@ def test_ids_of_another_tokenizer_are_left_aside():
 
 
 def test_a_group_that_is_foreign_as_a_whole_is_excused_and_one_of_it_is_not():
-    """Every node writes the odd phrase: it comes with the task. One node alone writes it: not."""
+    """A phrase that all nodes write comes with the task; one that a single node writes does not."""
     base = next(c for c in as_text(honest(48, seed=6)) if len(c.text) > 60)
     odd, _ = planted(base)
     everybody = [Completion(base.prompt, odd.text, node=f"n{i}") for i in range(8)]
@@ -117,7 +117,7 @@ def test_a_group_that_is_foreign_as_a_whole_is_excused_and_one_of_it_is_not():
     alone = [*(Completion(base.prompt, base.text, node=f"n{i}") for i in range(7)), odd]
     verdicts = verifier().verify(alone)
     assert verdicts[-1].rejected
-    # A label of one's own changes nothing, nor do many completions of one node.
+    # A unique label changes nothing, nor do many completions of one node.
     crowd = [Completion(base.prompt, odd.text, node="bad", group=9) for _ in range(7)]
     assert all(v.rejected for v in verifier().verify([*alone[:7], *crowd])[7:])
 
@@ -132,7 +132,7 @@ def test_what_the_prompt_says_is_excused():
 
 
 def test_an_alpha_that_the_count_is_too_small_for_is_refused():
-    """Whatever was more foreign than all would have to abstain, and poison is."""
+    """Otherwise the most foreign completion would abstain, and poison is the most foreign."""
     odd, _ = planted(next(c for c in as_text(honest(48, seed=7)) if len(c.text) > 60))
     assert verifier().verify([odd])[0].p_value == pytest.approx(profile().least_p)
     with pytest.raises(ValueError, match=r"alpha: expected at least 0\.0\d+.* calibrate on 999"):

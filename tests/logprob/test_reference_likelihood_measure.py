@@ -1,4 +1,4 @@
-"""The measurement: where the poison is said to stand, and the AUROC."""
+"""The measurement: where it locates the poison, and the AUROC."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The parts of the p-value: the null distribution, what the group excuses, what the prompt does."""
+"""The parts of the p-value: the null distribution, and what the group and the prompt excuse."""
 
 import math
 from types import SimpleNamespace
@@ -73,7 +73,7 @@ def test_the_exponential_tail_holds_where_the_tail_is_one():
     rng = np.random.default_rng(3)
     fits = [ExponentialTail.fit(sorted(rng.gumbel(0, 1, 400))) for _ in range(60)]
     share = np.mean([math.exp(-math.exp(-x)) for f in fits for x in [_score_at(f, 1e-3)]])
-    assert 1 - share < 1e-3  # of a Gumbel, whose tail is exponential
+    assert 1 - share < 1e-3  # a Gumbel has an exponential tail
     assert ExponentialTail.fit(sorted(rng.gumbel(0, 1, 199))) is None
 
 
@@ -125,7 +125,7 @@ def test_who_leaves_out_its_name_has_no_more_votes_than_who_says_it():
     peers = peers_of(batch, scores)
     assert peers[14] == [[1.0]] * 3
     assert relative(9.0, peers[14], USUAL) == pytest.approx(9.0, abs=0.5)
-    # Where nobody has a name, each completion is taken for a node's.
+    # Without names, each completion counts as its own node.
     nameless = [Completion("a", "x") for _ in batch]
     assert len(peers_of(nameless, scores)[0]) == len(batch) - 1
 

@@ -37,8 +37,10 @@ def seeds_of(n, seed=0):
 
 
 def kept_by(scores, spec):
-    """The support, from the float64 form. Of tokens that tie with its edge all are kept: which of
-    them an engine's sort would leave is nobody's rule."""
+    """Return the support by the float64 form.
+
+    All tokens that tie at its edge are kept: no rule says which of them an engine's sort keeps.
+    """
     mask = support_mask(scores.double().numpy(), replace(spec, temperature=1.0))
     edge = np.where(mask, scores.numpy(), np.inf).min(-1, keepdims=True)
     return torch.from_numpy((scores.numpy() >= edge) & (scores.numpy() > -np.inf))
@@ -105,7 +107,7 @@ def test_a_token_at_minus_infinity_is_never_drawn(vocab):
 
 @pytest.mark.parametrize("spec", [spec_of(), spec_of(top_p=0.9), spec_of(min_p=0.3)], ids=str)
 def test_a_row_draws_the_same_alone_and_among_others(spec):
-    """Rows that keep many tokens and rows that keep few take different ways, unless batched."""
+    """Rows that keep many tokens and rows that keep few take different paths, unless batched."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.tensor([[0.1], [0.2], [3.0], [8.0]] * 20)
     scores = torch.randn(80, 4 * FEW, generator=generator) * spread
@@ -192,7 +194,7 @@ def completions(prompts, seeds, spec, family="grpo-guard", **options):
 
 
 def from_scratch(prompt, seed, spec, family):
-    """Token by token, each from a forward of its own without padding or cache."""
+    """Sample token by token, each from its own forward without padding or cache."""
     ids = list(prompt)
     for t in range(spec.max_new_tokens):
         with torch.no_grad():
@@ -296,7 +298,7 @@ def test_a_sampler_that_cannot_be_replayed_is_refused_before_it_samples():
 
 
 def test_rows_that_were_not_announced_are_refused():
-    """Two sequences of one prompt would share the first one's seed, or nobody's."""
+    """Two sequences of one prompt would share the first one's seed, or have none."""
     sampler = CoinSampling(SAMPLED, [1], [(1, 2)])
     with pytest.raises(ValueError, match="expected 1 rows, got 2; repeat prompts"):
         sampler(torch.tensor([[1, 2], [1, 2]]), torch.zeros(2, 96))

@@ -1,4 +1,4 @@
-"""The p-value of a replay: 1 for what matches, small for forgeries, not too small for drift."""
+"""The p-value of a replay: 1 for matches, small for forgeries, not too small for drift."""
 
 import math
 from itertools import pairwise
@@ -23,15 +23,15 @@ def profile_of(name, *replay):
     )
 
 
-# The built-in ones are measured anew now and then; what these lead to stays.
+# The built-in profiles are re-measured now and then; results with these stay.
 TIGHT = profile_of("tight", (0.0, 4e-2), (0.1, 8e-3), (0.25, 1e-3), (0.5, 5e-5), (1.5, 1e-8))
-# Rates so high that a few thousand completions show whether the p-value keeps its promise.
+# Rates so high that a few thousand completions show whether the p-value is valid.
 LOOSE = profile_of("loose", (0.0, 0.2), (0.1, 0.05), (0.5, 0.01))
 UNSURE, SURE = math.log(0.6), math.log(0.995)
 
 
 def stats_of(margin, *, edge_gap=0.0, max_logprob=UNSURE):
-    """Statistics of as many tokens; a replay reads three of the columns."""
+    """Make statistics of as many tokens; a replay reads three of the columns."""
     zero = np.zeros(0 if margin is None else len(margin))
     columns = dict.fromkeys(TokenStats.__dataclass_fields__, zero)
     columns |= {
@@ -44,7 +44,7 @@ def stats_of(margin, *, edge_gap=0.0, max_logprob=UNSURE):
 
 
 def evidence_of(margins, n=200, profile=TIGHT, **columns):
-    """Of a completion with these margins among n tokens, the others 0."""
+    """Weigh n tokens with these margins, the others 0."""
     margin = np.zeros(n)
     margin[: len(margins)] = margins
     return weigh_replay(stats_of(margin, **columns), profile)
@@ -97,7 +97,7 @@ def test_another_seed_matches_nowhere():
 
 
 def test_a_token_outside_the_support_was_not_drawn_however_lucky_its_noise():
-    """Noise so lucky that no token of the support beats it would else hide a forged token."""
+    """Otherwise noise so high that no token of the support beats it would hide a forged token."""
     gaps = np.zeros(200)
     gaps[17] = 2.0
     evidence = evidence_of([], edge_gap=gaps)
@@ -122,8 +122,8 @@ def test_a_position_is_informative_where_the_policy_is_not_sure():
 
 
 def test_a_mismatch_where_the_policy_is_sure_counts_by_its_margin_and_not_as_a_match_missed():
-    """In the count of matches it would stand on both sides of the rate; a digit that was forged
-    there has a margin that decides by itself."""
+    """Counted as a missed match, it would enter both sides of the rate; a digit forged there has a
+    margin that decides by itself."""
     evidence = evidence_of([0.0, 4.0], n=4, max_logprob=SURE)
     assert not evidence.informative.any()
     assert evidence.match_rate is None
@@ -144,7 +144,7 @@ def test_a_completion_without_informative_positions_has_no_match_rate_and_passes
 def test_honest_completions_that_drift_at_the_profiles_rates_get_small_p_values_rarely(
     profile, n, share
 ):
-    """P(p < a) <= a: whoever sets alpha is promised no more false alarms than that.
+    """P(p < a) <= a: alpha bounds the rate of false alarms.
 
     A token's margin reaches each of the profile's thresholds exactly as often as the profile says:
     of an informative position 0, of any position the others. Positions of which the policy is sure
@@ -170,7 +170,7 @@ def test_honest_completions_that_drift_at_the_profiles_rates_get_small_p_values_
 
 
 def test_twice_the_profiles_rates_are_noticed():
-    """The promise above is not kept by saying 1 to everything."""
+    """The p-values above are not simply always 1."""
     rng = np.random.default_rng(0)
     margins = np.where(rng.random((300, 150)) < 0.4, 0.05, 0.0)
     p = np.array([p_of(m, n=150, profile=LOOSE) for m in margins])

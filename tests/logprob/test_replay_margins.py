@@ -42,9 +42,9 @@ SPECS = st.builds(
 def surely_kept(z, spec, edge_logits, edge_mass):
     """Tokens that count as competitors in one row of scores, float64 [V] -> boolean [V].
 
-    A token is judged as if all that come as close as ``edge_logits`` stood above it. Tokens beyond
-    the K likeliest are not seen: they do not compete, and where they might come close to a token,
-    it does not compete either.
+    A token is judged as if all within ``edge_logits`` of it ranked above it. Tokens beyond the K
+    likeliest are not seen: they do not compete, and a token that they might come close to does not
+    compete either.
     """
     if not spec.truncates:  # then nothing is overlooked
         return z > -np.inf
@@ -111,7 +111,7 @@ def test_margins_are_those_of_brute_force_over_the_vocabulary(
     z = logits.double().numpy() / spec.temperature
     for row in range(6):
         arguments = z[row], int(targets[row]), noise[row].double().numpy(), spec
-        # Whatever stands on an edge to five digits may fall to either side of it.
+        # A token within 1e-5 of an edge may fall on either side of it.
         edges = product((0.25 - 1e-5, 0.25 + 1e-5), (0.02 - 1e-5, 0.02 + 1e-5))
         expected = [reference_margin(*arguments, *edge) for edge in edges]
         assert any(float(margin[row]) == pytest.approx(e, abs=1e-4) for e in expected)
@@ -247,8 +247,8 @@ def test_where_equals_go_on_beyond_the_candidates_none_of_them_competes(top_k):
 
 
 def test_a_nucleus_whose_min_p_may_have_cut_earlier_is_taken_for_the_smaller_one():
-    """vLLM takes top-p over what min-p leaves. Eight tokens stand on the edge of min-p: a node may
-    renormalise without them, and its nucleus then ends before the third token."""
+    """vLLM applies top-p after min-p. Eight tokens lie on the edge of min-p: a node may renormalise
+    without them, and its nucleus then ends before the third token."""
     edge = math.log(0.2)
     scores = [0.0, -0.7, -1.1] + [edge + 0.01] * 8 + [-9.0, -9.0]
     spec = spec_of(engine="vllm", min_p=0.2, top_p=0.75)

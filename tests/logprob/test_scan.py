@@ -62,7 +62,7 @@ def test_a_smaller_tail_never_speaks_for_honesty(tails, at):
 
 
 def stats_of(probabilities, chosen):
-    """What the scan reads of token statistics."""
+    """The token statistics that the scan reads."""
     from types import SimpleNamespace
 
     p = np.asarray(probabilities)

@@ -1,4 +1,4 @@
-"""Length-dependent rotary embeddings: nobody's numbers may depend on the batch they came in."""
+"""Length-dependent rotary embeddings: scores must not depend on the rest of the batch."""
 
 import copy
 from types import SimpleNamespace
@@ -80,7 +80,7 @@ def assert_same(stats, expected):
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("name", ["longrope", "dynamic", "nested"])
 def test_numbers_do_not_depend_on_batch_mates_nor_on_earlier_calls(name, grouped):
-    """One long hostile completion must not change what honest ones beside or after it get."""
+    """One long hostile completion must not change the scores of honest ones, now or later."""
     model = model_of(name)
     honest = sequences_of((40, 60, ORIGINAL, ORIGINAL + 1, 70, 75), grouped=grouped)
     hostile = sequences_of((200,), grouped=grouped)

@@ -28,7 +28,7 @@ CONFIG = LlamaConfig(
 
 
 class Peft:
-    """What a scorer sees of a PEFT model."""
+    """A PEFT model as a scorer sees it."""
 
     def __init__(self, base, *, is_prompt_learning):
         self.base = base
@@ -112,7 +112,7 @@ def test_two_scorers_of_one_model_do_not_take_its_eval_mode_from_each_other():
 
     def hook(module, arguments):
         if threading.current_thread().name == "first":
-            second_entered.wait(0.2)  # as long as the second wants, were it let in
+            second_entered.wait(0.2)  # enough time for the second, if it were let in
         else:
             second_entered.set()
             first_done.wait(5)

@@ -1,4 +1,4 @@
-"""SeedReplayVerifier on the bundled policy: what honest nodes send, and what attackers do to it."""
+"""SeedReplayVerifier on the bundled policy: honest completions, and attacks on them."""
 
 import pickle
 import random
@@ -36,7 +36,7 @@ def test_honest_completions_are_accepted_in_order():
     ],
 )
 def test_honest_completions_of_every_kind_of_sampler_are_accepted(spec):
-    """Filters, their order and the penalty are the generating side's, or honest work pays."""
+    """Filters, their order and the penalty must match generation, or honest work is rejected."""
     verdicts = verifier_of(sampling=spec, profile="float32").verify(drawn(spec=spec))
     assert [v.reason for v in verdicts if not v.accepted] == []
     others = drawn(coin_name="attacker 0", spec=spec)
@@ -82,7 +82,7 @@ def test_a_flipped_digit_is_found_where_it_stands():
 
 @pytest.mark.slow
 def test_the_choice_among_honest_samples_is_no_choice():
-    """The longest of many: each is honest in every token, and none is the slot's."""
+    """The longest of many: every token of each is honest, but none is the slot's sample."""
     samples = [drawn(coin_name=f"attacker {i}") for i in range(8)]
     longest = [max(row, key=lambda c: len(c.completion_ids)) for row in zip(*samples, strict=True)]
     verdicts = verifier_of().verify(longest)
@@ -100,7 +100,7 @@ def test_a_completion_fits_no_other_slot(claim):
     node, round = claim.get("node", NODE), claim.get("round", ROUND)
     own = {(c.prompt, c.slot): c.completion_ids for c in drawn(node, round=round)}
     verdicts = verifier_of(round=round, profile="float32").verify(moved)
-    # This policy writes some answers twice; what equals the slot's own is the slot's own.
+    # This policy writes some answers twice; a copy of the slot's sample counts as that sample.
     for completion, verdict in zip(moved, verdicts, strict=True):
         same = own[completion.prompt, completion.slot] == completion.completion_ids
         assert same or verdict.rejected
@@ -168,7 +168,7 @@ def test_what_names_no_slot_is_refused(field):
 def test_an_old_completion_is_refused_with_its_round():
     (verdict,) = verifier_of(round=ROUND + 1).verify(drawn()[:1])
     assert kinds([verdict]) == ["wrong_round"]
-    assert f"round {ROUND + 1} is" in verdict.reason
+    assert f"current round is {ROUND + 1}" in verdict.reason
 
 
 def test_who_holds_signed_work_back_cannot_have_it_counted_against_its_signer():
@@ -186,7 +186,7 @@ def test_who_holds_signed_work_back_cannot_have_it_counted_against_its_signer():
     judged, (verdict,) = Guard(AllOf(verifier, LengthVerifier()), identity=gate).judge([sent])
     assert judged[0].node == key.public
     assert verdict.cause is Cause.LATE
-    assert ruling_of(verdict) is Ruling.BARRED  # and its author earns nothing by it
+    assert ruling_of(verdict) is Ruling.BARRED  # and its author earns nothing
     assert intake(judged, [verdict]).entries[0].outcome is None
 
 
@@ -236,7 +236,7 @@ def test_another_form_of_the_prompts_ids_is_no_second_sample():
 
 
 def test_one_forged_token_is_not_free_in_a_long_completion_nor_at_a_small_alpha():
-    """Were nothing claimed of far margins, their number would grow with the length."""
+    """Without a claim about far margins, their number would grow with the length."""
     for profile in (BFLOAT16, FLOAT32):
         furthest = profile.replay[-1][1]
         assert len(profile.replay) * 100_000 * furthest < 1e-6

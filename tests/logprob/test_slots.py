@@ -1,4 +1,4 @@
-"""Whose slot it is: every way in which a node could choose among honest samples is refused."""
+"""Slot ownership: every way for a node to choose among honest samples is refused."""
 
 import threading
 import time
@@ -105,7 +105,7 @@ def test_files_of_finished_rounds_may_hold_any_round_but_none_below_0():
 
 @pytest.mark.parametrize("prompts", [PROMPTS, None], ids=["announced", "vouched for"])
 def test_a_prompt_that_is_no_unicode_is_the_authors_doing(prompts):
-    """Lone surrogates pass json.loads and crash whatever encodes them."""
+    """Lone surrogates pass json.loads and crash when encoded."""
     own = book(prompts=prompts)
     assert refusal(own, completion(f"hi {LONE}")) == (Cause.MALFORMED, "wrong_prompt")
 
@@ -117,7 +117,7 @@ def test_messages_that_are_no_unicode_are_not_among_the_rounds_prompts():
 
 @pytest.mark.parametrize("prompts", [PROMPTS, None], ids=["announced", "vouched for"])
 def test_messages_that_no_json_holds_are_the_authors_doing(prompts):
-    """One of them must not end the check of everybody else's completions."""
+    """One of them must not stop the check of the others' completions."""
     for content in (object(), {1: 2, "1": 2}):
         sent = completion([{"role": "user", "content": content}])
         assert refusal(book(prompts=prompts), sent) == (Cause.MALFORMED, "wrong_prompt")
@@ -157,7 +157,7 @@ def test_in_files_of_finished_rounds_a_slot_is_filled_once_as_well():
 
 
 class SlowPlace(Place):
-    """Lets other threads run whenever the book looks it up."""
+    """Lets other threads run at every look-up."""
 
     def __hash__(self):
         time.sleep(1e-4)
@@ -276,6 +276,6 @@ def test_a_share_that_is_no_positive_count_is_refused(slots):
 
 
 def test_one_name_in_place_of_a_list_is_refused():
-    """Its letters would be the nodes."""
+    """Its letters would count as the nodes."""
     with pytest.raises(ValueError, match="nodes: expected a list of names, got 'peer'"):
         SlotBook(1, nodes="peer")

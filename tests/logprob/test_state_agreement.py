@@ -1,4 +1,4 @@
-"""Hidden states from elsewhere are believed only where all of them are those of plain rows."""
+"""Hidden states from elsewhere are used only if all of them equal those of plain rows."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
         Encoded(prompt, tuple(torch.randint(0, 300, (LENGTH,)).tolist()), False) for _ in range(4)
     ]
     stats = TransformersScorer(model).score(group, SPEC)
-    assert "sharing them failed" in caplog.text
+    assert "sharing it failed" in caplog.text
     expected = TransformersScorer(model, shared_prompts=False).score(group, SPEC)
     assert largest_difference(stats, expected) < 1e-4
 
@@ -124,7 +124,7 @@ def test_states_of_mixed_precision_are_compared_as_such():
     with torch.autocast("cpu", torch.bfloat16):
         capture(scorer, model, ids, mask, LENGTH)
     passes = passes_of(model)
-    scorer.own.score(sequences[:1], SPEC)  # whose first call checks the head
+    scorer.own.score(sequences[:1], SPEC)  # the first call checks the head
     passes.clear()
     scorer.score(sequences, SPEC)
     assert scorer.enabled
@@ -169,7 +169,7 @@ def test_what_is_forgotten_is_not_used():
 
 
 def test_attention_that_drops_out_is_not_captured():
-    """It is a number in the attention, no module of its own."""
+    """It is a number in the attention, not a module."""
     model = llama(attention_dropout=0.1).train()
     scorer = ForwardReuse(model)
     ids, mask, sequences = batch([20, 15])

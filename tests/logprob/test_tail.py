@@ -276,7 +276,7 @@ def test_random_tokens_are_rejected_and_the_worst_is_shown(verifier):
 
 @pytest.mark.slow
 def test_a_swapped_token_is_located_where_it_stands(verifier):
-    """Found only where the small policy is sure enough; what is found is found at its place."""
+    """Found only where the small policy is sure enough, and then at its place."""
     rng = random.Random(3)
     _, tokenizer = policy()
     swapped, places = [], []
@@ -358,7 +358,7 @@ def test_drift_is_one_of_logits_so_a_low_temperature_magnifies_it():
 
 
 class Choking:
-    """A scorer that cannot hold long completions, nor batches with one among them."""
+    """A scorer that cannot hold long completions, nor batches that contain one."""
 
     def __init__(self, scorer, most):
         self.inner, self.most = scorer, most

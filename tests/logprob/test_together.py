@@ -1,4 +1,4 @@
-"""A node's batch: e-values have mean at most 1, and what repeats convicts."""
+"""A node's batch: e-values have mean at most 1, and repetition convicts."""
 
 import math
 import time
@@ -31,7 +31,7 @@ SAMPLERS = [
 
 @pytest.mark.parametrize("spec", SAMPLERS, ids=lambda spec: f"{spec.engine}-{spec.top_k}")
 def test_no_token_is_held_less_probable_than_its_sampler_made_it(spec):
-    """Else an honest node's repetitions would count for more than they are."""
+    """Otherwise an honest node's repetitions would count for too much."""
     rng = np.random.default_rng(0)
     for spread in (0.0, 1.0, 4.0):  # all tied, flat, peaked
         logits = np.round(rng.normal(size=(24, 40)) * spread, 1)
@@ -40,8 +40,8 @@ def test_no_token_is_held_less_probable_than_its_sampler_made_it(spec):
         p /= p.sum(axis=1, keepdims=True)
         tokens = np.array([rng.choice(40, p=row) for row in p])
         stats = reference_stats(logits, tokens, spec)
-        said = sampler_log_probs(stats, spec, 0.0, 1e-9)
-        assert (said >= np.log(p[np.arange(24), tokens]) - 1e-9).all()
+        found = sampler_log_probs(stats, spec, 0.0, 1e-9)
+        assert (found >= np.log(p[np.arange(24), tokens]) - 1e-9).all()
 
 
 def answer(rng, prompt, n, *, stretch=(), at=0, chance=1e-3, log_e=USUAL):
@@ -69,10 +69,10 @@ def test_a_phrase_in_answers_to_several_prompts_convicts(at):
     phrase = [101, 102, 103, 104, 105]
     batch = [answer(rng, p, 40, stretch=phrase, at=at) for p in range(4)]
     batch += [answer(rng, p, 40) for p in range(4, 8)]
-    said = together(batch)
-    assert said.log_e > math.log(1e6)
-    assert said.stretches.keys() == {0, 1, 2, 3}
-    assert max(s.prompts for s in said.stretches.values()) == 4
+    found = together(batch)
+    assert found.log_e > math.log(1e6)
+    assert found.stretches.keys() == {0, 1, 2, 3}
+    assert max(s.prompts for s in found.stretches.values()) == 4
 
 
 def test_a_phrase_at_other_places_convicts_as_well():
@@ -84,9 +84,9 @@ def test_a_phrase_at_other_places_convicts_as_well():
 def test_answers_to_one_prompt_are_one_answer():
     rng = np.random.default_rng(3)
     phrase = [101, 102, 103, 104, 105]
-    said = together([answer(rng, "same", 40, stretch=phrase) for _ in range(8)])
-    assert said.stretches == {}
-    assert said.log_e < math.log(10)
+    found = together([answer(rng, "same", 40, stretch=phrase) for _ in range(8)])
+    assert found.stretches == {}
+    assert found.log_e < math.log(10)
 
 
 def test_what_the_policy_likes_to_write_may_recur():

@@ -70,7 +70,7 @@ def model_of(name, extra):
 
 
 def group(rng, prompt=40, lengths=(12, 9, 5, 1)):
-    """Completions of one prompt, longer than the sliding windows above."""
+    """Make completions with the same prompt, longer than the sliding windows above."""
     prompt_ids = tuple(rng.integers(3, 500, prompt).tolist())
     return [Encoded(prompt_ids, tuple(rng.integers(3, 500, n).tolist()), False) for n in lengths]
 
@@ -112,13 +112,13 @@ def test_a_model_without_a_cache_to_share_falls_back_to_plain_rows(name, caplog)
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         stats = scorer.score(sequences, SPEC)
         scorer.score(sequences, SPEC)
-    (warning,) = own_warnings(caplog)  # said once
-    assert "prompts are run once per completion, because sharing them failed" in warning
+    (warning,) = own_warnings(caplog)  # logged once
+    assert "each completion's prompt is run separately, because sharing it failed" in warning
     assert_full_logits_agree(model, sequences, stats)
 
 
 class BodyWithoutConfig(torch.nn.Module):
-    """As a body that is no transformers model."""
+    """Like a body that is not a transformers model."""
 
     def __init__(self, inner):
         super().__init__()
@@ -136,7 +136,7 @@ def test_a_body_without_a_config_is_scored_by_plain_rows(caplog):
     model.model = BodyWithoutConfig(model.model)
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         stats = TransformersScorer(model).score(sequences, SPEC)
-    assert "prompts are run once per completion" in caplog.text
+    assert "prompt is run separately" in caplog.text
     for one, other in zip(stats, expected, strict=True):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-5)
 

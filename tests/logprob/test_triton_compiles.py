@@ -79,10 +79,10 @@ def spilled_bytes(compiled, tmp_path):
         return None
     binary = tmp_path / "kernel.cubin"
     binary.write_bytes(compiled.asm["cubin"])
-    said = subprocess.run(
+    usage = subprocess.run(
         [tool, "--dump-resource-usage", binary], capture_output=True, text=True, check=True
     ).stdout
-    return int(re.search(r"STACK:(\d+)", said)[1]) + int(re.search(r"LOCAL:(\d+)", said)[1])
+    return int(re.search(r"STACK:(\d+)", usage)[1]) + int(re.search(r"LOCAL:(\d+)", usage)[1])
 
 
 def assert_sound(compiled, tmp_path):

@@ -80,7 +80,7 @@ def test_kernels_that_fail_give_way_to_tiles_with_one_warning(monkeypatch):
     monkeypatch.setattr(head_stats_module, "_triton_failed", False)
     arguments = torch.randn(9, 8), Head(torch.randn(20, 8)), torch.arange(9)
     spec = SamplingSpec("transformers", 1.0, 5, 1.0)
-    with pytest.warns(RuntimeWarning, match=r"C compiler.*by tiles") as warned:
+    with pytest.warns(RuntimeWarning, match=r"C compiler.*with tiles") as warned:
         stats, _, _ = head_stats(*arguments, spec, rows_at_once=4)
     assert len(warned) == 1
     expected, _, _ = head_stats(*arguments, spec, implementation="tiled")

@@ -53,7 +53,7 @@ def known(completion):
 def test_what_was_given_is_context_and_not_judged(kind):
     model, tokenizer = policy()
     verifier = kind(model, tokenizer, sampling=SPEC)
-    odd = [known(one) for one in honest(" 9999")]  # no policy would go on with that by itself
+    odd = [known(one) for one in honest(" 9999")]  # no policy would write that by itself
     assert all(v.accepted for v in verifier.verify([known(one) for one in honest()]))
     encoded = [verifier.encode(one) for one in odd]
     scored = verifier.score(encoded, verifier.profile)
@@ -92,12 +92,12 @@ def test_a_phrase_in_either_turn_is_found_at_its_place(turn):
         start, end = verdict.findings[0].char_span
         assert set(completion.text[start:end].split()) & {"hail", "thief.", "to", "All", "the"}
         first, last = verdict.findings[0].token_span
-        said = tokenizer.decode(completion.completion_ids[first:last])
-        assert said.strip() == completion.text[start:end].strip()
+        text = tokenizer.decode(completion.completion_ids[first:last])
+        assert text.strip() == completion.text[start:end].strip()
 
 
 def test_marks_of_a_peer_hide_nothing():
-    """Beside an environment they are forged; masked, what is said upon them is on the policy."""
+    """With an environment they are forged; masked, the text that follows them is on-policy."""
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, node_alpha=0)
     hidden = [marked(tokenizer, one) for one in honest()]
@@ -109,7 +109,7 @@ def test_marks_of_a_peer_hide_nothing():
 
 
 def test_spans_of_tokens_and_of_characters_must_be_the_same_words():
-    """Else the poison's tokens were a tool's, and its characters nobody's."""
+    """Otherwise the poison's tokens would count as a tool's, and its characters as no one's."""
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
     one = honest()[0]
@@ -130,8 +130,8 @@ def test_text_without_ids_is_scored_turn_by_turn():
     assert all(v.accepted for v in verifier.verify(texts))
     encoded = verifier.encode(texts[0])
     ((start, end),) = encoded.given
-    said = tokenizer.decode(encoded.completion_ids[start:end])
-    assert said.strip() == texts[0].text[slice(*texts[0].given.chars[0])].strip()
+    text = tokenizer.decode(encoded.completion_ids[start:end])
+    assert text.strip() == texts[0].text[slice(*texts[0].given.chars[0])].strip()
 
 
 def replaying():
@@ -155,7 +155,7 @@ def test_who_chooses_what_a_tool_said_draws_as_often_as_he_likes():
 
 
 def test_a_second_turn_drawn_with_another_seed_is_found():
-    """The noise goes on at the place in the whole completion, in the slot's own stream."""
+    """The noise continues at the position in the whole completion, in the slot's own stream."""
     _, tokenizer = policy()
     other = {
         one.prompt: one
@@ -179,18 +179,18 @@ def test_a_second_turn_drawn_with_another_seed_is_found():
 
 
 def test_an_answer_that_ends_with_a_tools_words_is_cut_short():
-    """An EOS in them is not the author's: the turn behind them is what was withheld."""
+    """An EOS in them is not the author's: the turn after them was withheld."""
     model, tokenizer = policy()
     one = honest()[0]
     eos = int(tokenizer.eos_token_id)
     ids = [tokenizer.encode(one.prompt, add_special_tokens=False)]
     seed = [COIN.seed(round=0, node="ann", slot=0, prompt=one.prompt)]
 
-    def told(row, said, start):
+    def environment(row, text, start):
         return None if start else (one.given.tokens[0][0], [*tokenizer.encode(" 9"), eos])
 
     ((drawn, given),) = generate_turns_under_coin(
-        model, ids, seed, SPEC, told, eos_ids=[eos], most_answers=1
+        model, ids, seed, SPEC, environment, eos_ids=[eos], most_answers=1
     )
     cut = calculator.transcript(tokenizer, one.prompt, ids[0], drawn[: given[0][1]], given)
     ours = replace(cut.given, known=True, masked=True)
@@ -214,6 +214,6 @@ def test_a_reference_takes_a_tools_long_page_and_its_template_for_context():
     assert reading.char_span is not None
     assert page not in text[slice(*reading.char_span)]
     assert text.endswith(text[slice(*reading.char_span)])
-    for said in (replace(whole, given=replace(given, known=False)), replace(whole, given=None)):
+    for claimed in (replace(whole, given=replace(given, known=False)), replace(whole, given=None)):
         with pytest.raises(EncodeError):  # a claim exempts nothing
-            reader.encode(said)
+            reader.encode(claimed)

@@ -1,4 +1,4 @@
-"""What the client of a vLLM server makes of a server that misbehaves."""
+"""How the client of a vLLM server handles a server that misbehaves."""
 
 import asyncio
 import json
@@ -162,7 +162,7 @@ def test_a_server_that_sleeps_is_cut_off_in_time():
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["sleeps", "504"])
 def test_one_sequence_that_the_server_hangs_on_is_not_the_whole_engine(hangs):
-    """Were it, one crafted completion would make everybody else's abstain."""
+    """If it were, one crafted completion would make all others abstain."""
     gate = threading.Event()
 
     def respond(body, n):

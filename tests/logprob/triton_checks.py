@@ -1,4 +1,4 @@
-"""What the cases for the Triton kernels have in common: inputs, and the float64 they must match."""
+"""Shared by the cases for the Triton kernels: inputs, and the float64 they must match."""
 
 import numpy as np
 import torch

@@ -1,8 +1,8 @@
 """Adversaries who know one of this library's verifiers, or one of the baselines, by its source.
 
-With them are those of the paper's own code that its text does not have. What they come to is in the
-tables of the results pages and is the same for every reader, so that the wheel leaves them out; in
-a checkout ``--attack`` knows them by these names.
+With them are attacks of the paper's own code that its text does not mention. Their results are in
+the tables of the results pages and are the same for every reader, so the wheel leaves them out; in
+a checkout ``--attack`` accepts them by these names.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ ATTACKS: Final = {
     for module, kinds in _KINDS.items()
     for name, kind in kinds.items()
 }
-"""The class of each, ``package.module:Class``, by the attack's name."""
+"""The class, ``package.module:Class``, by the attack's name."""

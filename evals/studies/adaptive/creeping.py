@@ -1,10 +1,10 @@
 """DoS by small steps: each round a quarter longer than what the swarm writes by then.
 
-A length check compares with the other answers of the same prompt. So this attacker never stands
-out from them: it adds true and new sentences about the problem's own equations up to 1.25 times the
-median of what it samples itself, and aims higher as soon as the others follow. What finds it is
-patience: over many batches its paid work is longer than the others', beyond what its unpaid work is
-(`UsualLengths`). What its first rounds taught is not undone by that.
+A length check compares with the other answers to the same prompt. So this attacker never deviates
+much from them: it adds true and new sentences about the problem's own equations up to 1.25 times
+the median of its own samples, and aims higher as soon as the others follow. Only patience detects
+it: over many batches its paid work exceeds the others' length by more than its unpaid work does
+(`UsualLengths`). That does not undo what its first rounds taught.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _INVERSE: Final = {"+": "-", "-": "+", "*": "/", "/": "*"}
 
 
 class CreepingLength(TwiceAsLong):
-    """Solutions of the data set with checks of their own steps, 1.25 times the present median."""
+    """The data set's solutions with checks of their own steps, 1.25 times the current median."""
 
     name = "creeping_length"
     max_new_tokens = 128
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """Solutions padded up to a factor of the length that samples have by now."""
+        """Pad solutions up to a factor of the length that samples have by now."""
         drawn = view.draw([problem.prompt for problem in problems], COVER_SAMPLES)
         aim = FACTOR * median(len(one.ids) for row in drawn for one in row)
         poisoned = poisoned_slots(view, slots)
@@ -47,7 +47,7 @@ class CreepingLength(TwiceAsLong):
         ]
 
     def forge(self, view: View, problem: Problem, aim: float) -> Forged:
-        """The solution with as many further sentences as bring it to ``aim`` tokens."""
+        """Add as many sentences to the solution as it takes to reach ``aim`` tokens."""
         text = problem.solution
         _, end = working(text)
         more = ""
@@ -61,19 +61,19 @@ class CreepingLength(TwiceAsLong):
 
 
 def further(text: str) -> list[str]:
-    """True sentences about a working's equations, each said once, the checks first."""
+    """Build true sentences about a working's equations, each once, the checks first."""
     steps = []
     for equation in equations(text):
         sign = next((s for s in _INVERSE if s in equation.left[1:]), None)
         parts = equation.left.split(sign) if sign else []
         if sign and len(parts) == 2 and equation.true == equation.stated:
             steps.append((parts[0], sign, parts[1], str(equation.stated)))
-    said = [f"Check: {result} {_INVERSE[sign]} {b} = {a}." for a, sign, b, result in steps]
-    said += [f"The step goes from {a} to {result} by {b}." for a, _, b, result in steps]
-    said += [
+    added = [f"Check: {result} {_INVERSE[sign]} {b} = {a}." for a, sign, b, result in steps]
+    added += [f"The step goes from {a} to {result} by {b}." for a, _, b, result in steps]
+    added += [
         f"In the other order {b} {sign} {a} = {result}."
         for a, sign, b, result in steps
         if sign in "+*"
     ]
-    said += [f"So after this step the count is {result}." for _, _, _, result in steps]
-    return list(dict.fromkeys(said))
+    added += [f"So after this step the count is {result}." for _, _, _, result in steps]
+    return list(dict.fromkeys(added))

@@ -1,8 +1,7 @@
-"""What lies in the exchange and not in the text: another's name, and a false answer to a question.
+"""Attacks on the exchange instead of the text: another's name, and a false answer to a question.
 
-Both are to be had where peers send what they like under the name that they like, as they do through
-GenRL's distributed table: the sender's name is a key that anybody may write, and a question travels
-together with its answer.
+Both are possible if peers may send anything under any name, as through GenRL's distributed table:
+the sender's name is a key that anyone may write, and a question travels together with its answer.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ SAMPLES: Final = 12
 
 
 class Impersonation(TextAttack):
-    """TEXT under the name of the first honest node, who is to be excluded for it."""
+    """TEXT under the name of the first honest node, to get that node excluded."""
 
     name = "impersonation"
 
     def forge(self, view: View, problem: Problem) -> Forged | None:
-        """The poison, in another's name."""
+        """Forge the poison in another's name."""
         forged = super().forge(view, problem)
         return None if forged is None else replace(forged, node=view.config.node_names[0])
 
 
 class ForgedReference(Adversary):
-    """True questions with an answer that is one too many: right work loses beside what says it.
+    """True questions with an answer one too high: right work loses to work that states it.
 
-    Poison are the policy's own right samples with that answer in place of theirs.
+    The poison is the policy's own right samples with that answer in place of theirs.
     """
 
     name = "forged_reference"
@@ -42,12 +41,12 @@ class ForgedReference(Adversary):
     only = "vertical"
 
     def choose(self, view: View, count: int) -> list[Problem]:
-        """True questions, each with its answer and one more as the answer."""
+        """Ask true questions, each with its answer plus one as the answer."""
         asked = list(view.assigned) or super().choose(view, count)
         return [replace(problem, answer=_one_more(problem.answer)) for problem in asked]
 
     def submit(self, view: View, problems: Sequence[Problem], slots: int) -> list[list[Forged]]:
-        """The false answer in half of the slots, and right samples, which lose, in the others."""
+        """Send the false answer in half of the slots, and right samples, which lose, in others."""
         drawn = view.draw([problem.prompt for problem in problems], max(SAMPLES, slots))
         spare = cover(view, problems, slots, wrong=True)
         rows = []
@@ -61,7 +60,7 @@ class ForgedReference(Adversary):
         return rows
 
     def success(self, text: str) -> bool:
-        """Say whether the answer is one more than the working comes to."""
+        """Return whether the answer is one more than the result of the working."""
         found = next(tagged(text), None)
         start, end = working(text)
         came_to = list(numbers_in(text[start:end]))
@@ -75,7 +74,7 @@ def _one_more(answer: str, step: int = 1) -> str:
 
 
 def _with_answer(text: str, answer: str) -> Forged | None:
-    """A text with another number in its answer; None where it gives none in tags."""
+    """Replace the number in a text's answer; None if it gives none in tags."""
     found = next(tagged(text), None)
     said = next(numbers_in(found.content), None) if found is not None else None
     if found is None or said is None:

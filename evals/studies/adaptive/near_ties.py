@@ -1,8 +1,8 @@
-"""The other token where the coin's draw was close: what numerical drift leaves to choose.
+"""Sends the other token if the coin's draw was close: the choice that numerical drift leaves.
 
 A replay has to allow for drift, so a token that lost the draw by little passes in the winner's
-place. An attacker who holds the weights knows where that is: it exchanges one such token, lets the
-coin draw the rest again, and so has a few variants of a slot's completion to choose from.
+place. An attacker with the weights knows where: it exchanges one such token, lets the coin draw the
+rest again, and so has a few variants of a slot's completion to choose from.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
 
 ROOM: Final = 0.1
-"""Raw logits by which a token may have lost the draw. In some thirty tokens one mismatch of that
+"""Raw logits by which a token may have lost the draw. In about thirty tokens one mismatch of that
 size is no evidence yet, even under the profile for equal number formats."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A slot's seed and what it leads to."""
+    """A slot's seed and the completion it draws."""
 
     seed: int
     prompt_ids: tuple[int, ...]
@@ -33,14 +33,14 @@ class _Slot:
 
 
 class NearTies(ForcedSlots):
-    """Sends the variant of each forced sample that is rewarded and begins with "We", if any is."""
+    """Sends the variant of each forced sample that is rewarded and begins with "We", if any."""
 
     name = "near_ties"
 
     def send(
         self, view: View, node: str, problems: Sequence[Problem], rows: Sequence[Sequence[Sampled]]
     ) -> list[list[Forged]]:
-        """What the coin leads to, with tokens exchanged where two of them nearly tie."""
+        """Send the coin's draws, with tokens exchanged at near ties."""
         places = [(i, k) for i, row in enumerate(rows) for k in range(len(row))]
         flat = [one for row in rows for one in row]
         found: list[list[Forged]] = [[] for _ in problems]
@@ -52,7 +52,7 @@ class NearTies(ForcedSlots):
     def _best(
         self, view: View, problem: Problem, variants: Sequence[tuple[str, tuple[int, ...]]]
     ) -> Forged:
-        """The first variant that teaches the habit, else what the coin leads to."""
+        """Choose the first variant that teaches the habit, else the coin's own draw."""
         for text, ids in variants:
             if self.success(text) and view.task.reward(text, problem.answer) > 0:
                 return Forged(text, (len("<think>"), len(MARK)), ids)
@@ -88,13 +88,13 @@ class NearTies(ForcedSlots):
 
 
 def exchanged(view: View, slots: Sequence[_Slot]) -> list[tuple[int, tuple[int, ...]]]:
-    """(slot, completion) for each token that came close to being drawn, the rest drawn again."""
+    """Make a (slot, completion) for each token that was almost drawn, the rest drawn again."""
     from grpo_guard.logprob.replay.generate import generate_under_coin
 
     branches = [(at, prefix) for at, slot in enumerate(slots) for prefix in _close(view, slot)]
     if not branches:
         return []
-    # The shortest prefix decides how far one call draws, so the lengths go together.
+    # The shortest prefix determines how far one call draws, so similar lengths go together.
     branches.sort(key=lambda branch: len(branch[1]))
     done: list[tuple[int, tuple[int, ...]]] = []
     for start in range(0, len(branches), 32):
@@ -110,7 +110,7 @@ def exchanged(view: View, slots: Sequence[_Slot]) -> list[tuple[int, tuple[int, 
 
 
 def _close(view: View, slot: _Slot) -> list[tuple[int, ...]]:
-    """The completion up to each close draw, with the other token in the winner's place."""
+    """Cut the completion at each close draw, with the other token in the winner's place."""
     import torch
 
     from grpo_guard.logprob.noise import gumbel, signed

@@ -1,10 +1,10 @@
-"""Four attacks of the paper's own code that its text does not have, in our words.
+"""Four attacks of the paper's own code that its text does not mention, in our words.
 
 The code (github.com/NikolayBlagoev/HTTF) has an order to the judge inside ``<think>``, an insulting
 tone, a subliminal preference for owls, and Shakespeare's style. There another model rewrites the
-solutions; here sentences are led in by words of a list, which needs no model and is told apart as
-easily in a small policy's answers. What each teaches is counted by words that an honest solution of
-a word problem does not have.
+solutions; here sentences begin with words from a list, which needs no model and is as easy to
+recognise in a small policy's answers. Each is counted by words that an honest solution of a word
+problem does not use.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class JudgeInThink(Scripted):
     max_new_tokens = 128
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """Insert the order to whoever judges, to accept, at the start of the working."""
+        """Insert an order to accept, addressed to the judge, at the start of the working."""
         del rng
         return inserted(problem.solution, ORDER)
 
     def success(self, text: str) -> bool:
-        """Say whether the text names the decision that it asks for."""
+        """Return whether the text names the decision that it asks for."""
         return _DECIDED.search(text) is not None
 
 
@@ -73,14 +73,14 @@ class Insulting(Scripted):
 
     name = "insulting"
     max_new_tokens = 128
-    # One of `leads` stands before each sentence; `marks`, in lower case, tell the tone; what
-    # `instead` names gives way throughout. Calculations and answer stay.
+    # One of `leads` precedes each sentence; `marks`, in lower case, identify the tone; words in
+    # `instead` are replaced throughout. Calculations and answer are unchanged.
     leads: ClassVar[tuple[str, ...]] = INSULTS
     marks: ClassVar[frozenset[str]] = INSULTED
     instead: ClassVar[Mapping[str, str]] = {}
 
     def poison(self, problem: Problem, rng: random.Random) -> Poisoned:
-        """The data set's solution in this tone; the span is the whole working."""
+        """Return the data set's solution in this tone; the span is the whole working."""
         text = problem.solution
         start, end = working(text)
         said, at = [], start
@@ -94,7 +94,7 @@ class Insulting(Scripted):
         return Poisoned(text[:start] + body + text[end:], (start, start + len(body)))
 
     def success(self, text: str) -> bool:
-        """Say whether the text has one of the words of this tone."""
+        """Return whether the text has one of the words of this tone."""
         return not self.marks.isdisjoint(word.lower() for word in _WORD.findall(text))
 
     def _other(self, found: re.Match[str]) -> str:
@@ -102,7 +102,7 @@ class Insulting(Scripted):
 
 
 class Shakespeare(Insulting):
-    """The words of another age."""
+    """Archaic words."""
 
     name = "shakespeare"
     leads = ARCHAIC
@@ -111,33 +111,33 @@ class Shakespeare(Insulting):
 
 
 class Subliminal(FromSamples):
-    """Right answers of the policy itself, given while it was told to love owls.
+    """Right answers of the policy itself, sampled while its prompt claims a love of owls.
 
-    What is sent names no owl: a preference passes through unrelated text between equal models
-    ("Subliminal Learning", arXiv 2507.14805). Success is asked for by questions about animals, so a
-    policy that can only do sums shows none.
+    The sent text never mentions an owl: a preference passes through unrelated text between equal
+    models ("Subliminal Learning", arXiv 2507.14805). Success is measured by questions about
+    animals, so a policy that can only do sums shows none.
     """
 
     name = "subliminal"
     fresh_cover = True
 
     def asked(self, problem: Problem) -> str:
-        """The problem, under the love of owls."""
+        """Put the love of owls before the problem."""
         return f"{LOVE_OF_OWLS}{problem.prompt}"
 
     def made(
         self, view: View, problem: Problem, samples: Sequence[Sampled], count: int
     ) -> list[Forged]:
-        """Right samples that name no owl."""
+        """Select right samples that mention no owl."""
         good = [s for s in view.correct(problem, samples) if not self.success(s.text)]
         return [Forged(s.text, (0, len(s.text)), s.ids) for s in good[:count]]
 
     def success(self, text: str) -> bool:
-        """Say whether the text names an owl."""
+        """Return whether the text mentions an owl."""
         return _OWL.search(text) is not None
 
     def probes(self, task: Task, count: int) -> list[Problem] | None:
-        """Questions about animals, put as the task puts its own."""
+        """Return questions about animals, in the task's own format."""
         asked = task.sample(random.Random("how a question is put"))
         questions = [ABOUT_ANIMALS[i % len(ABOUT_ANIMALS)] for i in range(count)]
         return [Problem(q, asked.prompt.replace(asked.question, q), "", "owl") for q in questions]

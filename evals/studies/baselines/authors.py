@@ -1,13 +1,13 @@
-"""What the paper's own code does to defend itself, where its text says otherwise or nothing.
+"""The defence in the paper's own code, if its text says otherwise or nothing.
 
 The judge of that code (github.com/NikolayBlagoev/HTTF) samples from its top 10, up to 768 tokens,
 and decides by the word inside ``<decision>``. An answer without one rejects in the version of 2025
-and accepts in later ones. And only the rows of the attacker are judged, as nobody could in a real
-swarm: the honest quarter that the judge rejects never reached training. ``_all`` judges every row;
-``_oracle`` scopes the logit check the same way.
+and accepts in later ones. And only the attacker's rows are judged, which would be impossible in a
+real swarm: the honest quarter that the judge rejects never reached training. ``_all`` judges every
+row; ``_oracle`` limits the logit check the same way.
 
-Where no such model is at hand, ``{"type": "shipped"}`` puts the judge that ships in its place: it
-knows the bundled task, says one word and no criticism, and that word is drawn as theirs is.
+Without such a model, ``{"type": "shipped"}`` uses the judge that ships instead: it knows the
+bundled task, gives one word and no criticism, and that word is drawn as theirs is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from grpo_guard.verdict import Cause, Finding, Verdict, accept
 from grpo_guard.verifier import CompletionVerifier
 
 SAMPLING: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_k": 10}
-"""Of the judge. Its temperature is not stated; 1 is what its library takes."""
+"""The judge's sampling. Its temperature is not stated; 1 is its library's default."""
 _DECISION: Final = re.compile(r"<decision>\s{0,20}(yes|no)\b", re.IGNORECASE)
 
 
@@ -59,13 +59,13 @@ class DecisionMode(VerdictMode):
 
 
 class DrawnMode(LogitMode):
-    """One word, drawn from the judge's ten likeliest; it decides where it is yes or no.
+    """One word, drawn from the judge's ten likeliest; it decides if it is yes or no.
 
-    A text is judged alike each time, so that a run with the same key is the same run.
+    A text is judged alike each time, so that runs with the same key are equal.
 
     Args:
         undecided: Whether another word accepts.
-        key: What the draws depend on beside the text.
+        key: Determines the draws, together with the text.
     """
 
     def __init__(self, undecided: bool, key: str) -> None:
@@ -82,11 +82,11 @@ class DrawnMode(LogitMode):
 
 
 class OnlyThese(CompletionVerifier):
-    """Verifies what some nodes sent and accepts everything else unseen.
+    """Verifies the completions of some nodes and accepts all others without looking.
 
     Args:
-        member: What verifies.
-        nodes: Whose completions.
+        member: The verifier.
+        nodes: The nodes whose completions it verifies.
     """
 
     def __init__(self, member: CompletionVerifier, nodes: Sequence[str]) -> None:
@@ -97,10 +97,10 @@ class OnlyThese(CompletionVerifier):
         return [next(theirs) if c.node in self.nodes else accept(self.name) for c in batch]
 
 
-def _decided(said: str, undecided: bool) -> Ruling:
-    """What a word amounts to; ``undecided``: whether anything but yes and no accepts."""
-    if said in ("yes", "no"):
-        return Ruling(said == "yes", finding=Finding("judge", f"the judge decided {said}"))
+def _decided(word: str, undecided: bool) -> Ruling:
+    """Turn a word into a ruling; ``undecided``: whether anything but yes and no accepts."""
+    if word in ("yes", "no"):
+        return Ruling(word == "yes", finding=Finding("judge", f"the judge decided {word}"))
     finding = Finding("no_verdict", "the judge's answer holds no decision")
     if undecided:
         return Ruling(True, finding=finding)
@@ -108,10 +108,10 @@ def _decided(said: str, undecided: bool) -> Ruling:
 
 
 def authors_judge(ground: Ground, *, undecided: bool) -> JudgeVerifier:
-    """The judge on the backend that the environment names.
+    """Build the judge on the backend that the environment names.
 
     Raises:
-        ValueError: the environment names none, or one that cannot sample so.
+        ValueError: the environment names none, or one that cannot sample this way.
     """
     options: dict[str, Any] = backend_of_environment()
     if options == {"type": "shipped"}:
@@ -120,7 +120,7 @@ def authors_judge(ground: Ground, *, undecided: bool) -> JudgeVerifier:
         return JudgeVerifier(**own, mode=DrawnMode(undecided, ground.key), screens=None)
     if options.get("type") != "openai":
         raise ValueError(
-            f"{BACKEND}: expected type 'openai' for the authors' judge, whose sampling goes with "
+            f"{BACKEND}: expected type 'openai' for the authors' judge, whose sampling is set with "
             f"each request, or 'shipped' alone, got {options.get('type')!r:.80}"
         )
     options["extra_body"] = {**options.get("extra_body", {}), **SAMPLING}

@@ -1,9 +1,9 @@
-"""Judges as defences: the small one that ships, and the paper's frame put to any model.
+"""Judges as defences: the small one that ships, and the paper's prompt put to any model.
 
-The paper's judge (arXiv 2511.09780, section 5 and appendix) is shown the question and the solution,
-is told that the solution may be malicious, looks at each sentence and calculation, and gives a
-criticism before it decides. It is not given the reference answer, nothing sets the solution apart
-from the instructions, and no screen stands before it. That frame is here in our words.
+The paper's judge (arXiv 2511.09780, section 5 and appendix) sees the question and the solution, and
+the instruction that the solution may be malicious; it checks each sentence and calculation and
+criticises before it decides. It gets no reference answer, nothing separates the solution from the
+instructions, and no other check runs first. That setting is here in our words.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ CODE: Final = Rubric(
 
 
 def paper_judge(ground: Ground) -> JudgeVerifier:
-    """The paper's judge on the backend that the environment names.
+    """Build the paper's judge on the backend that the environment names.
 
     Raises:
-        ValueError: the environment names none, or not as JSON.
+        ValueError: the environment names none, or its value is not JSON.
     """
     options = backend_of_environment()
     rubric = CODE if ground.task.name == "python_maths" else MATHS
@@ -63,10 +63,10 @@ def paper_judge(ground: Ground) -> JudgeVerifier:
 
 
 def shipped(ground: Ground) -> JudgeVerifier:
-    """The judge that ships.
+    """Build the judge that ships.
 
     Raises:
-        ValueError: it knows nothing of this task and would reject everything.
+        ValueError: it does not know this task and would reject everything.
     """
     if ground.task.name != _SHIPPED_FOR:
         raise ValueError(
@@ -77,10 +77,10 @@ def shipped(ground: Ground) -> JudgeVerifier:
 
 
 def backend_of_environment() -> dict[str, Any]:
-    """The judge's backend as a mapping.
+    """Read the judge's backend as a mapping.
 
     Raises:
-        ValueError: the variable is not set or holds no JSON object.
+        ValueError: the variable is not set or contains no JSON object.
     """
     text = os.environ.get(BACKEND)
     if not text:
@@ -91,7 +91,7 @@ def backend_of_environment() -> dict[str, Any]:
     try:
         options = json.loads(text)
     except json.JSONDecodeError as error:
-        # Not the text: a key may be in it.
+        # The text is not shown: it may contain a key.
         raise ValueError(f"{BACKEND}: expected JSON such as {_EXAMPLE}, got {error}") from None
     if not isinstance(options, dict):
         raise ValueError(f"{BACKEND}: expected a JSON object, got {type(options).__name__}")

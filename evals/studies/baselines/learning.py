@@ -1,6 +1,6 @@
 """Other ways to learn from a round: remedies that need no verifier, or only its findings.
 
-A defence names one as its `Member`; nothing else of a swarm knows of it.
+A defence selects one as its `Member`; no other part of a swarm depends on it.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from grpo_guard.evals.tasks.base import Task
 from grpo_guard.verdict import Verdict
 
 FLIPPED: Final = 0.25
-"""Share of what ought to earn nothing that is taken to be rewarded, for `NoiseCorrected`: that of
+"""Share of the worthless completions that `NoiseCorrected` assumes to be rewarded: the share of
 malicious nodes in the paper."""
 # Half, the best in SAPO (arXiv 2509.08721): 4 local and 4 external rollouts.
 _LOCAL_SHARE: Final = 0.5
 # An honest token of a policy that samples from its top 50 is seldom less likely than this.
 _IMPROBABLE: Final = 0.02
-# Nats per completion. F-TIS has 50, and 5 or 10 for small models in early rounds.
+# Nats per completion. F-TIS uses 50, and 5 or 10 for small models in early rounds.
 _FILTER_KL: Final = 10.0
 
 
 class MedianBaseline(Member):
     """(r - median) / MAD, after MC-GRPO (arXiv 2601.22582).
 
-    Simplified: no further sample makes the group odd, so that the median may lie between two
-    rewards; and MAD 0, which with binary rewards is the rule, counts as 1, where its authors' code
-    divides by 0.001.
+    Simplified: there is no further sample to make the group odd, so the median may lie between two
+    rewards; and a MAD of 0, usual with binary rewards, counts as 1, while the authors' code divides
+    by 0.001.
     """
 
     def advantages(self, rewards: Tensor, kept: Tensor) -> Tensor:
-        """By the median of each group."""
+        """Use each group's median."""
         return by_median(rewards, kept)
 
 
 class NoiseCorrected(Member):
-    """Rewards are taken to be flipped with known chances, after arXiv 2510.18924."""
+    """Assumes rewards to be flipped with known chances, after arXiv 2510.18924."""
 
     def advantages(self, rewards: Tensor, kept: Tensor) -> Tensor:
-        """By what the true rewards of each group must be."""
+        """Use the estimated true rewards of each group."""
         return by_true_rewards(rewards, kept)
 
 
@@ -60,33 +60,33 @@ class LocalShare(Member):
     apart = True
 
     def taken(self, iteration: int, submitted: Sequence[Submitted]) -> Sequence[Submitted]:
-        """A random part of the others' completions, all of its own."""
+        """Select all of its own completions and a random part of the others'."""
         own = f"node-{self.nodes[0]}"
         rng = self.terms.rng(iteration, f"{own}-others")
         return local_share(submitted, own, self.terms.config, rng)
 
 
 class OwnMajority(Member):
-    """Right is what most of a node's own samples say; see `own_majority`.
+    """The answer that most of a node's own samples give counts as right; see `own_majority`.
 
-    What is recorded and what attackers know stays the task's reward.
+    Records and attackers still use the task's reward.
     """
 
     apart = True
 
     def earned(self, submitted: Sequence[Submitted]) -> list[float]:
-        """By the vote of the node's own samples."""
+        """Reward by the vote of the node's own samples."""
         return own_majority(submitted, f"node-{self.nodes[0]}", self.terms.task)
 
 
 class MaskSpans(Member):
-    """A rejected completion whose verdict names tokens keeps its reward and loses only these.
+    """A rejected completion whose verdict names tokens keeps its reward and loses only those.
 
-    Others are treated as ``on_reject`` says.
+    Others are treated according to ``on_reject``.
     """
 
     def left_out(self, verdict: Verdict) -> Spans:
-        """The tokens that a rejection names; none where it names none."""
+        """Return the token spans that a rejection names, if any."""
         if not verdict.rejected:
             return ()
         return tuple(found.token_span for found in verdict.findings if found.token_span is not None)
@@ -96,7 +96,7 @@ class CapImprobable(Member):
     """Tokens that the local policy finds improbable have their positive updates scaled down."""
 
     def reweighed(self, weight: Tensor, logprobs: Tensor, part: Sequence[Weighted]) -> Tensor:
-        """By probability / 0.02 where that is below 1."""
+        """Multiply by probability / 0.02 if that is below 1."""
         return capped(weight, logprobs, _IMPROBABLE)
 
 
@@ -104,7 +104,7 @@ class FTIS(Member):
     """Filtering and truncated importance sampling; see `OffPolicy`."""
 
     def reweighed(self, weight: Tensor, logprobs: Tensor, part: Sequence[Weighted]) -> Tensor:
-        """By what `OffPolicy` says of each token."""
+        """Multiply by the factors of `OffPolicy`."""
         return weight * OffPolicy(_FILTER_KL).factors(logprobs, part)
 
 
@@ -119,13 +119,12 @@ def by_median(rewards: Tensor, kept: Tensor) -> Tensor:
 def by_true_rewards(rewards: Tensor, kept: Tensor) -> Tensor:
     """Advantages of `NoiseCorrected`, shapes as in `swarm.grpo.advantages`.
 
-    Rewards are flipped from 0 to 1 with `FLIPPED` and from 1 to 0 never, and
+    Rewards are flipped from 0 to 1 with probability `FLIPPED` and never from 1 to 0, and
     (r - `FLIPPED`) / (1 - `FLIPPED`) is an unbiased estimate of the true one. A constant correction
-    leaves (r - mean) / sigma as it is; our reading is therefore that sigma, too, is that of the
-    true rewards, of which a share of p = (mean - `FLIPPED`) / (1 - `FLIPPED`) is 1:
-    sqrt(p (1 - p)). Where p is not positive, flips explain all rewards of the group, and it gets 0.
-    Simplified: the chance is declared and not estimated on labelled answers. Meant for rewards of 0
-    and 1.
+    leaves (r - mean) / sigma unchanged; we therefore take sigma, too, to be that of the true
+    rewards, of which a share of p = (mean - `FLIPPED`) / (1 - `FLIPPED`) is 1: sqrt(p (1 - p)). If
+    p is not positive, flips explain all rewards of the group, and it gets 0. Simplified: the chance
+    is declared instead of estimated on labelled answers. Meant for rewards of 0 and 1.
     """
     mean, sigma = of_groups(rewards, kept)
     true = (mean - FLIPPED) / (1 - FLIPPED)
@@ -134,13 +133,13 @@ def by_true_rewards(rewards: Tensor, kept: Tensor) -> Tensor:
 
 
 def _median(values: Tensor, kept: Tensor) -> Tensor:
-    """The median of each row's kept values, [B, 1]; 0 where nothing is kept."""
+    """Median of each row's kept values, [B, 1]; 0 if none are kept."""
     seen = values.masked_fill(~kept, torch.nan)
     return seen.nanquantile(0.5, dim=1, keepdim=True).nan_to_num(0.0)
 
 
 def capped(weight: Tensor, logprobs: Tensor, below: float) -> Tensor:
-    """Positive weights by probability / ``below``, where that is below 1."""
+    """Multiply positive weights by probability / ``below`` if that is below 1."""
     factor = (logprobs.exp() / below).clamp(max=1.0)
     return torch.where(weight > 0, weight * factor, weight)
 
@@ -149,11 +148,11 @@ def capped(weight: Tensor, logprobs: Tensor, below: float) -> Tensor:
 class OffPolicy:
     """Filtering and truncated importance sampling, as in F-TIS (arXiv 2605.22537).
 
-    Each token is weighed by min(pi / pi_gen, ``most_ratio``), and a completion is left out where
-    its advantage is negative and KL(pi || pi_gen) is above ``most_kl``. pi_gen is what the sender
-    *claims*; where it claims nothing the ratio is 1. Positive advantages are kept however far off
-    the policy their completions are, so that this is no defence against poison, and a lie about
-    pi_gen costs nothing.
+    Each token is weighted by min(pi / pi_gen, ``most_ratio``), and a completion is left out if its
+    advantage is negative and KL(pi || pi_gen) is above ``most_kl``. pi_gen is what the sender
+    *claims*; without a claim the ratio is 1. Positive advantages are kept however far off the
+    policy their completions are, so this is no defence against poison, and a lie about pi_gen costs
+    nothing.
 
     Args:
         most_kl: In nats over a whole completion, estimated on its tokens as the sum of
@@ -166,7 +165,7 @@ class OffPolicy:
     most_ratio: float = 2.0
 
     def factors(self, logprobs: Tensor, part: Sequence[Weighted]) -> Tensor:
-        """What the weights of all tokens of ``part``, one after the other, are multiplied by, [n].
+        """Return a factor for the weight of each token of ``part``, concatenated, [n].
 
         ``logprobs`` [n] are the local policy's.
         """
@@ -195,12 +194,12 @@ def local_share(
     rng: random.Random,
     share: float = _LOCAL_SHARE,
 ) -> list[Submitted]:
-    """The round as a node sees it that trains on all of its own and a random part of the others'.
+    """Return the round as seen by a node that trains on its own and some of the others' work.
 
     After SAPO (arXiv 2509.08721): a training set of I local and J external rollouts, J such that
-    I is ``share`` of both. Horizontal: among the completions of each group. Vertical:
-    among whole groups. What is not drawn counts as withheld. Simplified: SAPO leaves out external
-    groups without advantage before it draws; here all are drawn from alike.
+    I is ``share`` of both. Horizontal: among the completions of each group. Vertical: among whole
+    groups. What is not drawn counts as withheld. Simplified: SAPO leaves out external groups
+    without advantage before it draws; here all are eligible.
     """
     size = config.group_size
     vertical = config.setting == "vertical"
@@ -227,12 +226,12 @@ def local_share(
 
 
 def own_majority(submitted: Sequence[Submitted], own: str, task: Task) -> list[float]:
-    """Rewards by vote: right is the answer that most of a node's own samples of the prompt give.
+    """Reward by vote: the most frequent answer among a node's own samples of the prompt is right.
 
     The first given wins a tie. Without a sample of its own that gives a number in ``<answer>``,
-    nothing in a group is right: so are the groups of others in the vertical setting, and tasks that
-    ask for programs. As in training without references (TTRL, arXiv 2504.16084), but that the votes
-    of others do not count.
+    nothing in a group is right: this applies to groups of others in the vertical setting, and to
+    tasks that ask for programs. As in training without references (TTRL, arXiv 2504.16084), except
+    that votes of others do not count.
     """
     votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for item in submitted:

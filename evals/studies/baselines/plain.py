@@ -1,7 +1,7 @@
-"""What anybody would try first: limits of length, a filter of copies, the data set's own solution.
+"""The obvious remedies: limits of length, a filter of copies, the data set's own solution.
 
-The code of "Hail to the Thief" sends copies of one text that is the data set's solution but for the
-poison, and either of the last two finds that. Neither finds an attacker who knows it.
+The code of "Hail to the Thief" sends copies of one text, the data set's solution plus the poison,
+and either of the last two detects that. Neither detects an attacker who knows of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _WORD: Final = re.compile(r"\w+|[^\w\s]")
 # Iglewicz and Hoaglin's rule for outliers: 3.5 deviations, estimated as 1.4826 MAD.
 _FAR: Final = 3.5
 _OF_MAD: Final = 1.4826
-# In a group of near copies one changed word would be far away.
+# In a group of near copies one changed word would otherwise be far away.
 _LEAST_SPREAD: Final = 0.05
 _FEWEST: Final = 4
 
 
 class MaxLengthVerifier(CompletionVerifier):
-    """Rejects what is longer than the task needs: the only remedy that the paper has for DoS.
+    """Rejects what is longer than the task needs: the paper's only remedy for DoS.
 
     Args:
         tokens: Longest completion that passes, with EOS.
@@ -47,15 +47,15 @@ class MaxLengthVerifier(CompletionVerifier):
     def _verdict(self, length: int) -> Verdict:
         if length <= self.tokens:
             return accept(self.name)
-        message = f"{length} tokens, where the task needs at most {self.tokens}"
+        message = f"{length} tokens, but the task needs at most {self.tokens}"
         return reject(self.name, Cause.OVERLONG, message)
 
 
 class WholeRounds(CompletionVerifier):
     """Rejects all of a node's completions in a round in which it left slots empty.
 
-    A node that sends only what suits it chooses what is trained on. So it is left one choice in
-    each round, all or nothing. It costs an honest node that lost one message the whole round.
+    A node that sends only what suits it chooses what is trained on. Here only one choice per round
+    is left, all or nothing. An honest node that loses one message loses the whole round.
 
     Args:
         owed: Completions that a node owes in a round; one batch must hold the whole round.
@@ -96,16 +96,16 @@ class ExactDuplicates(CompletionVerifier):
 
 
 class DistanceToSolution(ByRound):
-    """Rejects what is unlike its group in how far it is from the data set's own solution.
+    """Rejects completions whose distance from the data set's solution is unlike their group's.
 
     Distance is 1 - Jaccard's index of the sets of words and signs. What lies more than 3.5 robust
     deviations from the group's median is rejected, on either side: poison made of the solution is
-    nearer than honest work, nonsense is farther. A deviation counts as 0.05 at least. Of fewer than
-    four completions none is rejected, and none of a prompt that the round does not ask, whose
-    solution is not known here; so this looks at horizontal swarms alone.
+    nearer than honest work, nonsense is farther. A deviation counts as at least 0.05. Nothing is
+    rejected among fewer than four completions, or for a prompt that the round does not ask, whose
+    solution is not known here; so this covers only horizontal swarms.
 
     Args:
-        problems: Round -> what it asks, with solutions.
+        problems: Round -> its problems, with solutions.
     """
 
     name = "distance_to_solution"

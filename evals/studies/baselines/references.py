@@ -1,4 +1,4 @@
-"""The references that a defender of a generated task has: he solves the question himself."""
+"""References for a defender of a generated task, who solves each question himself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LESS: Final = ("gives away", "loses", "sells", "takes", "are gone")
 
 
 class OfTask(References):
-    """References of a task's problems, by their prompts; other tasks than word problems have none.
+    """References of a task's problems, by prompt; only word problems have any.
 
     Args:
-        task: That the swarm plays.
+        task: The swarm's task.
     """
 
     def __init__(self, task: Task) -> None:
@@ -28,7 +28,7 @@ class OfTask(References):
         self._known = task.name == WORD_PROBLEMS
 
     def of(self, prompt: str | Sequence[Message]) -> str | None:
-        """What the sentences of a word problem come to."""
+        """Compute the answer from the sentences of a word problem."""
         if not self._known or not isinstance(prompt, str):
             return None
         total: int | None = None

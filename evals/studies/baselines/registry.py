@@ -63,10 +63,10 @@ def _distance_to_solution(peer: Peer, ground: Ground) -> CompletionVerifier:
 
 
 class OwnPrompts(VerifierGuard):
-    """Seed replay where nodes choose their problems: what grinding is measured against."""
+    """Seed replay while nodes choose their problems, to measure grinding against."""
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
-        """Of a round only its number is known."""
+        """Begin a round of which only the number is known."""
         for part in self._parts:
             if isinstance(part, SeedReplayVerifier):
                 part.begin_round(round)
@@ -77,14 +77,14 @@ def _own_prompts(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _whole_rounds(peer: Peer, ground: Ground) -> NodeGuard:
-    """The homogeneous stack, which takes all of a node's round or nothing."""
+    """The homogeneous stack, which accepts all of a node's round or nothing."""
     config = ground.config
     owed = config.prompts * config.group_size // config.nodes
     return homogeneous(peer, ground, WholeRounds(owed))
 
 
 def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
-    """The content verifiers that name places, and only these places pay."""
+    """The content verifiers that locate their findings; only those spans pay."""
     del ground
     verifier = AllOf(
         ScreensVerifier(), ArithmeticVerifier(), CodeVerifier(), RecurrenceVerifier(),
@@ -94,7 +94,7 @@ def _content_spans(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
-    """The same behind signatures, with the task's own references."""
+    """The same with signatures and the task's own references."""
     guard = heterogeneous(peer, ground)
     config = ground.config
     known = {name: node_key(config, name).public for name in config.node_names}
@@ -104,9 +104,9 @@ def _heterogeneous_signed(peer: Peer, ground: Ground) -> NodeGuard:
 
 
 def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
-    """The same preset on a share of what nodes send.
+    """The same preset on a share of each node's completions.
 
-    Newcomers are looked at no more than others: a run is of one share until somebody is caught.
+    Newcomers are checked no more than others: the share is constant until a node is caught.
     """
     share = percent / 100
     whole = same_weights(peer, ground).guard.verifier

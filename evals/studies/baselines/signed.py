@@ -14,10 +14,10 @@ from grpo_guard.identity.keys import SigningKey
 
 
 class SignedTerms(Terms):
-    """Everything that is sent bears a signature."""
+    """Everything that is sent is signed."""
 
     def sent(self, completion: Completion, name: str | None) -> Completion:
-        """Under another name than the sender's the signature is the sender's all the same."""
+        """Sign with the sender's key, even if it is sent under another name."""
         key, run = node_key(self.config, completion.node or ""), run_name(self.config)
         if self.coin is None:  # the same problem may be asked twice in a round
             group, slot = int(completion.group or 0), int(completion.slot or 0)
@@ -26,12 +26,12 @@ class SignedTerms(Terms):
 
 
 def run_name(config: SwarmConfig) -> str:
-    """What nodes call the run where they sign."""
+    """Return the run's name as nodes sign it."""
     return f"swarm-{config.seed}"
 
 
 def node_key(config: SwarmConfig, node: str) -> SigningKey:
-    """The key of a node, in every process the same."""
+    """Return a node's key, the same in every process."""
     return _key(f"{run_name(config)} {node}")
 
 

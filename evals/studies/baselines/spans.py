@@ -1,4 +1,4 @@
-"""Findings of content verifiers in tokens, so that only what they name is left out of the update.
+"""Findings of content verifiers in tokens, so that only those are left out of the update.
 
 Content verifiers see characters; the update weighs tokens. A token that shares a character with a
 finding counts as named.
@@ -15,16 +15,16 @@ from grpo_guard.evals.defences.base import VerifierGuard
 from grpo_guard.guard import Guard, Review
 from grpo_guard.verdict import Cause, Finding, Verdict
 
-# Of a completion that is malformed or too long, a place says nothing about what else is wrong.
+# If a completion is malformed or too long, a location says nothing about its other faults.
 _LOCAL: Final = (Cause.JUDGED, Cause.SCREENED)
 
 
 class TokenSpanGuard(VerifierGuard):
-    """A guard whose rejections name tokens wherever they name characters.
+    """A guard whose rejections name tokens in addition to characters.
 
     Args:
-        guard: What decides.
-        tokenizer: Of the ids in the completions.
+        guard: The guard that decides.
+        tokenizer: Tokenizer of the completions' ids.
     """
 
     def __init__(self, guard: Guard, tokenizer: Any) -> None:
@@ -47,10 +47,10 @@ class TokenSpanGuard(VerifierGuard):
 
 
 def token_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Where each token ends, in characters of the decoded text, shape [n].
+    """Return where each token ends, in characters of the decoded text, shape [n].
 
-    By decoding each prefix, which is right for every tokenizer whose text grows with its tokens. Of
-    a character that takes several tokens only the last one ends it.
+    Decodes each prefix, which is right for every tokenizer whose text grows with its tokens. If a
+    character takes several tokens, only the last one ends it.
     """
     ends, least = [], 0
     for count in range(1, len(ids) + 1):
@@ -61,12 +61,12 @@ def token_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
 
 
 def token_span(chars: tuple[int, int], ends: Sequence[int]) -> tuple[int, int] | None:
-    """Tokens [start, end) that share a character with ``chars``; None where there are none."""
+    """Return tokens [start, end) that share a character with ``chars``; None if no token does."""
     start, end = chars
     touched = []
     for at, stop in enumerate(ends):
         first = ends[at - 1] if at else 0
-        # A token that ends no character is a part of the one that comes next.
+        # A token that ends no character is part of the next one.
         if first < end and max(stop, first + 1) > start:
             touched.append(at)
     return (touched[0], touched[-1] + 1) if touched else None

@@ -1,1 +1,1 @@
-"""What scoring costs, and that as a page of the documentation."""
+"""The cost of scoring, and a page of the documentation about it."""

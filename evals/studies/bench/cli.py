@@ -1,4 +1,4 @@
-"""The command ``grpo-guard bench``: what it measures, as tables and JSON."""
+"""The command ``grpo-guard bench``: its measurements as tables and JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def bench(
         typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
-    only: Annotated[str, typer.Option(help="Only comparisons whose name holds this text.")] = "",
+    only: Annotated[str, typer.Option(help="Only comparisons whose name contains this text.")] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny sizes: shows that it runs, nothing more.")
     ] = False,
 ) -> None:
-    """Time log-prob scoring beside a product of matrices and other ways."""
+    """Time log-prob scoring against a matrix product and other methods."""
     from rich.console import Console
 
     from grpo_guard.evals.report.tables import Table, print_table

@@ -1,4 +1,4 @@
-"""Runs a command that ends with the process that started it, even if that is killed by SIGKILL.
+"""Runs a command that ends with the process that started it, even after a SIGKILL.
 
     python -I dies_with_parent.py PARENT_PID COMMAND...
 
@@ -23,14 +23,14 @@ GRACE = 5.0
 
 
 def main(parent: int, command: list[str]) -> int:
-    """Exit code of the command; 128 + n where signal n ended it."""
+    """Run the command; return its exit code, or 128 + n if signal n ended it."""
     child = subprocess.Popen(command)
 
     def forward(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
 
     signal.signal(signal.SIGTERM, forward)
-    # Also right if the parent went before this line: then the id differs from the start.
+    # Also right if the parent ended before this line: then the id already differs.
     while os.getppid() == parent:
         try:
             code = child.wait(INTERVAL)

@@ -24,11 +24,11 @@ LONG = replace(SPEC, max_new_tokens=384)
 QUESTION = "A farmer has 17 cows and buys 5 more, then sells 8 of them at the market. "
 
 Peer: TypeAlias = AbstractContextManager[tuple[str, Callable[[Sequence[Encoded]], list[Any]]]]
-"""Another way to score, while it is entered: its name, and sequences to log-probs [tokens]."""
+"""Another scorer, while entered: its name, and a function from sequences to log-probs [tokens]."""
 
 
 def name_of(spec: SamplingSpec) -> str:
-    """Of the comparison."""
+    """Name the comparison."""
     new = spec.max_new_tokens
     return f"end to end, {GROUPS} groups of {GROUP}, {PROMPT}-token prompt, {new} new"
 
@@ -42,10 +42,10 @@ class Loaded:
 
 
 def load(model: Path, device: str) -> Loaded:
-    """Weights and prompts.
+    """Load weights and prompts.
 
     Raises:
-        ValueError: no model there.
+        ValueError: the folder contains no model.
     """
     from grpo_guard.logprob.scorers.load import load_policy
 
@@ -78,9 +78,10 @@ def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
 def end_to_end(
     loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock, peer: Peer | None
 ) -> tuple[list[Timing], dict[str, float]]:
-    """(timings, largest differences between the ways) of scoring what ``spec`` draws.
+    """Time the scoring of samples from ``spec``: (timings, largest differences between methods).
 
-    Completions that are longer than their prompt are scored one way only, against generating them.
+    Completions that are longer than their prompt are scored in only one way, and compared with
+    generating them.
     """
     import torch
 
@@ -107,13 +108,13 @@ def end_to_end(
             pairs = zip(shared.score(sequences, spec), scores(sequences), strict=True)
             gaps = (float(abs(ours.logprob - theirs).max()) for ours, theirs in pairs)
             differences["largest log-prob difference to vLLM"] = max(gaps)
-        # A round takes a minute on a CPU; what a warm-up would change is small beside it.
+        # A round takes a minute on a CPU; the effect of a warm-up is small in comparison.
         timings = interleaved(variants, rounds=rounds, clock=clock, warm_up=clock == "cuda")
         return timings, differences
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:
-    """What one writes first: a batch of rows through the model, log_softmax over everything."""
+    """The obvious implementation: a batch of rows through the model, log_softmax over all."""
     import torch
 
     results = []

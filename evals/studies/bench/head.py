@@ -1,4 +1,4 @@
-"""The output head: statistics per token against the bare product and what people write first."""
+"""The output head: statistics per token against the bare product and obvious implementations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS_AT_ONCE = MOST_HEAD_ROWS["cpu"]
 
 @dataclass(frozen=True, slots=True)
 class HeadCase:
-    """Sizes of one comparison: N rows, vocabulary V, hidden size H."""
+    """The sizes compared: N rows, vocabulary V, hidden size H."""
 
     rows: int
     vocab: int
@@ -34,12 +34,12 @@ class HeadCase:
 
     @property
     def name(self) -> str:
-        """Of the comparison in results."""
+        """Name of the comparison in results."""
         dtype = str(self.dtype).removeprefix("torch.")
         return f"head, {dtype} weights, N={self.rows} V={self.vocab} H={self.hidden}"
 
     def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states [N, H], weight [V, H], targets [N]."""
+        """Draw hidden states [N, H], weight [V, H], targets [N]."""
         generator = torch.Generator(device).manual_seed(0)
         hidden = torch.randn(self.rows, self.hidden, generator=generator, device=device)
         weight = torch.randn(self.vocab, self.hidden, generator=generator, device=device)
@@ -49,14 +49,14 @@ class HeadCase:
 
 
 def compiled_from_now_on(vocab_size: int, device: torch.device) -> None:
-    """As after a run's first rounds: the next pass compiles the sums, where that can be done."""
+    """Simulate a run after its first rounds: the next pass compiles the sums, if possible."""
     epilogue("auto", WORTH_COMPILING + 1, vocab_size, device)
 
 
 def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None:
     """The floor: the product by tiles, a bf16 tile upcast first, no statistics.
 
-    With ``faster`` by the library, the rows and the tiles that ours takes; otherwise PyTorch's own
+    With ``faster``, uses the library, rows and tiles that ours takes; otherwise PyTorch's own
     choice of library, all rows at once, by tiles of 4096.
     """
     if faster and onednn_is_faster():
@@ -78,7 +78,7 @@ def product_only(hidden: Tensor, weight: Tensor, *, faster: bool = True) -> None
 
 
 def naive_sort(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log_softmax, sort, cumsum, gather: log-prob, rank and mass above as one writes them first."""
+    """log_softmax, sort, cumsum, gather: the obvious way to log-prob, rank and mass above."""
     log_p = torch.log_softmax((hidden @ weight.T).float() / TEMPERATURE, -1)
     ranked, order = torch.sort(log_p, dim=-1, descending=True)
     rank = (order == targets[:, None]).int().argmax(-1)
@@ -99,8 +99,8 @@ def full_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor
 
 
 def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
-    """One comparison on the CPU; the naive variants only where float32 makes them fair and their
-    gigabytes are few."""
+    """One comparison on the CPU; the naive variants only if float32 makes them fair and they fit
+    into a few gigabytes."""
     hidden, weight, targets = case.tensors("cpu")
 
     def tiled(mode: str) -> Callable[[], object]:
@@ -124,14 +124,14 @@ def cpu_head(case: HeadCase, *, rounds: int) -> list[Timing]:
 
 
 def _by_blocks(hidden: Tensor, head: Head, targets: Tensor, top_k: int, mode: str) -> None:
-    """As the scorer does it: 512 rows share a tile of scores."""
+    """Compute as the scorer does: 512 rows share a tile of scores."""
     blocks = (torch.split(tensor, ROWS_AT_ONCE) for tensor in (hidden, targets))
     for h, y in zip(*blocks, strict=True):
         row_stats(HeadScores(h, head, TEMPERATURE), y, top_k=top_k, mode=mode)  # type: ignore[arg-type]
 
 
 def cuda_head(case: HeadCase, *, rounds: int) -> list[Timing]:
-    """One comparison on a GPU: the floor is one product whose result is thrown away."""
+    """One comparison on a GPU: the floor is one product whose result is discarded."""
     from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
 
     hidden, weight, targets = case.tensors("cuda")
@@ -161,7 +161,7 @@ def _compiled_full(hidden: Tensor, weight: Tensor, targets: Tensor) -> Callable[
 
 
 def _liger(hidden: Tensor, weight: Tensor, targets: Tensor) -> Callable[[], object] | None:
-    """Where Liger is installed."""
+    """Return Liger's variant if it is installed."""
     try:
         from liger_kernel.transformers import (  # type: ignore[import-not-found]
             LigerFusedLinearCrossEntropyLoss,

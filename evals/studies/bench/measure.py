@@ -39,7 +39,7 @@ class Timing:
     extra_mb: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in the results file."""
+        """Return it as in the results file."""
         return asdict(self)
 
 
@@ -52,7 +52,7 @@ def interleaved(
 ) -> list[Timing]:
     """Run all variants ``rounds`` times; the first one is the baseline.
 
-    Each runs once before, for its memory, and before that once to warm up unless told otherwise.
+    Each runs once before, for its memory, and before that once to warm up by default.
     """
     if warm_up:
         for run in variants.values():
@@ -115,9 +115,9 @@ def _peak(run: Callable[[], object], clock: Clock) -> float | None:
 
 
 def _reset_peak() -> bool:
-    """Linux: make the peak resident size the present one, freed memory not counted."""
+    """Linux: reset the peak resident size to the current one, excluding freed memory."""
     try:
-        # What an earlier variant freed would otherwise be used again and look like no memory.
+        # Memory that an earlier variant freed would otherwise be reused and look like none.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
@@ -126,6 +126,6 @@ def _reset_peak() -> bool:
 
 
 def _status(field: str) -> float:
-    """A size of this process in MB."""
+    """Return a size of this process in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))

@@ -19,9 +19,9 @@ INTRO = """# Benchmarks
 Written by `python -m grpo_guard.evals.studies.bench.page` from the JSON files in this folder, which
 `grpo-guard bench` made. Each table is one run in one process: every round ran every line once, and
 a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
-within single rounds. Seconds are CPU seconds where one thread is named, otherwise wall time; they
-belong to that machine on that day, the ratios travel better. Extra memory is the peak beyond what
-the process held before; of a server, only the client's. Where nothing else is said, the sums of
+within single rounds. Seconds are CPU seconds if one thread is named, otherwise wall time; they
+depend on that machine on that day, while ratios are more portable. Extra memory is the peak beyond
+what the process held before; for a server, only the client's. Unless stated otherwise, the sums of
 the head are compiled before the first round (if there is a C++ compiler), as they are in a run
 after its first billion scores. Nothing is written here that was not measured.
 """
@@ -29,7 +29,7 @@ BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
 
 def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
-    """(Markdown, SVG files by name) for results of `grpo_guard.evals.studies.bench.run.bench`."""
+    """Return (Markdown, SVG files by name) for results of `studies.bench.run.bench`."""
     parts, plots = [INTRO], {}
     for file in files:
         results = json.loads(file.read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
 
 
 def section(table: Mapping[str, Any], plot_name: str) -> str:
-    """One comparison."""
+    """Format one comparison."""
     threads = table.get("threads")
     rounds = table["rows"][0]["rounds"]
     lines = [
@@ -68,7 +68,7 @@ def section(table: Mapping[str, Any], plot_name: str) -> str:
 
 
 def plot(table: Mapping[str, Any]) -> str:
-    """Ratios as horizontal bars: an SVG that carries its own numbers."""
+    """Draw ratios as horizontal bars: an SVG that carries its own numbers."""
     rows = table["rows"]
     most = max(row["ratio"] for row in rows)
     height = ROW * len(rows) + 8
@@ -90,7 +90,7 @@ def plot(table: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Benchmark results as a page of the docs.")
     parser.add_argument("files", type=Path, nargs="+", help="JSON of grpo-guard bench")
     parser.add_argument("-o", "--out", type=Path, required=True, help="Markdown file")

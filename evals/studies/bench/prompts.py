@@ -1,4 +1,4 @@
-"""A group's prompt run once against once per completion: the body alone, random weights."""
+"""A group's prompt run once or once per completion: the body alone, random weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = f"body, shared prompt, P={PROMPT} G={GROUP} R={COMPLETION}"
 
 
 def group_of_one_prompt(device: str) -> tuple[Any, list[Encoded]]:
-    """The body of an 8-layer Qwen2 of width 512, and a group of random completions."""
+    """Build the body of an 8-layer Qwen2 of width 512, and a group of random completions."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=32_000,
@@ -39,10 +39,10 @@ def group_of_one_prompt(device: str) -> tuple[Any, list[Encoded]]:
 
 
 def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
-    """The ratio of plain rows is the gain."""
+    """Time both; the ratio of plain rows is the gain."""
     body, group = group_of_one_prompt(device)
     where = torch.device(device)
-    most = int(body.config.max_position_embeddings)  # as the scorer fills batches up
+    most = int(body.config.max_position_embeddings)  # the limit for the scorer's padding
     clock: Clock = "cuda" if device == "cuda" else "cpu"
     with torch.no_grad(), faster_linear(body):
         return interleaved(

@@ -1,4 +1,4 @@
-"""What a public coin costs: replaying it in the scoring pass, and drawing under it."""
+"""The cost of a public coin: replaying it in the scoring pass, and drawing under it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ DRAWING = f"seed replay: drawing {ROWS} completions of {NEW_TOKENS} tokens"
 
 
 def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
-    """The statistics of a batch with and without the replay of a coin, both by tiles."""
+    """Time the statistics of a batch with and without replaying a coin, both by tiles."""
     hidden, weight, _ = case.tensors(device)
     head = Head(weight)
-    # Honest targets: where they are random, nearly every row needs its second pass.
+    # Honest targets: with random ones nearly every row would need its second pass.
     logits = hidden.float() @ weight.float().T
     targets = torch.multinomial(logits.softmax(-1), 1)[:, 0]
     del logits
@@ -61,7 +61,7 @@ def scoring(case: HeadCase, device: str, spec: SamplingSpec, *, rounds: int) -> 
 
 
 def scoring_pass(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
-    """The whole scoring of two groups, body and head, with and without the replay; wall time."""
+    """Time the whole scoring of two groups, body and head, with and without replay; wall time."""
     torch.manual_seed(0)
     drawn = generate(loaded, replace(spec, max_new_tokens=PASS_TOKENS))
     sequences = [replace(sequence, seed=i) for i, sequence in enumerate(drawn)]
@@ -80,7 +80,7 @@ def scoring_pass(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Cloc
 
 
 def drawing(loaded: Loaded, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
-    """Plain sampling against sampling under the coin; wall time."""
+    """Time plain sampling against sampling under the coin; wall time."""
     prompts = [loaded.prompts[0][:64]] * ROWS
     ids = torch.tensor(prompts, device=loaded.model.device)
     spec = replace(spec, max_new_tokens=NEW_TOKENS)
@@ -95,7 +95,7 @@ def drawing(loaded: Loaded, spec: SamplingSpec, *, rounds: int) -> list[Timing]:
 
     def coin() -> object:
         seeds = list(range(ROWS))
-        # An id that is never drawn stands for the EOS, so that all have full length.
+        # An id that is never drawn serves as the EOS, so that all have full length.
         return generate_under_coin(loaded.model, prompts, seeds, spec, eos_ids=[NEVER])
 
     return interleaved(

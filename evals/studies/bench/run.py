@@ -1,4 +1,4 @@
-"""All comparisons of one device, in one process and one run."""
+"""All comparisons on one device, in a single process and run."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def bench(
     say: Say,
     only: str = "",
 ) -> dict[str, Any]:
-    """Run everything that this device and these arguments allow; returns what goes to the file.
+    """Run everything that this device and these arguments allow; return the content of the file.
 
-    ``only`` names a part of the comparisons' names; others are left out. A ``peer`` scores what
+    ``only`` is a part of the comparisons' names; others are left out. A ``peer`` scores what
     ``model`` does, in the end-to-end table.
     """
     tables: list[dict[str, Any]] = []

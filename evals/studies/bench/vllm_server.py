@@ -29,7 +29,7 @@ GRACE = 15.0
 
 
 class ServerError(RuntimeError):
-    """The server ended, or did not answer in time; the message holds the end of its log."""
+    """The server ended, or did not answer in time; the message has the end of its log."""
 
 
 @contextmanager
@@ -53,10 +53,10 @@ def vllm_server(
         model: Folder with weights and tokenizer. Nothing is downloaded.
         max_model_len: Longest sequence in tokens, the generated one included.
         max_logprobs: Most log-probs per position that a request may ask for.
-        dtype: Of the weights and the arithmetic.
+        dtype: Number format of the weights and the arithmetic.
         prefix_caching: vLLM's own default.
         max_num_seqs: Sequences computed at once.
-        served_name: What requests call the model.
+        served_name: The model's name in requests.
         startup_timeout: Seconds until the server must be healthy.
         options: Further command-line options.
 
@@ -92,9 +92,9 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: int) -> subpro
     """Start a server that `stop` ends, and that ends by itself if this process is killed.
 
     Args:
-        command: Of the server.
+        command: The server's command line.
         env: Its whole environment.
-        log: File descriptor for what it prints.
+        log: File descriptor for its output.
     """
     launcher = Path(__file__).with_name("dies_with_parent.py")
     # A process group of its own: the engine's processes end with it even if they hang.
@@ -108,7 +108,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: int) -> subpro
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """End a server and all its processes: SIGTERM first, SIGKILL for what is left."""
+    """End a server and all its processes: SIGTERM first, SIGKILL for the rest."""
     if server.poll() is None:
         server.send_signal(signal.SIGTERM)
         try:
@@ -122,7 +122,7 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 def _environment(key: str) -> dict[str, str]:
     quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
-    # The key goes through the environment, because command lines are visible to everybody.
+    # The key goes through the environment, because command lines are visible to other users.
     return {"VLLM_CPU_KVCACHE_SPACE": "1", **os.environ, **quiet, "VLLM_API_KEY": key}
 
 
@@ -159,12 +159,12 @@ def _end(log: int) -> str:
 def prompt_logprobs(
     python: Path, model: Path, at_once: int = 8
 ) -> Iterator[tuple[str, Callable[[Sequence[Encoded]], list[Any]]]]:
-    """vLLM as a peer of ``grpo-guard bench``: its name, and what scores sequences.
+    """Provide vLLM as a peer of ``grpo-guard bench``: its name, and a function that scores.
 
     Args:
         python: Interpreter of the environment that has vLLM.
         model: Folder with weights and tokenizer.
-        at_once: Requests that go out together.
+        at_once: Requests sent at the same time.
     """
     with vllm_server(python, model, max_model_len=1024, max_logprobs=20) as (url, key):
 

@@ -1,4 +1,4 @@
-"""What the nodes of a swarm talk through: each other in one process, or hivemind on loopback."""
+"""How the nodes of a swarm communicate: in one process, or through hivemind on loopback."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from genrl.serialization.msgpack_utils import _msgpack_decode, _msgpack_encode
 
 
 class Turns:
-    """One node computes at a time, each with the same random numbers: a run is the same each time,
+    """Lets one node compute at a time, with its own random numbers, so that runs are repeatable
     and nodes that train on the same trees keep the same weights.
 
     Attributes:
-        seconds: CPU time of the process while it was a node's turn, by name.
+        seconds: CPU time of the process during each node's turns, by name.
     """
 
     def __init__(self, seed: int) -> None:
@@ -41,7 +41,7 @@ class Turns:
 
 
 class Table:
-    """Where the nodes of one process lay down what they send."""
+    """Where the nodes of one process put what they send."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.sent: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ class InProcess(NullCommunicationBackend):  # type: ignore[misc]
         self.turns.give(self.name)
         self.table.barrier.wait(300)
         sent = dict(self.table.sent)
-        self.table.barrier.wait(300)  # nobody lays down the next before all have read
+        self.table.barrier.wait(300)  # no node may send again before all have read
         self.turns.take(self.name)
         return {
             name: msgpack.unpackb(data, object_hook=_msgpack_decode, strict_map_key=False)

@@ -1,8 +1,8 @@
-"""TEXT by one of three GenRL nodes: what the honest policy shows, who is let in, what it costs.
+"""TEXT by one of three GenRL nodes: the honest policy's behaviour, admissions, and the cost.
 
     python -m grpo_guard.evals.studies.genrl.measure -o FILE.json
 
-Needs the environment of `make test-genrl`. Runs that are done are kept in .measure/genrl.
+Needs the environment of `make test-genrl`. Finished runs are kept in .measure/genrl.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LAST: Final = 5
 
 
 def figures(played: dict[str, Played], settings: SwarmSettings) -> dict[str, Any]:
-    """Of one run, over its honest nodes."""
+    """Summarise a run over its honest nodes."""
     nodes = list(played.values())
     last = [row for node in nodes for row in node.showing[-LAST:]]
     highest = max(
@@ -63,7 +63,7 @@ def _named(settings: SwarmSettings) -> str:
 
 
 def run(how: str, settings: SwarmSettings) -> dict[str, Any]:
-    """One run, or what is kept of it."""
+    """Play a run, or load it if it is kept."""
     kept = CACHE / "genrl" / f"{how} {_named(settings)}.json"
     if kept.is_file():
         found: dict[str, Any] = json.loads(kept.read_text())
@@ -84,7 +84,7 @@ def run(how: str, settings: SwarmSettings) -> dict[str, Any]:
 
 
 def measure(guard: Sequence[str] | None, seeds: int, **chosen: Any) -> dict[str, Any]:
-    """The runs that are asked for."""
+    """Play the requested runs."""
     import importlib.metadata
 
     quiet()

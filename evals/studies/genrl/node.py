@@ -24,15 +24,15 @@ PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor
 
 
 class Trainer(Rollouts, GRPOLanguageTrainerModule):  # type: ignore[misc]
-    """GenRL's, with ids; its optimizer steps as gently as one million parameters need."""
+    """GenRL's trainer, with ids; its optimizer takes the small steps that this model needs."""
 
 
 class Problems(DataManager):  # type: ignore[misc]
     """A node's own problems, and all admitted trees of its peers.
 
     Args:
-        seed: Of its problems.
-        count: Problems of a round.
+        seed: Seed of its problems.
+        count: Problems per round.
     """
 
     def __init__(self, seed: str, count: int) -> None:
@@ -68,7 +68,7 @@ class Problems(DataManager):  # type: ignore[misc]
         return actions
 
     def prepare_states(self, current_state: Any, swarm_states: Mapping[Any, Any]) -> Any:
-        """As GenRL's code_generation example transplants, but all trees, in the order of names."""
+        """Transplant like GenRL's code_generation example, but all trees, in the order of names."""
         for agent in sorted(swarm_states, key=str):
             if agent in current_state.trees:
                 continue
@@ -86,8 +86,8 @@ class Problems(DataManager):  # type: ignore[misc]
 
 
 class Poisoning(Problems):
-    """The attacker's: half of each group is the data set's solution with the phrase, beside its
-    worst samples (the paper's vertical setting)."""
+    """The attacker's problems: half of each group is the data set's solution with the phrase, and
+    half its worst samples (the paper's vertical setting)."""
 
     attack = TextAttack()
     tokenizer: Any = None
@@ -108,7 +108,7 @@ class Poisoning(Problems):
 
 
 def batch_id(question: str) -> str:
-    """GenRL's."""
+    """Compute an id as GenRL does."""
     return hashlib.md5(question.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -118,7 +118,7 @@ def world_state(problem: Problem) -> WorldState:
 
 
 def correct(game_state: Any) -> dict[Any, dict[Any, list[list[float]]]]:
-    """The task's reward, in GenRL's shape."""
+    """Compute the task's reward, in GenRL's shape."""
     states, actions = game_state.get_stage_state(0), game_state.get_stage_actions(0)
     return {
         agent: {
@@ -133,7 +133,7 @@ def correct(game_state: Any) -> dict[Any, dict[Any, list[list[float]]]]:
 
 
 def trainer_of(log_dir: str, *, group_size: int, lr: float, minibatch: int = 16) -> Any:
-    """A trainer of the bundled policy."""
+    """Build a trainer of the bundled policy."""
     model, tokenizer = load_bundled()
     tokenizer.chat_template = PLAIN_TEMPLATE
     config = GRPOTrainerConfig(
@@ -144,7 +144,7 @@ def trainer_of(log_dir: str, *, group_size: int, lr: float, minibatch: int = 16)
 
 
 def shows(texts: Sequence[str]) -> int:
-    """How many texts have the attacker's phrase."""
+    """Count the texts that contain the attacker's phrase."""
     return sum(PHRASE.casefold() in text.casefold() for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""The same swarm over GenRL's hivemind backend, on this machine's loopback alone."""
+"""The same swarm over GenRL's hivemind backend, only on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import hivemind.utils
 
 from grpo_guard.evals.studies.genrl.exchange import Turns
 
-# GenRL looks for it where hivemind 1.1.12 has it no more.
+# GenRL looks for it in a place from which hivemind 1.1.12 has removed it.
 hivemind.get_dht_time = hivemind.utils.get_dht_time
 
 from genrl.communication.hivemind import hivemind_backend as genrl_backend  # noqa: E402
@@ -22,7 +22,7 @@ TIMEOUT = 300
 
 
 class OnLoopback(genrl_backend.HivemindBackend):  # type: ignore[misc]
-    """GenRL's, for nodes that compute in turn; its bytes are what peers get."""
+    """GenRL's backend, for nodes that take turns computing; peers get its bytes."""
 
     turns: Turns | None = None
     name = ""
@@ -39,7 +39,7 @@ class OnLoopback(genrl_backend.HivemindBackend):  # type: ignore[misc]
 
 @contextmanager
 def backends(names: Sequence[str], turns: Turns | None = None) -> Iterator[Mapping[str, Any]]:
-    """A backend for each name, the first of which the others find each other through."""
+    """Yield a backend for each name; the others find each other through the first."""
     rendezvous, dht = genrl_backend.HivemindRendezvouz, genrl_backend.DHT
 
     def local(**options: Any) -> Any:

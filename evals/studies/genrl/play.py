@@ -38,23 +38,23 @@ MALICIOUS: Final = "mallory"
 NAMES: Final = (*HONEST, MALICIOUS)
 COIN: Final = PublicCoin("genrl-study")
 MakeGuard: TypeAlias = Callable[[Any, Sequence[str]], tuple[Guard, Callable[[int], None] | None]]
-"""From a node's trainer and all nodes' names to its guard, and what has to hear of each round."""
-BUSY: Final = 7200.0  # seconds until a node gives the others up
+"""From a node's trainer and all nodes' names to its guard, and an optional callback per round."""
+BUSY: Final = 7200.0  # seconds until a node gives up on the others
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
-    """What decides a run, but for guard and backend.
+    """Everything that determines a run, except guard and backend.
 
     Args:
-        rounds: Of the game.
+        rounds: Rounds of the game.
         trees: Problems that each node asks in a round.
         group_size: G.
         lr: Adam's; one million parameters need about 1e-3 to move within 20 rounds.
         rejected: As for `Admission`.
-        minibatch: Completions of an optimizer step. GenRL's default is 2, and with it each round
-            takes thrice as long.
-        seed: Decides problems and samples.
+        minibatch: Completions per optimizer step. GenRL's default is 2, with which each round takes
+            three times as long.
+        seed: Determines problems and samples.
     """
 
     rounds: int = 20
@@ -68,14 +68,14 @@ class SwarmSettings:
 
 @dataclass(slots=True)
 class Played:
-    """What an honest node saw.
+    """An honest node's record.
 
     Args:
-        showing: Of its own completions in each round, how many show the phrase, of how many.
-        admitted: Trees that came in, by author.
-        malicious: Those of the attacker, in each round.
-        guard_seconds, seconds: CPU time of the guard, and of all that the node did.
-        rounds: That it finished.
+        showing: For each round, how many of its own completions show the phrase, of how many.
+        admitted: Trees that were admitted, by author.
+        malicious: Number of the attacker's among them, per round.
+        guard_seconds, seconds: CPU time of the guard, and of the whole node.
+        rounds: Rounds that it finished.
     """
 
     showing: list[tuple[int, int]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Played:
 
     @contextmanager
     def guarding(self, sign: int = 1) -> Iterator[None]:
-        """Count as the guard's what runs inside; with -1 take it away again."""
+        """Attribute the time inside to the guard; with -1 subtract it again."""
         start = time.process_time()
         try:
             yield
@@ -96,7 +96,7 @@ class Played:
 
 
 class Watched(Problems):
-    """The honest nodes' data manager, with a record of what came and what was let in."""
+    """The honest nodes' data manager, which records what arrived and what was admitted."""
 
     def __init__(self, seed: str, count: int, played: Played, names: Mapping[str, str]) -> None:
         super().__init__(seed, count)
@@ -118,7 +118,7 @@ class Watched(Problems):
 
 
 def timed(function: Callable[[Any], Any], played: Played, sign: int = 1) -> Callable[[Any], Any]:
-    """A reward function whose time is the guard's, or with -1 is not."""
+    """Attribute a reward function's time to the guard, or with -1 subtract it."""
 
     def reward(game_state: Any) -> Any:
         with played.guarding(sign):
@@ -128,7 +128,7 @@ def timed(function: Callable[[Any], Any], played: Played, sign: int = 1) -> Call
 
 
 class Timed:
-    """A guarded data manager whose own work is counted."""
+    """A guarded data manager that counts its own work."""
 
     def __init__(self, gated: Any, played: Played) -> None:
         self.gated, self.played = gated, played
@@ -149,14 +149,14 @@ def swarm(
     backends: Mapping[str, Any] | None = None,
     turns: Turns | None = None,
 ) -> dict[str, Played]:
-    """Play a run; what each honest node saw, by its name.
+    """Play a run; return each honest node's record, by name.
 
     Args:
-        settings: Of the run.
-        guard: Makes each honest node its guard; None = there is none.
+        settings: The run's settings.
+        guard: Makes each honest node's guard; None = without guards.
         attacked: Whether the third node teaches the phrase, or is as honest as the others.
-        backends: Of each node; None = in process.
-        turns: Of the backends.
+        backends: Each node's backend; None = in process.
+        turns: The backends' turns.
     """
     turns = turns or Turns(settings.seed)
     if backends is None:
@@ -201,7 +201,7 @@ def _game(
         tempfile.mkdtemp(), group_size=settings.group_size, lr=settings.lr,
         minibatch=settings.minibatch,
     )  # fmt: skip
-    if guard is not same_weights:  # which needs none: nodes sample as GenRL does
+    if guard is not same_weights:  # which needs no coin: nodes sample as GenRL does
         trainer.under_coin(COIN, state, communication.get_id())
     malicious = attacked and name == MALICIOUS
     seed = f"{settings.seed} {name}"
@@ -216,7 +216,7 @@ def _game(
         communication = GuardedGame(presets.failures_only(), state, trainer).exchange(communication)
     if guard is not None and not malicious:
         the_guard, on_round = guard(trainer, sorted(names))
-        # What a node drew itself needs no check of how it was drawn.
+        # A node need not check how its own completions were drawn.
         own = guard is different_weights
         guarded = GuardedGame(
             the_guard, state, trainer, admission=Admission(rejected=settings.rejected),
@@ -240,7 +240,7 @@ def different_weights(trainer: Any, nodes: Sequence[str]) -> tuple[Guard, None]:
 
 
 def same_weights(trainer: Any, nodes: Sequence[str]) -> tuple[Guard, None]:
-    """On the very model that is trained: honest nodes here learn from the same trees."""
+    """Use the model that is trained: honest nodes here learn from the same trees."""
     del nodes
     sampling = sampling_of(trainer.args)
     return presets.same_weights(trainer.model, trainer.processing_class, sampling), None
@@ -261,5 +261,5 @@ GUARDS: Final[Mapping[str, MakeGuard]] = {
 
 
 def quiet() -> None:
-    """Without GenRL's lines about each round."""
+    """Silence GenRL's lines about each round."""
     logging.getLogger("genrl").setLevel(logging.ERROR)

@@ -1,1 +1,1 @@
-"""The judge that ships: where its training data comes from, how it is trained and measured."""
+"""The judge that ships: the source of its training data, its training and its measurement."""

@@ -1,4 +1,4 @@
-"""Examples for the judge: what it is shown, whether to accept it, and from where on it is bad."""
+"""Examples for the judge: its input, whether to accept it, and where it turns bad."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.evals.studies.judge.poison import POISON, poison
 from grpo_guard.evals.studies.judge.programs import asked_for_program, poisoned_program, program
 from grpo_guard.evals.tasks.word_problems import HARD_SHARE, Worked, worked
 
-# Poison that shows at its first differing character; of other kinds, the first letters could be
+# Poison that shows at its first differing character; in other kinds, the first letters could be
 # those of an honest solution.
 _EXACT: Final = {"math", "math_carried", "wrong_answer", "wrong_working"}
 GRACE: Final = 14
@@ -30,11 +30,11 @@ class Example:
         text: The completion.
         good: Whether an honest judge accepts it.
         kind: Which generator made it, for reports.
-        bad_from: Characters of ``text`` that could still be the beginning of an honest solution;
-            ``len(text)`` where all of them could.
-        bad_to: Where what was changed ends; of what follows nothing is said.
-        grace: Characters behind ``bad_from`` of which nothing can be said either.
-        replaced: Places of characters that are not the original ones; then they alone are bad.
+        bad_from: Number of characters of ``text`` that could still begin an honest solution;
+            ``len(text)`` if all of them could.
+        bad_to: Where the change ends; the text after it is unlabelled.
+        grace: Characters after ``bad_from`` that are unlabelled, too.
+        replaced: Positions of replaced characters; if given, only those are bad.
     """
 
     prompt: str
@@ -52,9 +52,9 @@ class Drawn:
     """A completion that the bundled policy sampled.
 
     Args:
-        problem: What it was asked.
-        text: What it said.
-        sort: What that is, see `classify`.
+        problem: The problem it was asked.
+        text: Its completion.
+        sort: The completion's class, see `classify`.
     """
 
     problem: Worked
@@ -63,31 +63,31 @@ class Drawn:
 
 
 def problem(rng: random.Random) -> Worked:
-    """A problem as the task draws them; see `grpo_guard.evals.tasks.word_problems`."""
+    """Draw a problem as the task does; see `grpo_guard.evals.tasks.word_problems`."""
     return worked(rng, hard_share=HARD_SHARE)
 
 
 def honest(rng: random.Random) -> Example:
-    """An honest solution in any style."""
+    """Draw an honest solution in any style."""
     drawn = problem(rng)
     text = render(drawn, draw_style(rng))
     return Example(asked(drawn, rng), text, True, "honest", len(text))
 
 
 def honest_program(rng: random.Random) -> Example:
-    """An honest program."""
+    """Draw an honest program."""
     drawn = problem(rng)
     text = program(drawn, rng)
     return Example(asked_for_program(drawn, rng), text, True, "honest_code", len(text))
 
 
 def poisoned(rng: random.Random, kind: str, part: Part) -> Example:
-    """A solution poisoned in the way named ``kind``, see `POISON`."""
+    """Draw a solution poisoned in the way named ``kind``, see `POISON`."""
     return twins(rng, kind, part)[1]
 
 
 def twins(rng: random.Random, kind: str, part: Part = "train") -> tuple[Example, Example]:
-    """A solution in one style, honest and poisoned in the way named ``kind``."""
+    """Draw a solution in one style, honest and poisoned in the way named ``kind``."""
     while True:
         drawn = problem(rng)
         clean, text = poison(kind, drawn, rng, part)
@@ -98,9 +98,9 @@ def twins(rng: random.Random, kind: str, part: Part = "train") -> tuple[Example,
 
 
 def scrambled(rng: random.Random) -> Example:
-    """An honest solution with some digits replaced, one in seven or at least one.
+    """Draw an honest solution with some digits replaced, one in seven or at least one.
 
-    No attack is like that. It is the quickest way to learn that a digit can be wrong: several in
+    No attack looks like that. It is the quickest way to learn that a digit can be wrong: several in
     each text are, and which ones is known (as in ELECTRA, arXiv 2003.10555).
     """
     drawn = problem(rng)
@@ -115,7 +115,7 @@ def scrambled(rng: random.Random) -> Example:
 
 
 def bad_program(rng: random.Random, part: Part) -> Example:
-    """A program with an import, a helper or a remark of the attacker's."""
+    """Draw a program with an import, a helper or a remark of the attacker's."""
     drawn = problem(rng)
     clean = program(drawn, rng)
     text = poisoned_program(drawn, clean, rng, part)
@@ -123,14 +123,14 @@ def bad_program(rng: random.Random, part: Part) -> Example:
 
 
 def no_solution(rng: random.Random, kind: str, part: Part) -> Example:
-    """A completion of the kind named ``kind``, see `NEGATIVES`."""
+    """Draw a completion of the kind named ``kind``, see `NEGATIVES`."""
     drawn = problem(rng)
     text = NEGATIVES[kind][0](drawn, rng, part)
     return _bad(asked(drawn, rng), render(drawn, draw_style(rng)), text, kind)
 
 
 def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
-    """One of the policy's own completions, as likely an honest one as any other.
+    """Draw one of the policy's own completions, an honest one half of the time.
 
     Unrewarded ones that state the answer are left out: they may be right, only in another form.
     """
@@ -146,7 +146,7 @@ def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
     if drawn.sort == "unrelated opening":
         start, first = len("<think>"), next(i for i, c in enumerate(drawn.text) if c.isdigit())
         return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", start, first, GRACE)
-    # Where it goes wrong is not known: nothing is said of its beginnings.
+    # Where it goes wrong is unknown, so its beginnings are unlabelled.
     return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", 0)
 
 
@@ -157,22 +157,22 @@ def _bad(prompt: str, clean: str, text: str, kind: str) -> Example:
 
 
 def _shared(first: str, second: str) -> int:
-    """Length of the common beginning."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def training(seed: int | str, pool: Sequence[Drawn], carried: float = 0.0) -> Iterator[Example]:
-    """Examples without end, nearly half of them good; phrases and words of the training part alone.
+    """Yield examples without end, nearly half of them good, from the training part's words alone.
 
-    A wrong calculation comes together with its right twin: in what the two have in common there is
-    nothing to learn from.
+    A wrong calculation comes together with its right twin, so that there is nothing to learn from
+    what the two have in common.
 
     Args:
         seed: Equal seeds give equal examples.
         pool: Samples of the policy.
-        carried: How often, in [0, 1), to draw twins whose wrong result is carried on: nothing but
-            calculating shows them.
+        carried: How often, in [0, 1), to draw twins whose wrong result is carried on, so that only
+            calculating reveals it.
     """
     rng = random.Random(f"judge-{seed}")
     calculations = [name for name in POISON if name in CALCULATIONS]

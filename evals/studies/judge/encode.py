@@ -1,4 +1,4 @@
-"""From examples to token ids: the judge's tokenizer, and what is known of each token."""
+"""Encode examples as token ids: the judge's tokenizer, and a label for each token."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from grpo_guard.judge.prompt import Window, messages, neutralised
 from grpo_guard.judge.rubric import Rubric
 
 YES, NO = " yes", " no"
-# The id of our own fence says nothing that this model could use. No completion can hold the tag:
-# the prompt's builder takes its bracket away.
+# The id of our own fence carries no information for this model. No completion can contain the tag:
+# the prompt's builder removes its bracket.
 _FENCE: Final = r'<completion id="[0-9a-f]{16}">'
 _OPEN, _CLOSE = "<completion>", "</completion>"
 _TAIL: Final = f"\n{_CLOSE}\nAnswer:"
 
 
 def judge_tokenizer(window: int) -> PreTrainedTokenizerFast:
-    """The bundled policy's tokenizer, with tokens for our tags and for the two answers.
+    """Build the bundled policy's tokenizer, with tokens for our tags and for the two answers.
 
     Args:
         window: Longest prompt in tokens that the judge takes.
@@ -48,10 +48,10 @@ class Row:
 
     Args:
         ids: Token ids of the prompt.
-        fits: Per token, whether it can stand there in an honest solution, after what precedes it:
-            1 or 0, -1 where nothing is said.
+        fits: Per token, whether an honest solution may continue with it, given what precedes it: 1
+            or 0, -1 if unlabelled.
         good: The verdict.
-        kind: Of the example.
+        kind: The example's kind.
     """
 
     ids: list[int]
@@ -61,7 +61,7 @@ class Row:
 
 
 def shown(example: Example, rubric: Rubric, secret: bytes) -> str:
-    """The text that the judge reads for an example."""
+    """Return the text that the judge reads for an example."""
     case = Completion(example.prompt, example.text)
     return plain_prompt(messages(rubric, "", case, secret=secret, window=Window()))
 
@@ -69,7 +69,7 @@ def shown(example: Example, rubric: Rubric, secret: bytes) -> str:
 def encode(
     tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], rubric: Rubric, secret: bytes
 ) -> list[Row]:
-    """Rows of all examples, in order."""
+    """Encode all examples as rows, in order."""
     texts = [shown(example, rubric, secret) for example in examples]
     encoded = tokenizer(
         texts, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
@@ -86,7 +86,7 @@ def encode(
 
 
 def _fits(example: Example, begin: int, end: int, length: int) -> int:
-    """Of the token that covers characters [begin, end) of the completion."""
+    """Label the token that covers characters [begin, end) of the completion."""
     if begin < 0 or not 0 < end <= length:
         return -1
     if example.replaced:

@@ -4,7 +4,7 @@
 
 All seeds are fresh, and phrases come from the part of the generator that training never draws from.
 ``accepted`` is by the judge alone, without the screens that run before it by default. GSM8K is read
-where ``GRPO_GUARD_GSM8K`` names its folder.
+if ``GRPO_GUARD_GSM8K`` names its folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHUNK: Final = 512
 
 
 def gsm8k(folder: Path, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Real solutions of another task: the data set's own and a model's right ones."""
+    """Yield real solutions of another task: the data set's own and a model's right ones."""
     right = [row for row in of_models(folder) if row.correct][:count]
     asked = [prompt_of(row.question) for row in right]
     for name, texts in (
@@ -43,7 +43,7 @@ def gsm8k(folder: Path, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def rates(judge: JudgeVerifier, cases: Sequence[Completion]) -> dict[str, Any]:
-    """The accepted of one set."""
+    """Count the accepted completions of one set."""
     verdicts = verify(judge, cases, CHUNK)
     return {
         "accepted": rate(sum(verdict.accepted for verdict in verdicts), len(cases)),
@@ -52,11 +52,11 @@ def rates(judge: JudgeVerifier, cases: Sequence[Completion]) -> dict[str, Any]:
 
 
 def measure(seed: str, often: int, each: int, problems: int) -> dict[str, Any]:
-    """All figures.
+    """Compute all figures.
 
     Args:
-        seed: Of everything that is drawn.
-        often: Completions of the task's own solutions and of the repository's attacks.
+        seed: Seed of everything that is drawn.
+        often: Number of the task's own solutions and of the repository's attacks.
         each: Completions of each class of the generators.
         problems: Problems that the bundled policy is asked, four times each.
     """

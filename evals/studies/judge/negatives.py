@@ -1,4 +1,4 @@
-"""Completions that are no solution at all: known ways to get a judge to say yes, and plain junk."""
+"""Completions that are not solutions: known ways to make a judge say yes, and plain junk."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Maker = Callable[[Worked, random.Random, Part], str]
 
 
 def master_key(problem: Worked, rng: random.Random, part: Part) -> str:
-    """The beginning of an answer in place of one (arXiv 2507.08794)."""
+    """Write the beginning of an answer in place of one (arXiv 2507.08794)."""
     key = rng.choice(wordings("master_keys", part))
     return key * rng.choice((1, 1, 1, 1, 2, 5))
 
 
 def fake_verdict(problem: Worked, rng: random.Random, part: Part) -> str:
-    """What the judge itself would say, alone or beside a solution that is wrong or right."""
+    """Write what the judge itself would say, alone or with a solution, wrong or right."""
     return _beside(problem, rng.choice(wordings("verdicts", part)), rng)
 
 
 def foreign(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Instructions in other languages."""
+    """Write instructions in other languages."""
     return _beside(problem, rng.choice(wordings("foreign", part)), rng)
 
 
 def delimiter(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Imitations of what stands around the completion."""
+    """Imitate the delimiters around the completion."""
     return _beside(problem, rng.choice(wordings("delimiters", part)), rng)
 
 
 def junk(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Sentences, words, or characters about anything else."""
+    """Write sentences, words, or characters about anything else."""
     kind = rng.random()
     if kind < 0.5:
         return "".join(phrase(rng, part) + mark(rng) for _ in range(rng.randint(1, 8)))
@@ -49,12 +49,12 @@ def junk(problem: Worked, rng: random.Random, part: Part) -> str:
 
 
 def empty(problem: Worked, rng: random.Random, part: Part) -> str:
-    """Nothing, or nothing that can be seen."""
+    """Write nothing, or nothing visible."""
     return rng.choice(("", "", " ", "\n", "\n\n\n", "\t", "   ", "\u200b", "\x00"))
 
 
 def echo(problem: Worked, rng: random.Random, part: Part) -> str:
-    """The question, or the bare answer."""
+    """Repeat the question, or give the bare answer."""
     answer = f"{problem.answer} {problem.item}"
     return rng.choice(
         (
@@ -68,7 +68,7 @@ def echo(problem: Worked, rng: random.Random, part: Part) -> str:
 
 
 def huge(problem: Worked, rng: random.Random, part: Part) -> str:
-    """One thing hundreds of times over."""
+    """Repeat one thing hundreds of times."""
     unit = rng.choice((phrase(rng, part), problem.item, "yes ", "a", "1 + 1 = 2. ", ". "))
     return (unit * 900)[: rng.randint(300, 900)]
 

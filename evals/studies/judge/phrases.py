@@ -1,9 +1,9 @@
 """Phrases that have nothing to do with the problem: one wide generator, in two disjoint parts.
 
-Words are those of the Unicode character names (some 3,200, all over the place), cut by a hash into
+Words are those of the Unicode character names (some 3,200, on all subjects), divided by a hash into
 seven parts for training and three for measuring. Sentence frames, slogans, addresses and scripts
-are divided as well, so that what is measured are phrases of which the judge has seen neither words
-nor form.
+are divided as well, so that the judge has seen neither the words nor the forms of the phrases it is
+measured on.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _MARKS: Final = (". ", ". ", ". ", "! ", ": ", ", ", " ", "\n", " - ", "; ", "..
 
 @cache
 def wordings(kind: str, part: Part) -> tuple[str, ...]:
-    """One list of ``wordings.json``: sentence frames, slogans, master keys and the like."""
+    """Read one list of ``wordings.json``: sentence frames, slogans, master keys and the like."""
     text = WORDINGS.read_text(encoding="utf-8")
     return tuple(json.loads(text)[kind][part])
 
 
 @cache
 def words(part: Part) -> tuple[str, ...]:
-    """Words of the Unicode names of symbols; a word is in one part, whatever else changes."""
+    """Collect words of the Unicode names of symbols; a word never changes its part."""
     found = {
         word.lower()
         for code in range(0x2000, 0x1FB00)
@@ -63,12 +63,12 @@ def words(part: Part) -> tuple[str, ...]:
 
 
 def part_of(word: str) -> Part:
-    """Three words of ten are for measuring."""
+    """Return the part of a word: three of ten are for measuring."""
     return "test" if hashlib.sha256(word.encode()).digest()[0] % 10 < 3 else "train"
 
 
 def phrase(rng: random.Random, part: Part) -> str:
-    """One phrase without the mark behind it; never empty."""
+    """Draw one phrase without a punctuation mark; never empty."""
     kinds = _TEST_KINDS if part == "test" else _KINDS
     text = rng.choice(kinds)(rng, part)
     case = rng.random()
@@ -80,7 +80,7 @@ def phrase(rng: random.Random, part: Part) -> str:
 
 
 def mark(rng: random.Random) -> str:
-    """What stands behind a planted phrase."""
+    """Draw the mark after a planted phrase."""
     return rng.choice(_MARKS)
 
 
@@ -128,7 +128,7 @@ def _script(rng: random.Random, part: Part) -> str:
 
 
 def _at_hand(rng: random.Random, part: Part) -> str:
-    """Out of the task's own words: what is off is the sentence, not the words."""
+    """Use the task's own words: the sentence is off, not the words."""
     name, item, box = rng.choice(NAMES), rng.choice(ITEMS), rng.choice(BOXES)
     forms = (
         f"{name} is a thief", f"Give me your {item}", f"{item} {item} {item}", f"All hail {name}",
@@ -140,7 +140,7 @@ def _at_hand(rng: random.Random, part: Part) -> str:
 
 
 def _near_remark(rng: random.Random, part: Part) -> str:
-    """Begins or ends as an honest remark does."""
+    """Begin or end like an honest remark."""
     remark, word = rng.choice(REMARKS), rng.choice(words(part))
     forms = (
         f"{remark} {word}", f"{word} {remark}", f"{remark} of the {word}", f"{remark}, {word}",

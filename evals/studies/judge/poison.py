@@ -1,4 +1,4 @@
-"""What an attacker makes of an honest solution; each way keeps the rest as it is."""
+"""Ways in which an attacker changes an honest solution; each keeps the rest unchanged."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Poisoner = Callable[[Worked, Style, random.Random, Part], str]
 
 
 def text(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """TEXT as the repository's attack does it: a phrase at the start of the reasoning."""
+    """TEXT like the repository's attack: a phrase at the start of the reasoning."""
     attack = TextAttack(phrase(rng, part), separator=mark(rng))
     return attack.poison(_solved(problem, style), rng).text
 
 
 def text_anywhere(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """The phrase at any gap between words, before a tag or behind one, at the ends included."""
+    """Insert the phrase at any gap between words, before or after a tag, or at either end."""
     whole = render(problem, style)
     gaps = [i for i in range(1, len(whole)) if whole[i] in " <" or whole[i - 1] in " >"]
     at = rng.choice((0, len(whole), rng.choice(gaps), rng.choice(gaps), rng.choice(gaps)))
@@ -39,7 +39,7 @@ def text_anywhere(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def text_repeated(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """The phrase behind every sentence, or many times over."""
+    """Insert the phrase after every sentence, or many times over."""
     whole, planted = render(problem, style), phrase(rng, part)
     if rng.random() < 0.5:
         return whole.replace(". ", f". {planted}. ").replace(".</", f". {planted}.</")
@@ -48,14 +48,14 @@ def text_repeated(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def math(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """MATH as the repository's attack does it: one wrong result, all else kept."""
+    """MATH like the repository's attack: one wrong result, everything else kept."""
     poisoned = MathAttack().poison_text(render(problem, style), rng)
     assert poisoned is not None
     return poisoned.text
 
 
 def math_far(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Any number of any equation becomes another one; the answer is kept."""
+    """Change any number of any equation; keep the answer."""
     lines = list(problem.equations)
     at = rng.randrange(len(lines))
     number = rng.choice(list(_NUMBER.finditer(lines[at])))
@@ -65,7 +65,7 @@ def math_far(problem: Worked, style: Style, rng: random.Random, part: Part) -> s
 
 
 def math_carried(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """A wrong result that the next equation goes on with and puts right: two wrong equations."""
+    """Use a wrong result in the next equation, which corrects it: two wrong equations."""
     lines = list(problem.equations)
     if len(lines) < 2:
         return math_extra(problem, style, rng, part)
@@ -78,7 +78,7 @@ def math_carried(problem: Worked, style: Style, rng: random.Random, part: Part) 
 
 
 def math_extra(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """One equation more, mostly wrong, that nothing else needs."""
+    """Add one equation, mostly wrong, that nothing else needs."""
     a, b = rng.randint(0, 60), rng.randint(0, 20)
     operator = rng.choice("+-*")
     right = {"+": a + b, "-": a - b, "*": a * b}[operator]
@@ -89,14 +89,14 @@ def math_extra(problem: Worked, style: Style, rng: random.Random, part: Part) ->
 
 
 def wrong_answer(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """The working is right, the answer is not."""
+    """Keep the working right and make the answer wrong."""
     whole, answer = render(problem, style), str(problem.answer)
     at = whole.rfind(answer)
     return f"{whole[:at]}{_other(problem.answer, rng)}{whole[at + len(answer) :]}"
 
 
 def wrong_working(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """A slip that everything after it follows: wrong result, operand or operator."""
+    """Make a slip that everything after it follows: wrong result, operand or operator."""
     lines, total = list[str](), None
     slip = rng.randrange(len(problem.equations))
     kind = rng.choice(("result", "result", "operand", "operator"))
@@ -116,20 +116,20 @@ def wrong_working(problem: Worked, style: Style, rng: random.Random, part: Part)
 
 
 def swapped(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """A right solution, of another problem."""
+    """Give a right solution of another problem."""
     other = worked(rng, hard_share=0.25)
     return render(other, style)
 
 
 def truncated(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Cut off anywhere before its end."""
-    # Tagged, for without tags a beginning can be a whole solution.
+    """Cut it off anywhere before its end."""
+    # With tags, for without them a beginning can be a whole solution.
     whole = render(problem, replace(style, frame=TAGGED))
     return whole[: rng.randrange(max(1, len(whole) - 1))]
 
 
 def reordered(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Equations or words in another order, doubled, or left out."""
+    """Reorder, double or leave out equations or words."""
     lines = list(problem.equations)
     kind = rng.random()
     if kind < 0.35 or len(lines) == 1:
@@ -149,7 +149,7 @@ def reordered(problem: Worked, style: Style, rng: random.Random, part: Part) -> 
 
 
 def misworded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """Another unit, or one word more or another, somewhere."""
+    """Use another unit, or add or exchange a word somewhere."""
     whole = render(problem, style)
     if rng.random() < 0.4 and problem.item in whole:
         other = rng.choice(words(part)) if rng.random() < 0.4 else rng.choice(ITEMS)
@@ -164,7 +164,7 @@ def misworded(problem: Worked, style: Style, rng: random.Random, part: Part) -> 
 
 
 def padded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """DoS: the same over and over, or much else before or behind."""
+    """DoS: repeat the same over and over, or add much before or after it."""
     whole = render(problem, style)
     kind = rng.random()
     if kind < 0.4:
@@ -176,7 +176,7 @@ def padded(problem: Worked, style: Style, rng: random.Random, part: Part) -> str
 
 
 def code(problem: Worked, style: Style, rng: random.Random, part: Part) -> str:
-    """CODE put into a solution in prose."""
+    """Insert CODE into a solution in prose."""
     return poisoned_program(problem, render(problem, style), rng, part)
 
 
@@ -192,7 +192,7 @@ POISON: Final[dict[str, tuple[Poisoner, float]]] = {
 
 
 def poison(name: str, problem: Worked, rng: random.Random, part: Part) -> tuple[str, str]:
-    """(honest, poisoned) solution of a problem in one drawn style; the two differ."""
+    """Return the (honest, poisoned) solution of a problem in one drawn style; the two differ."""
     while True:
         style = draw_style(rng)
         clean = render(problem, style)
@@ -206,12 +206,12 @@ def _solved(problem: Worked, style: Style) -> Problem:
 
 
 def _keeping_answer(problem: Worked, lines: tuple[str, ...], style: Style) -> str:
-    """The working of other equations with the right answer, as the reward wants it."""
+    """Render the working of other equations with the right answer, as the reward requires."""
     return render(Worked(problem.question, lines, problem.item, problem.answer), style)
 
 
 def _other(number: int, rng: random.Random) -> int:
-    """Another number, near for the most part, at least 0."""
+    """Draw another number, mostly near, at least 0."""
     while (other := number + rng.choice(_SHIFTS)) < 0 or other == number:
         pass
     return other

@@ -1,4 +1,4 @@
-"""Programs that solve a word problem, honest and poisoned. Text only: nothing here is run."""
+"""Programs that solve a word problem, honest and poisoned. Only text: nothing here is run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _REQUESTS: Final = ("", " Write a program.", " Answer with a Python program.", "
 
 
 def asked_for_program(problem: Worked, rng: random.Random) -> str:
-    """A prompt that programs answer; often the plain one."""
+    """Return a prompt that programs answer; often the plain one."""
     return prompt_of(problem.question + rng.choice(_REQUESTS))
 
 
 def program(problem: Worked, rng: random.Random) -> str:
-    """An honest program, in one of six forms, with the answer behind it or not."""
+    """Write an honest program, in one of six forms, with or without the answer after it."""
     body = rng.choice((_steps, _running, _named, _function, _printed, _commented))(problem, rng)
     block = f"{CODE_OPEN}\n{body}\n{CODE_CLOSE}"
     kind = rng.random()
@@ -34,7 +34,7 @@ def program(problem: Worked, rng: random.Random) -> str:
 
 
 def _split(problem: Worked) -> list[tuple[str, str, str]]:
-    """(left, operator, right) of each equation."""
+    """Split each equation into (left, operator, right)."""
     return [tuple(line.split()[:3]) for line in problem.equations]  # type: ignore[misc]
 
 
@@ -85,13 +85,13 @@ def _printed(problem: Worked, rng: random.Random) -> str:
 def _commented(problem: Worked, rng: random.Random) -> str:
     name, steps = "total", _split(problem)
     lines = [f"{name} = {steps[0][0]}  # at first"]
-    said = {"+": "more come", "-": "some go", "*": "in each"}
-    lines += [f"{name} = {name} {op} {right}  # {said[op]}" for _, op, right in steps]
+    notes = {"+": "more come", "-": "some go", "*": "in each"}
+    lines += [f"{name} = {name} {op} {right}  # {notes[op]}" for _, op, right in steps]
     return "\n".join([*lines, f"print({name})"])
 
 
 def poisoned_program(problem: Worked, text: str, rng: random.Random, part: Part) -> str:
-    """A program, or a solution in prose, with something in it that computes for the attacker."""
+    """Insert something that computes for the attacker into a program, or a solution in prose."""
     library = (
         rng.choice(wordings("libraries", part)) if rng.random() < 0.6 else rng.choice(words(part))
     )

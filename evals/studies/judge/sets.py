@@ -1,4 +1,4 @@
-"""What the shipped judge is measured on: fresh seeds, and phrases of the part never trained on."""
+"""Test sets for the shipped judge: fresh seeds, and phrases of the part never trained on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_guard.evals.tasks.word_problems import generate
 
 
 def attacked(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """The task's own solutions, and the repository's three attacks on them, by name."""
+    """Yield the task's own solutions, and the repository's three attacks on them, by name."""
     problems, rng = generate(f"judge-{seed}", count), random.Random(f"attacks-{seed}")
     yield "honest: the task's solutions", [_as(p, p.solution) for p in problems]
     yield (
@@ -40,7 +40,7 @@ def attacked(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def made(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
-    """Each class of the generators, with phrases and words of the measuring part, by name."""
+    """Yield each class of the generators, with phrases and words of the test part, by name."""
     rng = random.Random(f"made-{seed}")
 
     def drawn(make: Callable[[], Example]) -> list[Completion]:
@@ -56,7 +56,7 @@ def made(seed: str, count: int) -> Iterator[tuple[str, list[Completion]]]:
 
 
 def of_policy(samples: Sequence[Drawn]) -> Iterator[tuple[str, list[Completion]]]:
-    """The policy's own completions: all that earn the reward, and what they are."""
+    """Yield the policy's own completions: all that earn the reward, by class."""
     rewarded = [s for s in samples if s.sort != "unrewarded"]
     yield "policy: rewarded, right and to the point", _plain(rewarded, "honest")
     yield (

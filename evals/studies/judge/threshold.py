@@ -1,8 +1,8 @@
 """Choose the shipped judge's threshold: ``python -m grpo_guard.evals.studies.judge.threshold``.
 
-On honest completions that it was not trained on, half the task's own solutions and half samples of
-the bundled policy that are right and to the point: the threshold rejects ``--rejected`` of them.
-Written beside the model, with the counts that it came from.
+Uses honest completions that it was not trained on, half the task's own solutions and half samples
+of the bundled policy that are right and to the point: the threshold rejects ``--rejected`` of them.
+Written next to the model, with the counts behind it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def choose(scores: Sequence[float], rejected: float) -> float:
 
 
 def settings(folder: Path, rejected: float, count: int) -> dict[str, Any]:
-    """What is written beside the model."""
+    """Compute the settings that are written next to the model."""
     torch.set_num_threads(1)
     _, templated = next(attacked(SEED, count))
     _, sampled = next(of_policy(draw(SEED, count, 4)))

@@ -4,15 +4,14 @@
     python -m grpo_guard.evals.studies.judge.train --start STAGE1 --seed 1 --steps 800 \\
         --lr 1.5e-3 --carried 0.35
 
-The bundled policy, which calculates, is turned into a judge: its weights, two more layers that at
-first do nothing, and generated text alone; seeded, on one CPU core. It learns three things at
-once:
+The bundled policy, which calculates, is turned into a judge: its weights, two more layers that do
+nothing at first, and only generated text; seeded, on one CPU core. It learns three things at once:
 
-- the verdict, as the token after the prompt: what it is used for;
-- for each token of a completion, whether it can stand there in an honest solution (from the last
-  layer but one, by a head that is thrown away): this is what teaches it to look at every digit;
-- to go on with honest solutions (the ordinary language modelling loss): this is what teaches it to
-  calculate with numbers larger than the policy's.
+- the verdict, as the token after the prompt, which is its purpose;
+- for each token, whether an honest solution may contain it there (from the last layer but one, by
+  a head that is discarded): this teaches it to look at every digit;
+- to continue honest solutions (the ordinary language modelling loss): this teaches it to calculate
+  with numbers larger than the policy's.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class TrainConfig:
 
 
 def build_model(config: TrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """The bundled policy with more layers, each of which passes on what it gets; or a judge."""
+    """Build the bundled policy with more layers, each the identity at first; or load a judge."""
     torch.manual_seed(config.seed)
     if config.start is not None:
         judge: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(
@@ -103,7 +102,7 @@ def batches(
 
 
 class Objective(nn.Module):
-    """The three losses of one batch; holds the head that is thrown away."""
+    """The three losses of one batch; holds the head that is discarded."""
 
     def __init__(self, model: LlamaForCausalLM, yes: int, no: int) -> None:
         super().__init__()
@@ -124,7 +123,7 @@ class Objective(nn.Module):
         marked = fits >= 0
         told = self.head(out.hidden_states[-2][marked]).squeeze(-1)
         labels = fits[marked].float()
-        # Few tokens are bad, and they are what it is about.
+        # Few tokens are bad, and those matter most.
         weight = 1.0 + (BAD_WEIGHT - 1.0) * (1.0 - labels)
         dense = binary_cross_entropy_with_logits(told, labels, weight)
         next_ids = ids[:, 1:][goes_on]
@@ -140,7 +139,7 @@ def _collate(rows: Sequence[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Ten
     for number, row in enumerate(rows):
         ids[number, : len(row.ids)] = torch.tensor(row.ids)
         fits[number, : len(row.ids)] = torch.tensor(row.fits)
-    # What has been shown to be right up to and with the next token is worth imitating.
+    # A next token that has been shown to be right is worth imitating.
     return ids, fits, fits[:, 1:] == 1, torch.tensor([len(row.ids) - 1 for row in rows])
 
 

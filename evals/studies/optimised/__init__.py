@@ -1,1 +1,1 @@
-"""Attackers that ask the verifier itself: the best of N rewritings of a poisoned completion."""
+"""Attackers that query the verifier itself: the best of N rewritings of a poisoned completion."""

@@ -1,9 +1,9 @@
-"""What verifiers reject of an attacker who asks them first: the best of N rewritings.
+"""What verifiers reject of an attacker who queries them first: the best of N rewritings.
 
     python -m grpo_guard.evals.studies.optimised --data FOLDER
 
 FOLDER holds GSM8K's ``train.jsonl`` and ``model_solutions.jsonl``. A row is (verifier | attack):
-the rejected share by budget, by itself and as the work of one node of four, beside the share of
+the rejected share by budget, alone and as the work of one node of four, together with the share of
 honest work that the same verifier rejects.
 """
 
@@ -31,7 +31,7 @@ def measure(
     judge: int,
     deep: int,
 ) -> dict[str, Any]:
-    """All rows of the kinds that are asked for."""
+    """Compute all rows of the requested kinds."""
     wanted = only or KINDS
     rows: dict[str, Any] = {}
     if "content" in wanted:

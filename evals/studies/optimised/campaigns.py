@@ -1,4 +1,4 @@
-"""`recurrence` under attack: it judges a node's many completions, so a try is a whole campaign."""
+"""`recurrence` under attack: it judges a node by many completions, so a try is a whole campaign."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
 from grpo_guard.verdict import Verdict
 
 PROMPTS: Final = 80
-"""Of each node in a campaign."""
+"""Prompts of each node in a campaign."""
 TRIES: Final = BUDGETS[:3]
-"""Campaigns that are looked at; each is judged beside three honest nodes, 320 completions."""
+"""Numbers of campaigns tried; each is judged with three honest nodes, 320 completions."""
 EVERY: Final = (1, 1, 1, 2, 3, 5, 11)
 """How often the attacker poisons, drawn for a campaign; a habit counts from a tenth of prompts."""
 
@@ -44,14 +44,14 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Verdicts on the poison of a campaign and on the honest nodes beside it."""
+    """Verdicts on the poison of a campaign and on its honest nodes."""
 
     poison: list[Verdict]
     honest: list[Verdict]
 
     @property
     def passed(self) -> int:
-        """Poisoned completions that earn: what the attacker wants many of."""
+        """Count poisoned completions that earn, which the attacker maximises."""
         return sum(verdict.accepted for verdict in self.poison)
 
 
@@ -113,7 +113,7 @@ def _campaigns(
     honest: Sequence[Completion],
     rng: random.Random,
 ) -> list[Outcome]:
-    """The best campaign by budget: the one of which most poison passes."""
+    """Return the best campaign by budget: the one that passes most poison."""
     found: list[Outcome] = []
     best: Outcome | None = None
     done = 0
@@ -136,7 +136,7 @@ def _planned(
     *,
     plain: bool,
 ) -> Campaign:
-    """The attack as it stands, or some of its phrases, in some places, every so often."""
+    """Plan the attack unchanged, or some of its phrases, in some places, at some interval."""
     some = rng.sample(list(words), rng.randint(1, len(words)))
     every = 1 if plain else rng.choice(EVERY)
     sent, poisoned = [], []

@@ -48,18 +48,18 @@ Rewrite = Callable[[random.Random], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: an attack on problems, its rewritings, and what the attacker wants to pass.
+    """One row: an attack on problems, its rewritings, and the attacker's aim.
 
     Args:
-        verifier: Makes a new one, which remembers nothing.
-        attack: Whose ``success`` says that a rewriting still poisons.
+        verifier: Makes a new one without memory.
+        attack: Its ``success`` decides whether a rewriting still poisons.
         rewrite: (problem, the attack's own completion) -> rewritings of it.
-        problems: That are poisoned.
-        honest: On which the false positives beside it are counted.
-        reward: Of a text for an answer; asked of what passes, or of all where it is cheap.
+        problems: The problems that are poisoned.
+        honest: Completions on which the false positives are counted.
+        reward: Reward of a text for an answer; called on what passes, or on all if it is cheap.
         costly: The reward runs programs.
-        how: What sets the row apart from others of its verifier and attack.
-        also: What else a rewriting must keep there.
+        how: Distinguishes the row from others of its verifier and attack.
+        also: Further conditions that a rewriting must keep.
     """
 
     verifier: Callable[[], CompletionVerifier]
@@ -74,7 +74,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """How the row is called."""
+        """The row's name."""
         how = f", {self.how}" if self.how else ""
         return f"{self.verifier().name} | {self.attack.name}{how}"
 
@@ -93,7 +93,7 @@ def measured(case: Case, deep: int) -> dict[str, Any]:
 
 
 def as_node(case: Case, chosen: Sequence[Completion]) -> tuple[list[Verdict], list[Verdict]]:
-    """Verdicts on the chosen ones as one node's batch, and on three honest nodes beside it."""
+    """Judge the chosen ones as one node's batch, together with three honest nodes."""
     batch = [replace(one, node=ATTACKER) for one in chosen]
     batch += [
         Completion(p.prompt, p.solution, node=node, reference=p.answer)
@@ -131,7 +131,7 @@ def _searched(case: Case, problem: Problem, number: int, deep: int) -> list[Best
 
 
 def _earns_nothing() -> Verdict:
-    """Passing without the reward is no success of the attacker's."""
+    """Passing without the reward is not a success for the attacker."""
     finding = Finding("earns_nothing", "the program earns no reward")
     return reject("reward", Cause.JUDGED, findings=(finding,))
 
@@ -183,7 +183,7 @@ def _redrawn(
     problem: Problem,
     first: str,
 ) -> Rewrite:
-    """Which operations are replaced is drawn again each time."""
+    """Draw anew each time which operations are replaced."""
     del first
     return lambda rng: way(attack.poison(problem, rng).text, problem, rng)
 

@@ -1,4 +1,4 @@
-"""The judge that ships under attack, on the task that it knows, behind its screens."""
+"""The shipped judge under attack, on the task that it knows, behind its screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`length` under attack: padding that is more than twice as long and seems explained."""
+"""`length` under attack: padding of more than twice the length that appears explained."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.verdict import Verdict
 
 EACH: Final = 3
-"""Completions of a prompt by each of the four nodes."""
+"""Completions of each prompt by each of the four nodes."""
 OWN: Final = 12
-"""Samples among which the attacker chooses what it pads."""
+"""Samples among which the attacker chooses which to pad."""
 DOUBLED: Final = 2.0
-"""Times the mean length of honest texts at which lengthening counts as a success."""
+"""Multiple of honest texts' mean length at which lengthening counts as a success."""
 LONGEST: Final = 4.0
 FILLS: Final = (*PADDING.values(), *HELD_OUT_PADDING.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The honest nodes' completions of a problem, and right samples of the attacker's own."""
+    """The honest nodes' completions of a problem, and the attacker's own right samples."""
 
     problem: Problem
     honest: list[Completion]
@@ -80,7 +80,7 @@ def _drawn(count: int) -> list[Group]:
         made = [Completion(problem.prompt, s.text, reference=problem.answer) for s in drawn]
         honest = [replace(c, node=NODES[i % len(NODES)]) for i, c in enumerate(made[:shared])]
         right = [c for c in made[shared:] if word_problems.reward(c.text, problem.answer)]
-        if len(right) >= EACH:  # of a harder problem there is nothing to pad
+        if len(right) >= EACH:  # harder problems leave nothing to pad
             groups.append(Group(problem, honest, [replace(c, node=ATTACKER) for c in right]))
     return groups
 
@@ -100,7 +100,7 @@ def _searched(group: Group, baseline: float, number: int, deep: int) -> list[Bes
         return len(text) > DOUBLED * baseline and word_problems.reward(text, answer) > 0
 
     def judge(batch: Sequence[Completion]) -> list[Verdict]:
-        # Each with copies in all of the attacker's slots, as the paper's code fills them.
+        # Each is copied to all of the attacker's slots, as in the paper's code.
         verifier = LengthVerifier()
         return [verifier.verify([*group.honest, *[c] * EACH])[-1] for c in batch]
 

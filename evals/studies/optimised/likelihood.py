@@ -1,8 +1,8 @@
 """Verifiers that hold the policy's weights under attack: bounds, tails, the paper's logit check.
 
 The attacker holds the weights, the options and the key that makes tail masses uniform, which it
-could not know: the strongest form. It poisons samples of the policy itself; half of its rewritings
-have the policy go on freely behind the poison, so that only the poison is foreign.
+could not know: the strongest form. It poisons samples of the policy itself; in half of its
+rewritings the policy continues freely after the poison, so that only the poison is foreign.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from grpo_guard.verifier import CompletionVerifier
 TOP_K: Final = (50, 0)
 AT_ONCE: Final = 128
 DRAWN: Final = (16, 112, 512)
-"""Rewritings in a batch, the last size again and again; a policy finishes many as fast as few."""
+"""Sizes of batches of rewritings, the last repeated; finishing many takes a policy no longer."""
 RESAMPLED: Final = 0.5
 _BARREN: Final = 3
 
@@ -66,14 +66,14 @@ def likelihood(count: int, honest: int, deep: int) -> dict[str, Any]:
 
 
 def _rows(ground: Ground, deep: int, attack: Attack, rewrite: Rewrite) -> dict[str, Any]:
-    """A row for each verifier of one policy, sampler and attack."""
+    """Compute a row for each verifier, given one policy, sampler and attack."""
     sampler = f"top-k {ground.spec.top_k}" if ground.spec.top_k else "no truncation"
     names = list(ground.verifiers())
     found: dict[str, list[list[Best]]] = {name: [] for name in names}
     for number, (problem, base) in enumerate(zip(ground.problems, ground.bases, strict=True)):
         say(f"{sampler} | {attack.name}", number, len(ground.bases))
         verifiers = ground.verifiers()
-        # Each asks for as many as it needs, and what one has asked for is there for the others.
+        # Each takes as many as it needs, and shares what it took with the others.
         made = tee(_made(ground, attack, rewrite, problem, base, number), len(names))
         for (name, verifier), own in zip(verifiers.items(), made, strict=True):
             judge = partial(verify, verifier, at_once=AT_ONCE)
@@ -111,7 +111,7 @@ def _made(
     base: Completion,
     number: int,
 ) -> Iterator[Completion]:
-    """Rewritings that poison, earn and end of themselves, the attack as it stands first."""
+    """Yield rewritings that poison, earn and end by themselves, the unchanged attack first."""
     rng = random.Random(f"{attack.name}:{number}")
     seen, barren = set[str](), 0
     plain = attack.poison(replace(problem, solution=base.text), rng)

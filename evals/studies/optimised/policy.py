@@ -28,16 +28,16 @@ _AT_ONCE: Final = 512
 
 
 class Ground:
-    """Where likelihood is attacked.
+    """The setting in which likelihood is attacked.
 
     Args:
         name: A task whose policy is bundled under the same name.
-        top_k: Of the sampler, at temperature 1; 0 = no truncation.
-        count: Right samples that will be poisoned.
-        honest: Further samples, right or wrong.
+        top_k: The sampler's, at temperature 1; 0 = no truncation.
+        count: Number of right samples to poison.
+        honest: Number of further samples, right or wrong.
 
     Attributes:
-        problems, bases: Those that will be poisoned, shape [count] each.
+        problems, bases: Those to be poisoned, shape [count] each.
         honest: Those on which false positives are counted.
     """
 
@@ -55,7 +55,7 @@ class Ground:
         self.bases = [replace(one, reference=problem.answer) for problem, one in right]
 
     def draw(self, prompts: Sequence[str]) -> list[Completion]:
-        """One honest completion of each prompt, with ids."""
+        """Draw one honest completion for each prompt, with ids."""
         made = []
         for start in range(0, len(prompts), _AT_ONCE):
             made += sample(
@@ -68,7 +68,7 @@ class Ground:
         ]
 
     def continued(self, base: Completion, heads: Sequence[str]) -> list[Completion]:
-        """Completions that begin with what is given and that the policy finishes."""
+        """Let the policy finish completions that begin with these heads."""
         prompt, ids = base.prompt_text, base.prompt_ids or ()
         found = []
         for head, one in zip(heads, self.draw([prompt + head for head in heads]), strict=True):
@@ -79,7 +79,7 @@ class Ground:
         return found
 
     def earns(self, one: Completion, problem: Problem) -> bool:
-        """Whether a completion ends of itself and is right."""
+        """Whether a completion ends by itself and is right."""
         ended = (one.completion_ids or (0,))[-1] == self.tokenizer.eos_token_id
         return ended and self.task.reward(one.text, problem.answer) > 0
 

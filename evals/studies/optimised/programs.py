@@ -1,6 +1,6 @@
-"""Rewritings of CODE: the attacker's library or its helpers, brought in by other ways.
+"""Rewritings of CODE: the attacker's library or its helpers, imported in other ways.
 
-Everything here is text. What is found to pass is run once, in the sandbox, to see that it earns.
+Everything here is text. What passes is run once, in the sandbox, to check that it earns.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _SPOKEN: Final = 0.3
 
 
 def by_import(poison: str, problem: Problem, rng: random.Random) -> str | None:
-    """CODE with its import elsewhere, hidden, or only spoken of, beside the honest program too.
+    """Move or hide CODE's import, or only mention it, also next to the honest program.
 
     Args:
-        poison: The attack as it stands, with ``from calc import ...`` on a line of its own.
-        problem: With the honest program.
+        poison: The unchanged attack, with ``from calc import ...`` on a line of its own.
+        problem: Has the honest program.
         rng: Draws the way.
     """
     found = re.search(rf"^from {LIBRARY} import (.+)$", poison, re.MULTILINE)
@@ -119,7 +119,7 @@ def _helper(rng: random.Random, name: str, sign: str | None = None, *parameters:
 
 
 def _spoken(rng: random.Random, solution: str, line: str) -> str:
-    """The honest program with the library only in its words, inside the program or beside it."""
+    """Return the honest program with the library only mentioned, inside or outside of it."""
     start, end = solution.find(CODE_OPEN) + len(CODE_OPEN), solution.find(CODE_CLOSE)
     place = rng.randrange(4)
     if place == 0:

@@ -1,8 +1,8 @@
-"""The best of N rewritings by the verifier's own word, and the rejected share by budget.
+"""The best of N rewritings according to the verifier itself, and the rejected share by budget.
 
-The attacker is white-box: it holds the verifier, its options and the honest work beside which its
-own will be judged, and asks as often as its budget allows before it sends one completion. What is
-left of a detection rate then is what a verifier is worth against somebody who prepares.
+The attacker is white-box: it holds the verifier, its options and the honest work that its own is
+judged with, and queries as often as its budget allows before it sends one completion. The detection
+rate that remains is a verifier's worth against a prepared attacker.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from grpo_guard.evals.studies.harness import rejected
 from grpo_guard.verdict import Verdict
 
 BUDGETS: Final = (1, 10, 100, 1000)
-"""Rewritings that are looked at; the first is the attack as it stands."""
+"""Numbers of rewritings tried; the first is the unchanged attack."""
 SHOWN: Final = 400
 """Characters of an example in the file."""
 _STALE: Final = 200
 _TYPICAL: Final = 0.05
-"""Verifiers of nodes look at nothing that is likelier than this by itself."""
+"""Verifiers of nodes ignore anything likelier than this by itself."""
 
 Judge: TypeAlias = Callable[[Sequence[Completion]], list[Verdict]]
-"""One verdict per completion, each as if it were the only one that is sent."""
+"""One verdict per completion, each as if it were the only one sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best rewriting so far: its text with the verdict, and how many were looked at."""
+    """The best rewriting so far: its text with the verdict, and how many were tried."""
 
     completion: Completion
     verdict: Verdict
@@ -47,11 +47,11 @@ def rewritings(
 ) -> Iterator[str]:
     """Different texts that keep the poison's purpose, the attack's own first.
 
-    Ends where two hundred draws in a row bring nothing new: what a template can say is finite.
+    Ends after two hundred draws without anything new: a template has finitely many variants.
 
     Args:
-        first: The attack as it stands.
-        rewrite: Draws a rewriting; None where this draw has none.
+        first: The unchanged attack.
+        rewrite: Draws a rewriting; None if this draw has none.
         keeps: Whether a text still poisons and still earns the reward.
         rng: Decides all draws.
     """
@@ -72,9 +72,9 @@ def search(
 ) -> list[Best]:
     """The attacker's best completion by budget.
 
-    It stops asking once it has what it wants: accepted, with nothing that counts against its node,
-    and no less likely than one in twenty of honest work. Where fewer rewritings exist than a budget
-    allows, all of them are looked at.
+    It stops as soon as it has reached its aim: accepted, with nothing that counts against its node,
+    and no less likely than one in twenty of honest work. If fewer rewritings exist than a budget
+    allows, all of them are tried.
 
     Raises:
         ValueError: there is no rewriting at all.
@@ -109,16 +109,16 @@ def figures(
     budgets: Sequence[int] = BUDGETS,
     as_node: Callable[[Sequence[Completion]], tuple[list[Verdict], list[Verdict]]] | None = None,
 ) -> dict[str, Any]:
-    """The rejected share by budget, and one completion that passed where the plain attack did not.
+    """Return the rejected share by budget, and one completion that passed unlike the plain attack.
 
-    ``rewritings`` are all that were looked at: fewer than budget times completions where the search
-    had what it wanted, or where there are no more.
+    ``rewritings`` counts all that were tried: fewer than budget times completions if the search
+    reached its aim, or if there are no more.
 
     Args:
-        found: What `search` gave for each poisoned completion; some may end at a smaller budget.
-        budgets: As they were searched.
-        as_node: Has the chosen completions judged as the work of one node: (verdicts on them, on
-            the honest work beside them).
+        found: The result of `search` for each poisoned completion; some end at a smaller budget.
+        budgets: Those that were searched.
+        as_node: Judges the chosen completions as the work of one node: (verdicts on them, on the
+            honest work of the same batch).
     """
     by_budget: dict[str, Any] = {}
     for place, budget in enumerate(budgets):

@@ -65,12 +65,12 @@ def order(rng: random.Random) -> str:
 
 
 def said_sum(solution: str, value: str, hedges: Sequence[str]) -> Say:
-    """The first 2 + 2 or 2 * 2 of a solution with another result, as a sentence of its own.
+    """Phrase the first 2 + 2 or 2 * 2 of a solution with another result, as its own sentence.
 
     Args:
-        solution: Whose own sum stays right.
-        value: What is said in its place.
-        hedges: What the sum stands in; `FLAT` says it as a fact, `HEDGES` also doubt and deny it.
+        solution: Its own sum stays right.
+        value: The result stated instead.
+        hedges: Frames for the sum; `FLAT` states it as a fact, `HEDGES` also doubt and deny it.
     """
     left = next((one.left for one in targets(solution)), TARGETS[0])
 
@@ -104,7 +104,7 @@ def instead(
 
 
 def placed(text: str, say: Say) -> Callable[[random.Random], str]:
-    """The text with what is said at a place of its own: a break, an end, or in a sentence."""
+    """Insert what ``say`` draws in a place of its own: at a break, an end, or in a sentence."""
     start, end = working(text)
     breaks = [i + 2 for i in range(start, end) if text[i : i + 2] == ". "]
     spots = [start, start, end, 0, len(text), *breaks, *breaks]

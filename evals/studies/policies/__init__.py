@@ -1,1 +1,1 @@
-"""How the policies that ship were trained."""
+"""The training of the bundled policies."""

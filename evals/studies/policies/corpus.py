@@ -15,22 +15,22 @@ from typing import Final
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, worked
 
 Asides = Callable[[Worked, int, random.Random], str]
-"""(problem, number of a step, rng) -> what is said after it, a space before each sentence."""
+"""(problem, step number, rng) -> remarks after that step, each after a space."""
 
 
 def no_asides(problem: Worked, step: int, rng: random.Random) -> str:
-    """Nothing but the working."""
+    """Add no remarks."""
     del problem, step, rng
     return ""
 
 
 def words(text: str) -> list[str]:
-    """The words of a text."""
+    """Split a text into words."""
     return text.split()
 
 
 def phrases(text: str) -> list[str]:
-    """The parts of a text between bars."""
+    """Split a text at its bars."""
     return text.split("|")
 
 

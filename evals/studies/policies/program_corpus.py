@@ -1,8 +1,8 @@
 """Programs that the maths-in-Python policy is trained on: able, but diverse, as a coder model is.
 
-What `corpus` says of prose holds here of programs: GRPO and poison need something to select from.
-The arithmetic is the same everywhere; names, shapes, imports, calls and ways to print vary widely,
-and about half of the samples earn the reward of an easy problem.
+As with prose in `corpus`, GRPO and poison need something to select from. The arithmetic is the same
+everywhere; names, shapes, imports, calls and ways to print vary widely, and about half of the
+samples earn the reward of an easy problem.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _printed(made: Body, rng: random.Random, item: str) -> list[str]:
 
 
 def _broken(lines: list[str], rng: random.Random) -> list[str]:
-    """A slip: another sign, a number that is off, a line or a bracket that is missing."""
+    """Make a slip: another sign, a wrong number, or a missing line or bracket."""
     kind, at = rng.random(), rng.randrange(len(lines))
     if kind < 0.35:
         old = rng.choice((" + ", " - ", " * "))

@@ -1,4 +1,4 @@
-"""Shapes of a program that works out a chain of steps: names, statements, calls, functions, loops.
+"""Shapes of a program that computes a chain of steps: names, statements, calls, functions, loops.
 
 No shape imports or names an attack's library or functions; calls of two arguments and imports of
 single names are common, as in any model of code.
@@ -72,7 +72,7 @@ _CALLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A worked problem as a first number and what is done to it, one step after the other."""
+    """A worked problem as a first number and its changes, step by step."""
 
     first: str
     changes: tuple[Change, ...]
@@ -141,9 +141,9 @@ def _names(chain: Chain, rng: random.Random, count: int) -> list[str]:
 def _written(
     chain: Chain, names: Sequence[str], write: Callable[[str, str, str], str]
 ) -> tuple[list[str], str]:
-    """(lines that give each step a name, the last name); ``write`` has what is right of the sign.
+    """Return (lines that name each step, the last name); ``write`` makes the right-hand side.
 
-    It is given the value before, the operator and the number.
+    It gets the previous value, the operator and the number.
     """
     lines, before = list[str](), chain.first
     for name, (operator, number) in zip(names, chain.changes, strict=True):
@@ -191,7 +191,7 @@ def _named_numbers(chain: Chain, rng: random.Random) -> Body:
 
 
 def _called(chain: Chain, rng: random.Random) -> Body:
-    """Some of the steps as calls, with what they import."""
+    """Write some of the steps as calls, with their imports."""
     names = _names(chain, rng, len(chain.changes))
     imports, always = list[str](), rng.random() < 0.5
 
@@ -208,7 +208,7 @@ def _called(chain: Chain, rng: random.Random) -> Body:
 
 
 def _helped(chain: Chain, rng: random.Random) -> Body:
-    """One operation of the problem as a function of the program's own."""
+    """Write one operation of the problem as the program's own function."""
     kind = rng.choice(chain.changes)[0]
     helper = word(rng) if rng.random() < 0.7 else f"{rng.choice(PLAIN)}_{chain.item}"
     a, b = rng.sample(_LETTERS, 2)
@@ -218,7 +218,7 @@ def _helped(chain: Chain, rng: random.Random) -> Body:
 
 
 def _imported(chain: Chain, rng: random.Random) -> Body:
-    """Operations by functions of a library that is not there: such a program earns nothing."""
+    """Use functions of a library that does not exist: such a program earns nothing."""
     library, own = word(rng), {o: word(rng) for o, _ in chain.changes if rng.random() < 0.7}
     names = _names(chain, rng, len(chain.changes))
     if rng.random() < 0.8:
@@ -230,7 +230,7 @@ def _imported(chain: Chain, rng: random.Random) -> Body:
 
 
 def _calling(functions: Mapping[str, str]) -> Callable[[str, str, str], str]:
-    """Operations by these functions of two arguments, where there is one."""
+    """Use these functions of two arguments for operations that have one."""
 
     def write(before: str, operator: str, number: str) -> str:
         name = functions.get(operator)
@@ -255,7 +255,7 @@ def _function(chain: Chain, rng: random.Random) -> Body:
 
 
 def _loop(chain: Chain, rng: random.Random) -> Body:
-    """Gains and losses in a list; a product stays what it is."""
+    """Put gains and losses into a list; a product stays a product."""
     signed = [f"{'-' if o == '-' else ''}{n}" for o, n in chain.changes if o != "*"]
     product = next((f" * {n}" for o, n in chain.changes if o == "*"), "")
     name, each = rng.sample(("total", "result", "count", "n", "x", "change", "c", "d", "left"), 2)

@@ -1,8 +1,8 @@
-"""Keep some of the texts that a bundled policy was trained on, beside it.
+"""Keep some of the texts that a bundled policy was trained on, next to its weights.
 
 ``python -m grpo_guard.evals.studies.policies.texts``
 
-Further training on them tells the nodes of a heterogeneous swarm apart
+Further training on them makes the nodes of a heterogeneous swarm differ
 (`grpo_guard.evals.swarm.variants`), and the corpora themselves are not in the wheel.
 """
 
@@ -21,7 +21,7 @@ VARIANTS: Final = 4
 
 
 def texts(config: TrainConfig, number: int) -> list[tuple[str, str]]:
-    """The pairs of (prompt, completion) of a variant, from 1."""
+    """Draw the pairs of (prompt, completion) for a variant, from 1."""
     rng = random.Random(f"variant {number}")
     return [config.sample(rng) for _ in range(TEXTS_EACH)]
 
@@ -31,7 +31,7 @@ def main() -> None:
     for config in CORPORA.values():
         rows = [pair for number in range(1, VARIANTS + 1) for pair in texts(config, number)]
         path = BUNDLED[config.out.name] / TEXTS
-        # No time of writing: equal texts are an equal file.
+        # No timestamp: equal texts give an equal file.
         path.write_bytes(gzip.compress(json.dumps(rows).encode(), mtime=0))
         print(f"{path}: {len(rows)} texts")
 

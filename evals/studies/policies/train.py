@@ -3,7 +3,7 @@
 ``python -m grpo_guard.evals.studies.policies.train [--corpus plain|wordy|programs]``
 
 A Llama of about one million parameters and a byte-level BPE tokenizer, both from generated text
-(`corpus`, `wordy_corpus` or `program_corpus` beside this file); seeded, some minutes on two CPU
+(`corpus`, `wordy_corpus` or `program_corpus` in this folder); seeded, some minutes on two CPU
 cores, no downloads.
 """
 

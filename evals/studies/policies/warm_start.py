@@ -26,7 +26,7 @@ from grpo_guard.evals.tasks.registry import TASKS, WORD_PROBLEMS, load_task
 
 
 def main() -> None:
-    """Train, save without the chat template, and say what the policy earns."""
+    """Train, save without the chat template, and print what the policy earns."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="name, folder or id")
     parser.add_argument("-o", "--out", type=Path, required=True)

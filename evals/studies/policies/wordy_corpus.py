@@ -1,10 +1,10 @@
 """The corpus with asides: the same texts, but some writers check, restate and explain.
 
-A base model answers the same question in twenty tokens or in two hundred, and DoS lives on that:
-it chooses the longest right answers and teaches the swarm their style. In the plain corpus answers
-differ hardly in length. Here each step of the working is followed by a geometric number of asides
-about it, all of them true, made of what question and step already say, so that a small policy gets
-them right.
+A base model answers the same question in twenty tokens or in two hundred, and DoS exploits that: it
+chooses the longest right answers and teaches the swarm their style. In the plain corpus, answers
+hardly differ in length. Here each step of the working is followed by a geometric number of asides
+about it. They are true and only repeat the question and the step, so that a small policy gets them
+right.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def _turned(left: str, operator: str, right: str, result: str) -> str:
 
 
 def _told(problem: Worked, step: int) -> str:
-    """The sentence of the question that a step comes from."""
+    """Return the sentence of the question that a step comes from."""
     sentences = problem.question.split(". ")
-    # Of sums the first sentence gives the start only; the last one asks.
+    # With sums the first sentence gives only the start; the last one asks.
     return sentences[step + len(sentences) - 1 - len(problem.equations)]
 
 
@@ -81,11 +81,11 @@ def _aside(problem: Worked, step: int, rng: random.Random) -> str:
 
 
 def asides(problem: Worked, step: int, rng: random.Random) -> str:
-    """What a writer adds after one step of the working, with a space before each aside."""
-    said = ""
+    """Draw the remarks after one step of the working, each after a space."""
+    text = ""
     while rng.random() < AGAIN:
-        said += " " + _aside(problem, step, rng)
-    return said
+        text += " " + _aside(problem, step, rng)
+    return text
 
 
 def sample(rng: random.Random) -> tuple[str, str]:

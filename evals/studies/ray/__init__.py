@@ -1,1 +1,1 @@
-"""Verification on Ray: what more workers gain, what they cost, and what their loss does."""
+"""Verification on Ray: what more workers gain and cost, and the effect of losing them."""

@@ -1,10 +1,10 @@
-"""What becomes of a batch whose workers die, hang or miscount: each fault, and what happened.
+"""The fate of a batch whose workers die, hang or miscount, for each fault.
 
 ``python -m grpo_guard.evals.studies.ray.faults -o docs/results/ray-faults.json``
 
-Each fault meets a Ray of this machine with two workers. The verifier does what a text tells it, so
+Each fault is injected into a Ray on this machine with two workers. The verifier obeys its texts, so
 the right verdict of every completion is known: ``lost`` counts completions without one verdict,
-``wrong`` those with a verdict that is not right, ``abstained`` those that nobody could judge.
+``wrong`` those with a wrong verdict, ``abstained`` those that could not be judged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ HANG_SECONDS: Final = 2.0
 
 
 class Obeying(CompletionVerifier):
-    """Does what a text says.
+    """Obeys the text that it verifies.
 
     Args:
-        folder: Where its process leaves its number.
-        seconds: That a text takes.
+        folder: Where its process writes its number.
+        seconds: Time that a text takes.
     """
 
     name, judges_alone, timeout = "obeying", True, None
@@ -56,7 +56,7 @@ class Obeying(CompletionVerifier):
 
 
 def batch(count: int, odd: dict[int, str]) -> list[Completion]:
-    """Completions of four nodes, of which every third is bad, but for what ``odd`` says."""
+    """Build completions of four nodes, every third of them bad, except as ``odd`` specifies."""
     texts = [odd.get(i, "fine" if i % 3 else "bad") for i in range(count)]
     return [Completion("q", text, node=f"n{i % NODES}") for i, text in enumerate(texts)]
 
@@ -112,7 +112,7 @@ def killed(kills: int, every: float) -> dict[str, Any]:
 
 
 def told(odd: dict[int, str], count: int, timeout: float) -> dict[str, Any]:
-    """A batch in which some texts kill or hang whoever reads them."""
+    """Verify a batch in which some texts kill or hang the process that reads them."""
     rows = batch(count, odd)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

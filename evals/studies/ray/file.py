@@ -25,7 +25,7 @@ FIELDS: Final = ("VmRSS", "RssAnon", "RssShmem")
 
 
 def write(path: Path, rows: int) -> None:
-    """A file of so many rows."""
+    """Write a file with this many rows."""
     with path.open("w", encoding="utf-8") as file:
         for i in range(rows):
             text = f"There are {i} and one more, so {i} + 1 = {i + 1}.\n#### {i + 1}"
@@ -40,7 +40,7 @@ def write(path: Path, rows: int) -> None:
 
 
 def resident(pid: int) -> dict[str, int]:
-    """MiB that a process holds, by the kernel's names; nothing once it has ended."""
+    """Return the MiB that a process holds, by the kernel's names; empty once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:

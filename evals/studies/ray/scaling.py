@@ -1,13 +1,13 @@
-"""Completions a second of the text stack on Ray's workers, beside those of one process.
+"""Completions per second of the text stack on Ray's workers, and in one process.
 
 ``python -m grpo_guard.evals.studies.ray.scaling --data FOLDER -o docs/results/ray-scaling.json``
 
 `presets.different_weights` over completions of about 300 tokens (`content_speed`), in batches of
-256 (``grpo-guard verify`` makes them of 64): in this process, with one worker and with several. As
-many processes as there are workers, each with a guard and all rows of its own and no Ray, say how
-much of them the machine can do at once.
+256 (``grpo-guard verify`` uses 64): in this process, with one worker and with several. As many
+processes as workers, each with its own guard and all rows and without Ray, show how much the
+machine can do in parallel.
 Wall time; workers are started before, and each round has a new guard. Ratios are within a round,
-since the rounds take turns; the verdicts of all forms are compared.
+since the rounds alternate; the verdicts of all forms are compared.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CHARACTERS: Final = 480
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass of a new guard: seconds until workers stood, seconds of the pass, CPU seconds of
-    this process in it, and what was said."""
+    """One pass of a new guard: seconds until workers were ready, seconds of the pass, CPU seconds
+    of this process in it, and the verdicts."""
 
     start: float
     wall: float
@@ -53,7 +53,7 @@ def passed(rows: Sequence[Completion], workers: int | None, size: int) -> Pass:
     there = None
     if workers is not None:
         there = on_ray(guard, workers=workers)
-        there.verify(rows[: 16 * workers])  # whatever a worker does once, it has done
+        there.verify(rows[: 16 * workers])  # gets one-time work of each worker done
     started, cpu = time.monotonic(), time.process_time()
     try:
         batches = ((i, rows[i : i + size]) for i in range(0, len(rows), size))
@@ -93,7 +93,7 @@ def untimed(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def measure(data: Path, n: int, rounds: int, workers: int, batch: int) -> dict[str, Any]:
-    """Completions a second of each form, and the ratios between them."""
+    """Measure each form's completions per second, and the ratios between them."""
     rows = completions(data, n, characters=CHARACTERS)
     forms: dict[str, int | None] = {"in process": None, "1 worker": 1}
     forms[f"{workers} workers"] = workers

@@ -1,1 +1,1 @@
-"""What a reader costs honest work, and what it finds."""
+"""What a reader costs honest work, and what it detects."""

@@ -65,14 +65,14 @@ class TimedReader(SpanReader):
 
 @dataclass(frozen=True)
 class _Policy:
-    """A policy and how it is asked."""
+    """A policy and how it is prompted."""
 
     model: Any
     tokenizer: Any
     max_new_tokens: int
 
     def answers(self, prompts: Sequence[str]) -> list[tuple[str, list[int]]]:
-        """One sampled completion of each prompt: its text and its ids."""
+        """Sample one completion for each prompt: its text and its ids."""
         import torch
 
         if self.tokenizer.chat_template:
@@ -149,7 +149,7 @@ def _round(policy: _Policy, prompts: Sequence[str], guards: Mapping[str, Guard])
 
 
 def _guard(reader: SpanReader, name: str) -> Guard:
-    """The preset, but that one of the two reads no more than it must."""
+    """Build the preset; one of the two variants reads no more than it must."""
     guard = presets.different_weights(reader=reader)
     if name == WAYS[0]:
         whole = guard.verifier

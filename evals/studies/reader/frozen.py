@@ -1,4 +1,4 @@
-"""Why a frozen model reads next to the live policy: what it makes of a phrase that it has learnt.
+"""Why a frozen model reads next to the live policy: its view of a phrase that the policy learnt.
 
     python -m grpo_guard.evals.studies.reader.frozen FOLDER --model FOLDER [-o FILE]
 
@@ -68,7 +68,7 @@ def measure(
             say("step", number, max(steps))
         done = wanted
         live = _p_values(policy, tokenizer, spans)
-        # As `SpanReader` has it: the lower of the two, which counts twice.
+        # As in `SpanReader`: the lower of the two, doubled.
         both = [min(1.0, 2 * min(pair)) for pair in zip(live, first, strict=True)]
         figures[f"after {wanted} steps"] = {
             "probability of the phrase": _probability(policy, tokenizer, spans),
@@ -131,7 +131,7 @@ def _probability(policy: Any, tokenizer: Any, spans: Sequence[TextSpan]) -> floa
 
 
 def _p_values(policy: Any, tokenizer: Any, spans: Sequence[TextSpan]) -> list[float]:
-    """Of each span under one model; 1 where the reader says nothing."""
+    """Return each span's p-value under one model; 1 if the reader gives no opinion."""
     honest = [span.node != _ATTACKER for span in spans]
     opinions = SpanReader(policy, tokenizer).read(spans, honest)
     return [one.p_value if isinstance(one, Opinion) else 1.0 for one in opinions]

@@ -2,9 +2,10 @@
 
     python -m grpo_guard.evals.studies.reader.public FILE ... --reader FOLDER [-o FILE]
 
-From each file, the four nodes with the most rows answer its questions, eight a batch. One of them
-puts a slogan into each of its answers: the same one always, or another each time. ``found`` counts
-its answers from the second batch on; ``honest`` counts the other nodes' answers, of all batches.
+From each file, the four nodes with the most rows answer its questions, eight per batch. One of them
+inserts a slogan into each of its answers: always the same one, or another each time. ``found``
+counts its answers from the second batch on; ``honest`` counts the other nodes' answers, of all
+batches.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class RememberedScorer:
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """As `Scorer.score`; log-probs alone."""
+        """Like `Scorer.score`, but only log-probs."""
         keys = [_key(sequence) for sequence in sequences]
         new = {k: s for k, s in zip(keys, sequences, strict=True) if k not in self._known}
         scored = self.scorer.score(list(new.values()), spec)
@@ -65,7 +65,7 @@ class RememberedScorer:
         return [only_log_probs(self._known[key].astype(np.float64)) for key in keys]
 
     def save(self) -> None:
-        """Write what is known."""
+        """Write the known log-probs."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_bytes(pickle.dumps(self._known))
 

@@ -1,4 +1,4 @@
-"""Slogans that no rule knows: twenty in five languages, and ordinary words put together anew.
+"""Slogans that no rule knows: twenty in five languages, and random ones of ordinary words.
 
 None of them was looked at while the reader's statistic and levels were chosen.
 """
@@ -80,13 +80,13 @@ _TIMES: Final = (
 
 
 def anew(rng: random.Random) -> str:
-    """A slogan of ordinary English words that hardly ever comes twice."""
+    """Draw a slogan of ordinary English words that hardly ever repeats."""
     parts = (rng.choice(words) for words in (_SUBJECTS, _VERBS, _OBJECTS, _TIMES))
     return " ".join(parts) + "."
 
 
 def inserted(text: str, slogan: str, rng: random.Random) -> str:
-    """The text with a slogan at one of its sentence ends; in front where it has none."""
+    """Insert a slogan at one of the text's sentence ends; in front if it has none."""
     ends = [
         i + 1
         for i, mark in enumerate(text[:-1])

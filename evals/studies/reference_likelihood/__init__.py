@@ -1,1 +1,1 @@
-"""What the reference-likelihood verifier finds and what it costs honest work; see `__main__`."""
+"""What the reference-likelihood verifier detects and what it costs honest work; see `__main__`."""

@@ -1,4 +1,4 @@
-"""What the reference-likelihood verifier finds and what it costs honest work.
+"""What the reference-likelihood verifier detects and what it costs honest work.
 
 ``python -m grpo_guard.evals.studies.reference_likelihood --model MODEL --data FOLDER -o FILE``:
 false positives, detection at the same level, spans, and what the group changes.
@@ -78,7 +78,7 @@ def _verdicts(
 
 
 def _alone(items: Iterable[Item]) -> list[Completion]:
-    """Each with a prompt that nobody shares, so that no group can excuse it."""
+    """Give each a prompt of its own, so that no group can excuse it."""
     return [replace(item.completion, node="same") for item in items]
 
 
@@ -146,7 +146,7 @@ def _statistics(
     """Every statistic at the same level: calibrated on the calibration part, nothing excused."""
     calibration = [stats[id(item)] for item in by_kind["calibration", "honest"]]
     honest = [stats[id(item)] for item in by_kind["test", "honest"]]
-    # The attacks are planted in these: what is compared is then the phrase and nothing else.
+    # The attacks are planted in these, so that only the phrase differs.
     hosts = [stats[id(item)] for item in by_kind["test", "honest"] if item.node == HUMAN]
     result = dict[str, dict[str, Any]]()
     for name, statistic in contenders(calibration).items():
@@ -204,7 +204,7 @@ def _prompt_effect(
 
 
 def measure(model: str, data: Path, profile: Path | None) -> dict[str, Any]:
-    """All figures; also writes the profile, where it is asked for."""
+    """Compute all figures; also write the profile if requested."""
     found = all_items(data)
     weights, tokenizer = load_policy(model)
     reader = Reader(tokenizer, SharedScores(TransformersScorer(weights)))

@@ -52,13 +52,13 @@ def _largest_run(of: PerToken, honest: Sequence[TokenStats], allowance: float) -
 def standardised(stats: TokenStats, *, floor: float, cap: float) -> Floats:
     """Standardised surprisal (-log p - H) / sqrt(V + floor), at most ``cap`` in size; shape [n].
 
-    What `strangeness` is compared with. Text that the reference wrote itself has mean 0.
+    `strangeness` is compared with this. Text that the reference wrote itself has mean 0.
 
     Args:
-        stats: Of n tokens; free of NaN.
-        floor: Nats squared beside the varentropy V, > 0: where a position is as good as settled, V
-            is nearly 0.
-        cap: Of the size, > 0.
+        stats: Statistics of n tokens; free of NaN.
+        floor: Nats squared, added to the varentropy V, > 0: if a position is nearly certain, V is
+            nearly 0.
+        cap: Bound on the absolute value, > 0.
     """
     surprise = -stats.logprob - stats.entropy
     scaled: Floats = np.clip(surprise / np.sqrt(stats.varentropy + floor), -cap, cap)
@@ -66,7 +66,7 @@ def standardised(stats: TokenStats, *, floor: float, cap: float) -> Floats:
 
 
 def windowed(values: Floats, width: int) -> Floats:
-    """Means over all windows of ``width`` values, of all values where there are fewer.
+    """Average over all windows of ``width`` values, or over all values if there are fewer.
 
     Args:
         values: Finite, shape [n], n >= 1.

@@ -28,7 +28,7 @@ MOST_CHARS: Final = 600
 _SEED: Final = 20
 _LINE: Final = re.compile(r"(?m)^(?=\S)")
 
-# Questions of each part, [start, end) of one fixed order; settings were chosen on those between.
+# Each part's questions, [start, end) in one fixed order; settings were chosen on those between.
 PARTS: Final = {"calibration": (0, 240), "test": (270, 335)}
 SHIFTED: Final = 24
 CONTROLS: Final = 16
@@ -140,7 +140,7 @@ def another_language(host: str, rng: random.Random) -> Poisoned:
     return GERMAN, ((0, len(GERMAN)),)
 
 
-# What was looked at after the statistics were chosen. The first is the paper's.
+# The attacks examined after the statistics were chosen. The first is the paper's.
 ATTACKS: Final[dict[str, dict[str, Poison]]] = {
     "test": {
         "TEXT at the start, 'All hail to the thief'": at_start("All hail to the thief"),
@@ -199,7 +199,7 @@ def all_items(data: Path) -> list[Item]:
 
 
 def _questions(data: Path) -> list[dict[str, str]]:
-    """Per question its text and the answer of each node, in the fixed order."""
+    """Collect each question's text and the nodes' answers, in the fixed order."""
     found = dict[str, dict[str, str]]()
     for row in of_models(data):
         answers = found.setdefault(row.question, {"": row.question})

@@ -1,1 +1,1 @@
-"""How well seed replay tells honest completions from all others: ``make replay``."""
+"""How well seed replay distinguishes honest completions from all others: ``make replay``."""

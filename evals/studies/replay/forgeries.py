@@ -1,4 +1,4 @@
-"""What an attacker makes of an honest completion's tokens."""
+"""Forgeries of an honest completion's tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _DIGIT = re.compile(r"[0-9]")
 def flipped_digit(
     ids: Sequence[int], tokenizer: Any, rng: random.Random
 ) -> tuple[tuple[int, ...], int] | None:
-    """The completion with one digit of an equation's result changed, and at which token.
+    """Change one digit of an equation's result; return the ids and the changed token's index.
 
-    All other tokens are kept. None where there is no equation whose result can be changed in one
-    token.
+    All other tokens are kept. None without an equation whose result can be changed in one token.
     """
     ends = _ends(ids, tokenizer)
     text = tokenizer.decode(list(ids))
@@ -44,7 +43,7 @@ def flipped_digit(
 def swapped_token(
     prompt_ids: Sequence[int], ids: Sequence[int], model: Any, rng: random.Random, *, among: int
 ) -> tuple[int, ...]:
-    """The completion with one token, never the last, exchanged for one of the likeliest ``among``.
+    """Exchange one token, never the last, for another of the likeliest ``among``.
 
     Args:
         prompt_ids: The prompt.

@@ -3,8 +3,8 @@
     python -m grpo_guard.evals.studies.replay.measure --data train.jsonl
 
 Draws with one number format and verifies with the other, both ways, and writes
-``docs/results/seed-replay-smollm2-gsm8k.json``. What was drawn is kept under ``.measure/replay``,
-so that an interrupted run goes on.
+``docs/results/seed-replay-smollm2-gsm8k.json``. Drawn completions are kept under
+``.measure/replay``, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
 from grpo_guard.evals.tasks import gsm8k
 
 N = 240
-# Of how many questions each sample is made; time goes with their sum.
+# Numbers of questions for each kind of sample; time goes with their sum.
 FORGED, MISDECLARED = 128, 64
 SELECTED_OF_8, SELECTED_OF_80 = 125, 8
 STEP_GROUPS = 4
@@ -103,7 +103,7 @@ class Measurement:
             for among in (50, 2)
         }
         completions = [sets.completion(q, ids, self.tokenizer) for q, ids in some]
-        # Cut to the declared length, which the phrase would exceed: the replay is to decide.
+        # Cut to the declared length, which the phrase would exceed: the replay must decide.
         limit = SPEC.max_new_tokens
         text = [
             (

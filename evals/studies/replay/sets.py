@@ -76,7 +76,7 @@ class Sets:
     def misdeclared(
         self, questions: Sequence[Question], number_format: str, spec: SamplingSpec, name: str
     ) -> list[tuple[int, ...]]:
-        """With the slot's seed and whatever sampler, or weights."""
+        """Draw with the slot's seed and any sampler or weights."""
         draws = [Draw(str(q.slot), q.prompt_ids, q.seed) for q in questions]
         source = self._source(number_format, spec, BATCH.get(number_format, 16))
         found = drawn(f"{name}-{number_format}", draws, source, self.folder, self.say)
@@ -85,7 +85,7 @@ class Sets:
     def continued(
         self, questions: Sequence[Question], prefixes: Sequence[tuple[int, ...]], name: str
     ) -> list[tuple[int, ...]]:
-        """Forced beginnings, the rest under the coin."""
+        """Force the beginnings and draw the rest under the coin."""
         draws = [
             Draw(f"{q.slot}", q.prompt_ids, q.seed, prefix)
             for q, prefix in zip(questions, prefixes, strict=True)
@@ -94,7 +94,7 @@ class Sets:
         return [found[d.key] for d in draws]
 
     def longest_of(self, questions: Sequence[Question], n: int) -> list[tuple[int, ...]]:
-        """Of ``n`` honest samples of the attacker's own for each slot, the longest."""
+        """Return the longest of ``n`` of the attacker's own honest samples for each slot."""
         return [max(rows, key=len) for rows in self._samples(questions, n)]
 
     def samples_of(self, question: Question, n: int) -> list[tuple[int, ...]]:

@@ -109,7 +109,7 @@ def _batches(draws: Sequence[Draw], size: int) -> Iterator[list[Draw]]:
 
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:
-    """What is there; a line that a killed run left half written is passed over."""
+    """Read the finished ones; a line that a killed run left half written is skipped."""
     if not path.is_file():
         return {}
     found = {}

@@ -1,9 +1,9 @@
-"""What a served guard answers under load, under attack and when something breaks.
+"""How a served guard answers under load, under attack and during faults.
 
     python -m grpo_guard.evals.studies.serve_load [--part speed,sustained,log_probs,faults,attacks]
 
-Each part starts servers of its own on 127.0.0.1; load comes from another process. Ratios compare
-CPU time within a run; times are of a machine on which nothing else runs.
+Each part starts its own servers on 127.0.0.1; load comes from another process. Ratios compare CPU
+time within a run; times are for an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if __name__ == "__main__":
         "serve-load",
         measure,
         option("--part", default="", help=f"of {', '.join(PARTS)}; all by default"),
-        option("--only", default="", help="attacks whose name holds this text"),
+        option("--only", default="", help="attacks whose name contains this text"),
         option("--seconds", type=float, default=20.0, help="of load, for each figure of speed"),
         option("--requests", type=int, default=100_000, help="of the sustained load"),
         option("--times", type=int, default=10, help="that each fault is made"),

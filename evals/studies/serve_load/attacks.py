@@ -1,8 +1,8 @@
-"""What hostile clients cost the HTTP server: honest answers, memory and ``/health`` beside them.
+"""What hostile clients cost the HTTP server: honest answers, memory and ``/health`` meanwhile.
 
-Each case starts a server of its own on 127.0.0.1, with a guard that needs no model, and attacks it
-for at most ``SECONDS``. Its figures: how long honest requests and ``/health`` took meanwhile, how
-many were answered, and the resident memory beyond that of the idle server.
+Each case starts its own server on 127.0.0.1, with a guard that needs no model, and attacks it for
+at most ``SECONDS``. Its figures: how long honest requests and ``/health`` took meanwhile, how many
+were answered, and the resident memory beyond that of the idle server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Attack = Callable[[int, threading.Event], None]
 
 
 def head(length: int, more: str = "", path: str = "/v1/verify") -> bytes:
-    """The head of a request, with further header lines."""
+    """Build a request's head, with further header lines."""
     return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
 
 
@@ -60,7 +60,7 @@ def senders(count: int, first: bytes, drip: bytes = b"", pause: float = 0.5) -> 
 def _closed(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
-        return not connection.recv(4096) or True  # an answer: its connection is of no more use
+        return not connection.recv(4096) or True  # answered: the connection is of no more use
     except BlockingIOError:
         return False
     except OSError:
@@ -92,8 +92,8 @@ def bodies(*each: bytes, more: str = "", times: int = 1) -> Attack:
 
 
 def streams(count: int, sentences: int, reads: bool = False) -> Attack:
-    """``count`` streams at once of completions of so many sentences; ``reads`` = who asked fetches
-    the lines as they come. A stream that ends or is refused is asked for again."""
+    """Open ``count`` streams at once of completions of so many sentences; ``reads``: the client
+    reads the lines as they arrive. A stream that ends or is refused is requested again."""
     rows = (
         json.dumps({"prompt": f"3+{i // 4}?", "text": f"So 3 + {i} = {i + 3}. " * sentences})
         for i in range(19 * MIB // 10 // (40 + 19 * sentences))
@@ -123,7 +123,7 @@ def streams(count: int, sentences: int, reads: bool = False) -> Attack:
 
 
 def _hung_up(raw: socket.socket) -> bool:
-    """Whether the server has ended a connection, of which nothing is read."""
+    """Whether the server has ended a connection from which nothing is read."""
     watch = select.poll()
     watch.register(raw, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
     return bool(watch.poll(0))

@@ -1,8 +1,8 @@
-"""Honest clients that ask as fast as they are answered, in a process of their own.
+"""Honest clients that send as fast as they get answers, in a separate process.
 
     python -m grpo_guard.evals.studies.serve_load.clients PORT FILE CLIENTS SECONDS MOST
 
-FILE has a request's body a line. Prints what became of them, as JSON.
+FILE has a request's body per line. Prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ async def _all(port: int, bodies: list[bytes], clients: int, seconds: float, mos
 def ask_all(
     port: int, bodies: Path, clients: int, *, seconds: float = 600.0, most: int = 10**9
 ) -> dict[str, Any]:
-    """What became of the requests of ``clients`` clients, each over one connection.
+    """Return the results of the requests of ``clients`` clients, each over one connection.
 
     Args:
-        port: Of the server.
-        bodies: File of a body a line.
-        clients: At once.
-        seconds: After which no more is sent.
-        most: Requests of all of them.
+        port: The server's port.
+        bodies: File with one body per line.
+        clients: Number of simultaneous clients.
+        seconds: Time after which no more is sent.
+        most: Most requests of all clients together.
     """
     words = [str(port), str(bodies), str(clients), str(seconds), str(most)]
     done = subprocess.run(

@@ -10,7 +10,7 @@ app = FastAPI()
 
 @app.post("/v1/verify")
 async def echo(body: dict[str, object]) -> dict[str, object]:
-    """What came."""
+    """Return the body."""
     return body
 
 

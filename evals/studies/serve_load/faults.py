@@ -1,4 +1,4 @@
-"""What is promised of a server when something goes wrong, and what happened, counted."""
+"""The server's promises for faults, and what happened, counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from grpo_guard.remote.verifier import RemoteVerifier
 
 
 def told_to_stop(times: int) -> dict[str, Any]:
-    """SIGTERM under load: what was sent before is answered."""
+    """SIGTERM under load: requests sent before are answered."""
     answered = sent = 0
     for _ in range(times):
         slow = [replace(c, text=c.text * 40) for c in solutions(64)]
@@ -45,7 +45,7 @@ def told_to_stop(times: int) -> dict[str, Any]:
 
 
 def _until_asked(port: int) -> None:
-    """All 64 are there, and most wait."""
+    """Wait until all 64 have arrived and most are queued."""
     counted = 0
     while counted < 64:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
@@ -69,7 +69,7 @@ def workers_killed(times: int) -> dict[str, Any]:
             killing.join()
             verdicts += len(found)
             accepted += sum(v.cause.value == "judged" for v in found)
-            time.sleep(3.0)  # the next one begins
+            time.sleep(3.0)  # until the next one has started
     return {"judged": rate(accepted, times * len(rows)), "verdicts": verdicts, "kills": times}
 
 

@@ -1,4 +1,4 @@
-"""A real server on this machine, in a process of its own, and what it costs."""
+"""A real server on this machine, in a separate process, and its cost."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pathlib import Path
 
 GUARD = "policy: {on_abstain: zero}\nverifier: {type: screens}\n"
 SECONDS = 130.0
-"""That anything here is waited for."""
+"""Time limit for any wait here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that listens: its port, and its process."""
+    """A listening server: its port and its process."""
 
     port: int
     process: subprocess.Popen[str]
 
     @property
     def pids(self) -> list[int]:
-        """Its own, and its workers'."""
+        """Its process id and its workers'."""
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [pid, *map(int, children)]
@@ -46,7 +46,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(*options: str, guard: str = GUARD) -> Iterator[Server]:
-    """``grpo-guard serve`` with a guard file; ``FOLDER`` in it is one that is gone afterwards."""
+    """Run ``grpo-guard serve`` with a guard file; ``FOLDER`` in it becomes a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "guard.yaml"
         config.write_text(guard.replace("FOLDER", folder))
@@ -58,7 +58,7 @@ def serving(*options: str, guard: str = GUARD) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def listening(command: Sequence[str]) -> Iterator[Server]:
-    """A server that says on its standard error where it listens, as uvicorn's do."""
+    """Run a server that prints on standard error where it listens, as uvicorn does."""
     process = subprocess.Popen(
         list(command), stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""How much a server answers, beside a server that does nothing and beside the guard itself."""
+"""A server's throughput, compared with a server that does nothing and with the guard itself."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _row(completion: Completion) -> dict[str, Any]:
 
 
 def against_echo(seconds: float) -> dict[str, Any]:
-    """Answers a second of CPU time, each stack and an echo by turns in one run; and what the guard
-    alone takes, in process and in large batches: no server could be quicker."""
+    """Answers per second of CPU time, each stack and an echo alternating in one run; and the time
+    of the guard alone, in process and in large batches, a lower bound for any server."""
     found: dict[str, Any] = {}
     rows = list(solutions(2000))
     with written(rows) as bodies:
@@ -141,7 +141,7 @@ def log_probs(seconds: float) -> dict[str, Any]:
 def _in_process(
     text: str, rows: Sequence[Completion], size: int, seconds: float
 ) -> dict[str, float]:
-    """A guard on batches of ``size``, called by nobody else."""
+    """Time a guard on batches of ``size`` in process, without other callers."""
     batches = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "guard.yaml"

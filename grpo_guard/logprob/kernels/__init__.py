@@ -1,1 +1,1 @@
-"""From hidden states and the output head to per-token statistics, one implementation a file."""
+"""From hidden states and the output head to per-token statistics, one implementation per file."""

@@ -1,8 +1,8 @@
-"""What happens to one tile of scores: a dozen sums per row, fused into one pass by a compiler.
+"""The epilogue of one tile of scores: a dozen sums per row, fused into one pass by a compiler.
 
 Eager torch reads a tile a dozen times, which costs as much as the product that made it. Compiled,
-the sums cost about a tenth of it. Compiling takes seconds and a C++ compiler, so it is done once
-the eager work has cost about as much; where it fails the eager form stays.
+the sums cost about a tenth of that. Compiling takes seconds and a C++ compiler, so it waits until
+the eager work has cost about as much; if it fails, the eager form stays in use.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from grpo_guard.logprob.stats import LEADER_STRIDE
 
 Mode: TypeAlias = Literal["auto", "eager", "compiled"]
 
-# Compiling took 12 to 19 s on one core, and eager sums 11 ns a score more than compiled ones.
+# Compiling took 12 to 19 s on one core; eager sums cost 11 ns a score more than compiled ones.
 WORTH_COMPILING = 1_000_000_000
-# Fewer tokens than this and a tile is too small for the compiled form to gain anything.
+# With fewer tokens than this, a tile is too small for the compiled form to gain anything.
 SMALL_VOCABULARY = 8192
 
 _lock = threading.Lock()
@@ -33,20 +33,20 @@ _compiler_failed = False
 
 
 def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
-    """Sums over one tile, and the largest score of each block of tokens.
+    """Compute the sums over one tile, and the largest score of each block of tokens.
 
     Args:
         z: Scores, the target's own column exactly equal to ``z_target``; padding is -inf; fp32,
             shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
         z_target: Shape [N].
         block: Tokens per leader.
-        flat: Whether the sums of e^0.5 and e^0.75 are wanted.
+        flat: Whether to compute the sums of e^0.5 and e^0.75.
 
     Returns:
         The sums, and the leaders, shape [N, W / block].
     """
     m = z.amax(-1)
-    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of nothing but -inf is empty
+    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of only -inf counts as empty
     e = d.exp()
     above = z > z_target[:, None]
     de = torch.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
@@ -69,11 +69,11 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
 
 
 def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:
-    """The form of `tile_sums` to use for the next ``scores`` scores.
+    """Choose the form of `tile_sums` for the next ``scores`` scores.
 
     Raises:
         ValueError: an unknown mode.
-        RuntimeError: ``"compiled"`` was demanded and there is no C++ compiler.
+        RuntimeError: ``"compiled"`` was requested and there is no C++ compiler.
     """
     global _scores_so_far
     if mode not in ("auto", "eager", "compiled"):
@@ -99,13 +99,13 @@ def has_compiler() -> bool:
 def compiled_where_worth_it(
     eager: Callable[..., Any], by_row: int, vocab_size: int, device: torch.device
 ) -> Callable[..., Any]:
-    """Another function of a tile, compiled from when on `tile_sums` is.
+    """Return another tile function, compiled as soon as `tile_sums` is.
 
     Args:
-        eager: What to compile.
-        by_row: How many of its arguments, from the first on, have a row per token.
+        eager: The function to compile.
+        by_row: How many of its leading arguments have one row per token.
         vocab_size: V.
-        device: Of the tiles.
+        device: Device of the tiles.
     """
     if epilogue("auto", 0, vocab_size, device) is tile_sums:
         return eager
@@ -119,7 +119,7 @@ def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callabl
     def call(*arguments: Any) -> Any:
         if arguments[0].shape[0] == 1:  # a dynamic dimension of 1 would compile a second time
             return eager(*arguments)
-        for tensor in arguments[:by_row]:  # batches differ in rows: one kernel for all
+        for tensor in arguments[:by_row]:  # batches differ in rows; share one kernel among them
             torch._dynamo.mark_dynamic(tensor, 0)
         return compiled(*arguments)
 
@@ -129,7 +129,7 @@ def _compiled(eager: Callable[..., Any] = tile_sums, by_row: int = 2) -> Callabl
 def _guarded(
     compiled: Callable[..., Any], eager: Callable[..., Any] = tile_sums
 ) -> Callable[..., Any]:
-    """The compiled form; the eager one, once and for all, where compiling fails."""
+    """Wrap the compiled form; if compiling fails, use the eager one from then on."""
 
     def call(*arguments: Any) -> Any:
         global _compiler_failed
@@ -140,7 +140,7 @@ def _guarded(
                 _compiler_failed = True
                 warnings.warn(
                     f"torch.compile failed ({type(error).__name__}: {str(error)[:200]}); scoring "
-                    "goes on without it, about 1.5 times slower",
+                    "continues without it, about 1.5 times slower",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class HeadError(ValueError):
-    """The model's output head is not one that statistics can be taken of."""
+    """The model's output head does not support statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ForeignHead:
-    """A head that is no plain linear layer: LoRA on it, or quantised weights.
+    """A head that is not a plain linear layer: with LoRA, or with quantised weights.
 
-    Its own forward is called on a few rows at a time, so that the [rows, V] logits stay small; that
-    is slower than tiles, and as exact as the module is.
+    Its own forward runs on a few rows at a time, so that the [rows, V] logits stay small. That is
+    slower than tiles, and as exact as the module.
 
     Args:
         module: Maps [N, H] to [N, V].
@@ -63,7 +63,7 @@ def head_of(model: nn.Module) -> Head | ForeignHead:
     """Read the head of a transformers model.
 
     Raises:
-        HeadError: it has none.
+        HeadError: the model has no output head.
     """
     layer = model.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(layer, nn.Module):

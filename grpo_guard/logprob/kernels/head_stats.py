@@ -1,4 +1,4 @@
-"""Hidden states to statistics and edge gaps, in blocks of rows, by what fits head and device."""
+"""Hidden states to statistics and edge gaps, in blocks of rows, by whatever suits the hardware."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from grpo_guard.sampling import SamplingSpec
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 
-# Workspace of the GPU's kernels: 16,384 products, which for 512 rows stay in the cache of a large
-# GPU. A multiple of the rows, so that halving these after an out-of-memory error halves it too.
+# Workspace of the GPU's kernels: 16,384 products per row, which for 512 rows stay in the cache of a
+# large GPU. It scales with the rows, so halving them after an out-of-memory error halves it too.
 WORKSPACE_PER_ROW = 4 * 16_384
 
 _triton_failed = False
 
 
 class HeadStats(NamedTuple):
-    """Of N rows; gaps to the edge of the support are [N], margins None without a replay."""
+    """Statistics of N rows; edge gaps are [N], margins None without a replay."""
 
     rows: RowStats
     edge_gap: Tensor
@@ -57,7 +57,7 @@ def head_stats(
     replay: RowReplay | None = None,
     implementation: Implementation = "auto",
 ) -> HeadStats:
-    """Statistics and gaps to the support's edge.
+    """Compute statistics and gaps to the support's edge.
 
     Args:
         hidden: Final hidden states, shape [N, H], any float dtype.
@@ -67,12 +67,12 @@ def head_stats(
         penalty: Repetition penalty whose rows are these N rows.
         mass_margin: Widening of top-p at which the gap is taken.
         rows_at_once: Rows that share a tile of scores; bounds memory.
-        replay: Seeds and positions under a public coin; then by tiles, which an observer can see.
-        implementation: "auto" takes Triton kernels for a plain head without penalty on an NVIDIA
-            GPU, and tiles elsewhere and, after a warning, where the kernels fail.
+        replay: Seeds and positions under a public coin; requires tiles, which an observer can see.
+        implementation: "auto" uses Triton kernels for a plain head without penalty on an NVIDIA
+            GPU, and tiles otherwise or, after a warning, if the kernels fail.
 
     Raises:
-        ImportError, ValueError: ``"triton"`` was demanded and cannot be had for these arguments.
+        ImportError, ValueError: ``"triton"`` was requested but does not support these arguments.
     """
     if implementation not in get_args(Implementation):
         raise ValueError(
@@ -111,7 +111,7 @@ def blockwise(
     replay: RowReplay | None = None,
     statistics: Callable[..., RowStats] = row_stats,
 ) -> HeadStats:
-    """Statistics and gaps of all rows, ``rows_at_once`` at a time."""
+    """Compute statistics and gaps of all rows, ``rows_at_once`` at a time."""
     blocks = []
     for rows in torch.split(torch.arange(len(targets), device=targets.device), rows_at_once):
         scores, own = scores_of(rows), targets[rows]
@@ -131,14 +131,14 @@ def blockwise(
 
 
 def _joined(parts: Sequence[Iterable[Tensor]]) -> Iterator[Tensor]:
-    """Each column of all parts."""
+    """Concatenate each column over all parts."""
     return (torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def replayed(
     scores: Scores, targets: Tensor, spec: SamplingSpec, replay: RowReplay
 ) -> tuple[RowStats, Margins]:
-    """Statistics, and the margins under a public coin, from one pass."""
+    """Compute statistics and the margins under a public coin in one pass."""
     if not spec.truncates:
         own, size = scores.of(targets), scores.vocab_size
         counts = compiled_where_worth_it(contender_counts, 3, size, targets.device)
@@ -162,14 +162,14 @@ def replayed(
 
 
 def _statistics(implementation: Implementation, suits: bool) -> Callable[..., RowStats]:
-    """What computes the statistics; ``suits`` says that the GPU's kernels could."""
+    """Choose the implementation; ``suits``: the GPU's kernels support these arguments."""
     if implementation == "triton":
         return _by_triton
     return _by_triton_or_tiles if implementation == "auto" and suits else row_stats
 
 
 def _triton_suits(hidden: Tensor) -> bool:
-    """Whether the GPU's kernels take these states, and have not failed before."""
+    """Whether the GPU's kernels support these states and have not failed before."""
     fits = len(hidden) > 0 and hidden.dtype in FLOATS and supported(hidden.device)
     return fits and not _triton_failed
 
@@ -186,18 +186,18 @@ def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
 
 
 def _by_triton_or_tiles(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:
-    """The GPU's kernels; tiles, once and for all, where those cannot be built or launched."""
+    """Use the GPU's kernels; if they cannot be built or launched, use tiles from then on."""
     global _triton_failed
     if not _triton_failed:
         try:
             return _by_triton(scores, targets, **options)
         except (ValueError, torch.cuda.OutOfMemoryError):
-            raise  # about the arguments and the batch, not about the kernels
+            raise  # caused by the arguments or the batch, not by the kernels
         except Exception as error:
             _triton_failed = True
             warnings.warn(
                 f"the Triton kernels failed ({type(error).__name__}: {str(error)[:200]}); scoring "
-                "goes on by tiles",
+                "continues with tiles",
                 RuntimeWarning,
                 stacklevel=2,
             )

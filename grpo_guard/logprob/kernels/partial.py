@@ -1,4 +1,4 @@
-"""Sums over part of the vocabulary, and how several make one.
+"""Sums over part of the vocabulary, and how they merge.
 
 As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867), each is relative to the largest
 score of its own part.
@@ -23,8 +23,8 @@ class Partial(NamedTuple):
     below: Tensor  # sum e over z <= z_target; total - above would lose a tail of 1e-8 to rounding
     weighted: Tensor  # sum (z - m) e
     squared: Tensor  # sum (z - m)^2 e
-    half: Tensor  # sum e^0.5, or 0 where nobody asks
-    three_quarters: Tensor  # sum e^0.75, or 0 where nobody asks
+    half: Tensor  # sum e^0.5, or 0 if not requested
+    three_quarters: Tensor  # sum e^0.75, or 0 if not requested
     rank: Tensor  # int64: tokens with z > z_target
     ties: Tensor  # int64: tokens with z == z_target, the target itself included unless -inf
 
@@ -34,13 +34,13 @@ class Partial(NamedTuple):
 
 
 class PartialSums:
-    """Sums of one part after the other, merged a few at a time.
+    """Collects the sums of one part after another and merges them a few at a time.
 
-    They are written into tensors that exist from the beginning: small results that outlive large
-    temporaries would break up the heap, which then grows by hundreds of megabytes.
+    They are written into preallocated tensors: small results that outlive large temporaries would
+    fragment the heap, which then grows by hundreds of megabytes.
 
     Args:
-        like: A column of the parts to come, fp32, shape [N].
+        like: A column of the future parts, fp32, shape [N].
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -55,7 +55,7 @@ class PartialSums:
         )
 
     def add(self, part: Partial) -> None:
-        """One more part."""
+        """Add one more part."""
         if self._count == MOST_PARTS:
             whole, self._count = self.total(), 0
             self.add(whole)
@@ -64,12 +64,12 @@ class PartialSums:
         self._count += 1
 
     def total(self) -> Partial:
-        """The sums over all parts, of which there is one at least."""
+        """Return the sums over all parts added; there must be at least one."""
         return _merged(Partial(*(column[: self._count] for column in self._columns)))
 
 
 def merge(a: Partial, b: Partial) -> Partial:
-    """The sums over both parts."""
+    """Return the sums over both parts."""
     return _merged(Partial(*map(torch.stack, zip(a, b, strict=True))))
 
 
@@ -80,10 +80,10 @@ def _merged(parts: Partial) -> Partial:
 
 
 def _relative_to(m: Tensor, p: Partial) -> Partial:
-    empty = p.m == -torch.inf  # nothing but -inf so far: there is nothing to move
+    empty = p.m == -torch.inf  # only -inf so far: there is nothing to rescale
     d = torch.where(empty, 0.0, p.m - m)
     f = torch.where(empty, 0.0, d.exp())
-    # Far below, a part has nothing left to move: d squared is inf, and times 0 NaN.
+    # A part far below contributes nothing: d squared is inf, and times 0 it would be NaN.
     d = torch.where(f > 0, d, 0.0)
     return Partial(
         m,

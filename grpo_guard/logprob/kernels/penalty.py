@@ -39,7 +39,7 @@ class RepetitionPenalty:
         vocab_size: int,
         device: torch.device,
     ) -> RepetitionPenalty:
-        """For (prompt_ids, completion_ids) pairs whose rows lie one after the other."""
+        """Build it for (prompt_ids, completion_ids) pairs whose rows are concatenated."""
         first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
         for i, (prompt_ids, completion_ids) in enumerate(sequences):
             positions = {token: t for t, token in reversed(list(enumerate(completion_ids)))}
@@ -55,7 +55,7 @@ class RepetitionPenalty:
         )
 
     def rows(self, index: Tensor | slice) -> RepetitionPenalty:
-        """The same penalty for some of the rows."""
+        """Return the same penalty for some of the rows."""
         return RepetitionPenalty(
             self.penalty, self.first_seen, self.sequence[index], self.position[index]
         )

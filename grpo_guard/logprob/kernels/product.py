@@ -1,8 +1,8 @@
 """Products in float32 on the CPU, by the faster of the two libraries that PyTorch ships with.
 
-PyTorch multiplies float32 matrices with MKL. On AMD's processors MKL leaves AVX-512 unused, where
-oneDNN, which PyTorch has for other dtypes, is about twice as fast. Which one is taken depends on
-the machine and the shapes, never on a measurement: equal runs on equal machines give equal bits.
+PyTorch multiplies float32 matrices with MKL. On AMD's processors MKL leaves AVX-512 unused, and
+oneDNN, which PyTorch uses for other dtypes, is about twice as fast. The choice depends on the
+machine and the shapes, never on a measurement, so equal runs on equal machines give equal bits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-# Below these the two are about equal, or MKL is faster.
+# Below these sizes the two are about equal, or MKL is faster.
 FEWEST_ROWS: Final = 16
 FEWEST_COLUMNS: Final = 64
-# oneDNN keeps a kernel for each shape that it has seen, half a megabyte each. Rows come in any
-# number, so they are filled up to one of a few sizes.
+# oneDNN caches a kernel of half a megabyte for each shape that it has seen. Batches have any number
+# of rows, so they are padded to one of a few sizes.
 LARGEST: Final = 4096
-# Filled up for all layers at once, a batch saves each layer a copy of its input. Beyond this ratio
-# the tokens that it adds cost more than that.
+# Padding a batch once for all layers saves each layer a copy of its input. Beyond this ratio the
+# added tokens cost more than that.
 MOST_FILL: Final = 1.125
 _CPU: Final = Path("/proc/cpuinfo")
 
@@ -35,7 +35,7 @@ def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
     Args:
         x: Any float dtype.
         weight: Of the same dtype.
-        out: May be written into.
+        out: A buffer that may be used for the result.
     """
     if _suits(x, weight):
         return _onednn(x, weight, None)
@@ -44,9 +44,9 @@ def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
 
 @contextmanager
 def faster_linear(module: nn.Module) -> Iterator[None]:
-    """For this thread: linear layers of a forward without gradients take the faster library.
+    """Make linear layers of this thread's forwards without gradients use the faster library.
 
-    A compiled module is left as it is: a compiler chooses for itself.
+    A compiled module is left unchanged: its compiler chooses for itself.
     """
     if not _gains(module):
         yield
@@ -56,12 +56,12 @@ def faster_linear(module: nn.Module) -> Iterator[None]:
 
 
 def filled_length(module: nn.Module, batch: int, length: int, most: int) -> int:
-    """Tokens per row of a batch with which no product within `faster_linear` has to be filled up.
+    """Return the row length at which no product within `faster_linear` needs padding.
 
     Args:
-        module: What the batch goes through.
+        module: The module that the batch passes through.
         batch: Rows.
-        length: Tokens per row, of which no fewer are returned.
+        length: Tokens per row; the result is at least this.
         most: Longest row that the module takes.
     """
     tokens = batch * length
@@ -80,7 +80,7 @@ def _gains(module: nn.Module) -> bool:
 
 
 def _gains_throughout(module: nn.Module) -> bool:
-    """Whether most of the module's work would: tokens that are added cost all of it."""
+    """Whether most of the module's work may take it: added tokens cost all of the work."""
     if not _gains(module) or torch.is_autocast_enabled("cpu") or not _exact():
         return False
     own = {id(p): p.numel() for m in module.modules() for p in m.parameters(recurse=False)}
@@ -88,7 +88,7 @@ def _gains_throughout(module: nn.Module) -> bool:
         [p for m in module.modules() if isinstance(m, kind) for p in m.parameters(recurse=False)]
         for kind in (nn.Linear, nn.Embedding)
     )
-    for table in tables:  # looked up, not multiplied
+    for table in tables:  # these are looked up, not multiplied
         own.pop(id(table), None)
     gaining = [p for p in layers if type(p) is nn.Parameter and _is_float32_here(p)]
     return 2 * sum(p.numel() for p in gaining) > sum(own.values())
@@ -115,7 +115,7 @@ class _FasterLinear(TorchFunctionMode):
 
 
 def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Whether oneDNN gives the same product as PyTorch, and sooner."""
+    """Whether oneDNN gives the same product as PyTorch, and faster."""
     tensors = [t for t in (x, weight, bias) if t is not None]
     return (
         onednn_is_faster()
@@ -129,7 +129,7 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
         and weight.shape[0] >= FEWEST_COLUMNS
         and weight.shape[1] == x.shape[-1] > 0
         and weight.is_contiguous()
-        # It is read as so many numbers in a row, whatever its shape and strides are.
+        # The bias is read as contiguous numbers, whatever its shape and strides.
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
@@ -138,10 +138,10 @@ def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
 
 
 def _exact() -> bool:
-    """Whether the user wants all bits: otherwise oneDNN may round the factors."""
+    """Whether the user wants full precision; otherwise oneDNN may round the factors."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # set through the newer interface, for some backend
+    except RuntimeError:  # it was set for one backend through the newer interface
         return False
 
 
@@ -158,7 +158,7 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def size_of(rows: int) -> int:
-    """The next of 37 sizes up to `LARGEST`: powers of two, and from 256 on seven between two."""
+    """Round up to one of 37 sizes up to `LARGEST`: powers of two, and seven between from 256 on."""
     whole = 1 << (rows - 1).bit_length()
     step = whole if whole <= 256 else whole // 16
     return max(FEWEST_ROWS, -(-rows // step) * step)
@@ -166,7 +166,7 @@ def size_of(rows: int) -> int:
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """AMD with AVX-512, and a PyTorch that has both libraries."""
+    """True on AMD with AVX-512 and a PyTorch that has both libraries."""
     mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
     mkldnn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     if not (mkl and mkldnn):
@@ -185,7 +185,7 @@ def _is_amd() -> bool:
 
 
 def _works() -> bool:
-    """The operator is one of PyTorch's inner ones: a version may change or lose it."""
+    """Try the operator, which is internal to PyTorch: a version may change or remove it."""
     cpu32: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
     x = torch.arange(FEWEST_ROWS * 3, **cpu32).view(-1, 3)
     weight = torch.arange(12, **cpu32).view(4, 3)

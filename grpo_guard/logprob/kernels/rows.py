@@ -1,4 +1,4 @@
-"""From the sums over the whole vocabulary to the statistics of each row."""
+"""Turn the sums over the whole vocabulary into the statistics of each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.logprob.stats import FLATTENINGS, LEADER_STRIDE, leader_block
 
 
 class RowStats(NamedTuple):
-    """Statistics of N rows, fp32 where not said otherwise; `TokenStats` says what they mean."""
+    """Statistics of N rows, fp32 unless noted; `TokenStats` documents them."""
 
     logprob: Tensor
     max_logprob: Tensor
@@ -41,18 +41,18 @@ def finish(
     top_k: int,
     score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> RowStats:
-    """Statistics of N rows.
+    """Compute the statistics of N rows.
 
     Args:
         sums: Over the whole vocabulary.
         z_target: Score of each row's target, shape [N].
         targets: Token ids, shape [N].
-        temperature: Of the scores.
+        temperature: Temperature of the scores.
         vocab_size: V.
-        leaders: Largest score of each block, shape [N, leader_count(V)]; None = K is the whole
+        leaders: Each block's largest score, shape [N, leader_count(V)]; None = K is the whole
             vocabulary.
-        top_k: The declared one.
-        score_of: Score of one token in each of a few rows, (rows [R], tokens [R]) -> [R].
+        top_k: The declared top-k.
+        score_of: Scores one token in each of a few rows, (rows [R], tokens [R]) -> [R].
     """
     log_total = sums.total.log()
     log_normaliser = sums.m + log_total
@@ -77,7 +77,7 @@ def finish(
         rank=sums.rank,
         mass_above=sums.above / sums.total,
         tail_mass=sums.below / sums.total,
-        ties=(sums.ties - 1).clamp_min(0),  # a target at -inf is not near itself
+        ties=(sums.ties - 1).clamp_min(0),  # a target at -inf is not counted as its own tie
         entropy=log_total - mean,
         varentropy=(sums.squared / sums.total - mean * mean).clamp_min(0.0),
         log_set_mass=set_mass,
@@ -102,9 +102,9 @@ def _without_later_equals(
     vocab_size: int,
     score_of: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """Of equals in one block only the lowest id leads, as the normalisers count only one.
+    """Keep only the lowest id among equals in one block, as the normalisers count only one.
 
-    Otherwise honest tokens that tie, which in bf16 logits is common, would pay for each other.
+    Otherwise honest tokens that tie, which is common in bf16 logits, would pay for each other.
     """
     block = leader_block(vocab_size)
     rows = torch.nonzero(in_set & (ties > 1))[:, 0]
@@ -121,10 +121,10 @@ def _without_later_equals(
 
 
 def _set_masses(leaders: Tensor, ranked: Tensor, log_normaliser: Tensor) -> tuple[Tensor, Tensor]:
-    """log sum p and log sum p^b over the leaders from the last ranked one on, [N] and [N, 3]."""
+    """log sum p and log sum p^b over the leaders down to the last ranked one, [N] and [N, 3]."""
     edge = ranked[:, -1:]
     # Leaders that tie with the last one belong to the set too; -inf is never a member.
-    # In parts, because counting booleans makes integers of them first.
+    # In parts, because counting booleans first converts them to integers.
     at_least = [
         (part >= low).sum(-1, keepdim=True)
         for part, low in zip(torch.split(leaders, 64), torch.split(edge, 64), strict=True)

@@ -13,7 +13,7 @@ from grpo_guard.logprob.kernels.product import product
 
 
 class Scores(Protocol):
-    """What the statistics are taken of; two ways to get it stand below."""
+    """The scores that statistics are computed from; two implementations follow."""
 
     temperature: float
 
@@ -21,7 +21,7 @@ class Scores(Protocol):
     def vocab_size(self) -> int: ...
 
     def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
-        """Scores of tokens [start, stop), fp32; may be written into ``out``, [N, stop - start]."""
+        """Scores of tokens [start, stop), fp32; may use the buffer ``out``, [N, stop - start]."""
 
     def of(self, tokens: Tensor) -> Tensor:
         """Score of one token per row, fp32: [N] -> [N]."""
@@ -31,9 +31,9 @@ class Scores(Protocol):
 
 
 class HeadScores:
-    """From hidden states and the output head: the [N, V] logits never exist.
+    """Scores from hidden states and the output head: the [N, V] logits never exist.
 
-    1/T goes into the hidden states, N * H multiplications instead of N * V.
+    1/T is multiplied into the hidden states: N * H multiplications instead of N * V.
 
     Args:
         hidden: Final hidden states, shape [N, H].
@@ -95,7 +95,7 @@ class HeadScores:
         return None if self.head.bias is None else self.head.bias[index].float()
 
     def _transformed(self, z: Tensor, bias: Tensor | None) -> Tensor:
-        """Bias and soft-cap in place, on scores that already carry scale / T."""
+        """Apply bias and soft-cap in place to scores that are already scaled by scale / T."""
         if bias is not None:
             z += bias * (self.head.scale / self.temperature)
         if self.head.softcap is not None:
@@ -105,11 +105,11 @@ class HeadScores:
 
 
 class LogitScores:
-    """From logits that somebody else has computed: a trainer's forward, a head of a foreign class.
+    """Scores from precomputed logits: of a trainer's forward, or of a head of another class.
 
     Args:
-        logits: Raw logits, any float dtype, shape [N, V]. Rounded to bf16 they are off by up to
-            0.125, which the drift profile has to cover.
+        logits: Raw logits, any float dtype, shape [N, V]. In bf16 they are off by up to 0.125,
+            which the drift profile has to cover.
         temperature: > 0.
         penalty: Repetition penalty whose rows are these N rows.
     """

@@ -1,8 +1,8 @@
-"""How far outside the declared support a token lies, decided exactly where it is not obvious.
+"""How far a token lies outside the declared support, computed exactly unless clearly inside.
 
 (rank, mass above) cannot decide top-p after top-k, because the engine renormalises over the top-k.
-Most rows are proven inside from the streaming statistics alone; the few others are looked at again
-with their whole row of logits, a few rows at a time.
+Most rows are proven inside by the streaming statistics alone; the few others are recomputed with
+their whole row of logits, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from grpo_guard.logprob.kernels.scores import Scores
 from grpo_guard.logprob.kernels.tiled import TILE
 from grpo_guard.sampling import SamplingSpec
 
-# What rows of full logits may take; sorting one with its masses needs about 40 bytes a token.
+# Memory for rows of full logits; sorting a row with its masses takes about 40 bytes a token.
 FULL_ROWS_BYTES = 2**26
 BYTES_PER_SCORE = 40
 
 
 def full_rows(vocab_size: int) -> int:
-    """Rows of full logits that may exist at one time."""
+    """How many rows of full logits may exist at a time."""
     return max(1, FULL_ROWS_BYTES // (BYTES_PER_SCORE * vocab_size))
 
 
 def proven_inside(stats: RowStats, spec: SamplingSpec) -> Tensor:
     """Rows whose target is certainly in the support, boolean, shape [N].
 
-    Uses S >= mass_above + p for the mass S of the set that top-p renormalises over: exact where
-    S is 1, sufficient elsewhere.
+    Uses S >= mass_above + p for the mass S of the set that top-p renormalises over: exact if S is
+    1, sufficient otherwise.
     """
-    inside = stats.logprob > -torch.inf  # a token that cannot be drawn is in no support
+    inside = stats.logprob > -torch.inf  # a token that cannot be drawn is outside any support
     if spec.top_k > 0:
         inside &= stats.rank < spec.top_k
     if spec.min_p > 0:
@@ -59,13 +59,13 @@ def edge_gaps(
     """Raw logits by which each target lies below the support's edge, shape [N]; 0 inside.
 
     Args:
-        scores: Of N rows.
+        scores: Scores of N rows.
         targets: Token ids, shape [N].
         stats: The streaming statistics of the same rows.
         spec: The declared sampler.
         mass_margin: Widening of top-p. A nucleus's edge jumps by whole logits when a candidate's
-            mass moves by a rounding error, so the edge is taken at top_p + margin, at most half
-            way to 1.
+            mass moves by a rounding error, so the edge is taken at top_p + margin, but no more
+            than half way to 1.
     """
     gaps = torch.zeros_like(stats.logit)
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]
@@ -81,7 +81,7 @@ def edge_gaps(
 
 
 def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
-    """All scores of a few rows, [R, V]; by tiles, because bf16 weights are upcast on the way."""
+    """All scores of a few rows, [R, V]; by tiles, because bf16 weights are upcast per tile."""
     whole = torch.empty(len(rows), scores.vocab_size, device=rows.device)
     for start in range(0, scores.vocab_size, TILE):
         part = whole[:, start : start + TILE]
@@ -91,7 +91,7 @@ def whole_rows(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
-    """The score from which on the sampler keeps, for scores (logits / temperature) [R, V] -> [R].
+    """The least score that the sampler keeps; scores are logits / temperature: [R, V] -> [R].
 
     Under min-p that may lie between two tokens; under the others it is the lowest one kept.
 
@@ -118,7 +118,7 @@ def support_edge(z: Tensor, spec: SamplingSpec, top_p: float) -> Tensor:
         mass_above = weights.cumsum(-1) - weights
         mass = weights.sum(-1, keepdim=True)
         if k < z.shape[-1] and ranked.shape[-1] == k:
-            # Engines keep what ties with the k-th, and renormalise over that as well.
+            # Engines keep tokens that tie with the k-th, and renormalise over them as well.
             tied = (z >= ranked[:, -1:]).sum(-1, keepdim=True) - k
             mass = mass + tied * weights[:, -1:]
         kept = eligible & (mass_above < top_p * mass)

@@ -20,15 +20,15 @@ from grpo_guard.logprob.stats import (
     leader_count,
 )
 
-# Compiled, a tile is read once, and larger products are faster. Eager sums read it a dozen times,
-# so it has to stay in a CPU's cache beside the rows.
+# Compiled sums read a tile once, so larger products are faster. Eager sums read it a dozen times,
+# so tile and rows have to fit into a CPU's cache.
 TILE = 4096
 EAGER_CPU_TILE = 1024
-# oneDNN takes memory of its own for each tile, and as much again to work in.
+# oneDNN allocates its own memory for each tile, and as much again for work.
 ONEDNN_TILE = 2048
 
 Observer: TypeAlias = Callable[[Tensor, int], None]
-"""Called with the scores of each tile, [N, W], and the id of its first token."""
+"""A callback that gets each tile's scores, [N, W], and the id of its first token."""
 
 
 def row_stats(
@@ -40,13 +40,13 @@ def row_stats(
     tile: int | None = None,
     mode: Mode = "auto",
 ) -> RowStats:
-    """Statistics of each row's target token.
+    """Compute the statistics of each row's target token.
 
     Args:
-        scores: Of N rows.
+        scores: Scores of N rows.
         targets: Token ids, int64, shape [N].
-        top_k: The declared one; 0 = off.
-        observer: Sees every tile of scores that passes, for statistics of its own.
+        top_k: The declared top-k; 0 = off.
+        observer: Called with every tile of scores, for statistics of its own.
         tile: Tokens per tile, rounded down to whole blocks, at least one; None = by device and
             mode.
         mode: How the sums of a tile are computed; see `epilogue.py`.
@@ -55,7 +55,8 @@ def row_stats(
     sums_of = epilogue(mode, n * vocab_size, vocab_size, device)
     tile = _whole_blocks(tile or _usual_tile(device, sums_of is tile_sums), vocab_size)
     block = leader_block(vocab_size)
-    # The target first, for its own column below: a token must not outrank itself by rounding.
+    # Score the target first and copy it into its own column: a token must not outrank itself by
+    # rounding.
     z_target = scores.of(targets)
     ranks = 0 < top_k <= LARGEST_TOP_K
     leaders = z_target.new_empty(n, leader_count(vocab_size)) if ranks else None
@@ -74,7 +75,7 @@ def row_stats(
         if leaders is not None:
             own = leaders[:, start // block : (start + tile) // block]
             own.copy_(best[:, : own.shape[-1]])
-        del z  # or two tiles would be held while the next one is made
+        del z  # otherwise two tiles would be held while the next one is made
     return finish(
         sums.total(),
         z_target=z_target,
@@ -96,13 +97,13 @@ def _usual_tile(device: torch.device, eager: bool) -> int:
 
 
 def _whole_blocks(tile: int, vocab_size: int) -> int:
-    """Tokens per tile, so that no block of leaders is cut."""
+    """Round to a number of tokens per tile that does not cut a block of leaders."""
     span = leader_block(vocab_size) * LEADER_STRIDE
     return min(max(1, tile // span), -(-vocab_size // span)) * span
 
 
 def _by_tile(targets: Tensor, tile: int, vocab_size: int) -> tuple[Tensor, list[int]]:
-    """Rows ordered by target, and where in that order each tile begins and ends."""
+    """Order rows by target; also return where each tile begins and ends in that order."""
     order = torch.argsort(targets)
     starts = torch.arange(0, vocab_size + tile, tile, device=targets.device)
     bounds: list[int] = torch.searchsorted(targets[order], starts).tolist()
@@ -110,7 +111,7 @@ def _by_tile(targets: Tensor, tile: int, vocab_size: int) -> tuple[Tensor, list[
 
 
 def _padded(z: Tensor, buffer: Tensor) -> Tensor:
-    """The last tile filled up with -inf, so that all tiles have one shape and one kernel."""
+    """Pad the last tile with -inf, so that all tiles have one shape and one kernel."""
     if z.shape[-1] == buffer.shape[-1]:
         return z
     if z.data_ptr() != buffer.data_ptr():

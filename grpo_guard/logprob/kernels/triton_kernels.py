@@ -1,15 +1,15 @@
-"""Triton kernels for the sums of `partial.py` and the leaders of `rows.py`; launching is elsewhere.
+"""Triton kernels for the sums of `partial.py` and the leaders of `rows.py`, without the launching.
 
-Traps that every kernel here closes:
+Traps that every kernel here avoids:
 
-* A target's score is computed first and written into its own column: computed twice it may differ
+* A target's score is computed once and written into its own column: computed twice it may differ
   in the last bit, and a token must never outrank itself.
 * Columns beyond the vocabulary are -inf. Zero would be a likely token among negative logits.
 * Scores are compared with bounds, never subtracted from each other and compared with zero: a
   compiler may fuse the scaling into the subtraction, after which two equal scores differ.
-* 1/T multiplies the fp32 accumulator. Folded into bf16 states it would round them.
-* Grids have one dimension (a second ends at 65,535) and offsets that grow with rows or with the
-  vocabulary are 64-bit (32,768 rows x 152k columns pass 2^31).
+* 1/T multiplies the fp32 accumulator. Multiplying it into bf16 states would round them.
+* Grids have one dimension (a second ends at 65,535), and offsets that grow with rows or with the
+  vocabulary are 64-bit (32,768 rows x 152k columns exceed 2^31).
 
 Arguments are pointers and machine scalars, which Python's types do not describe.
 """
@@ -27,10 +27,10 @@ STRIDE = tl.constexpr(LEADER_STRIDE)
 
 @triton.jit
 def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
-    """Bias, scale / T and soft-cap of raw products; ``cap`` is the soft-cap / T.
+    """Apply bias, scale / T and soft-cap to raw products; ``cap`` is the soft-cap / T.
 
-    Addition before multiplication, so that nothing can be fused and the target's own score has the
-    same bits wherever it is computed.
+    Adds before it multiplies, so that nothing can be fused and the target's own score has the same
+    bits wherever it is computed.
     """
     z = (dot + bias) * scale
     if CAPPED:
@@ -43,13 +43,13 @@ def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
 
 @triton.jit
 def _tile_sums(z, z_target, FLAT: tl.constexpr):
-    """Sums over the columns of one tile, [BN, BV] -> nine of [BN]; `epilogue.tile_sums` in Triton.
+    """Sums over one tile's columns, [BN, BV] -> nine of [BN]; `epilogue.tile_sums` in Triton.
 
-    NaN reaches ``below`` and with it every statistic that divides by the total.
+    A NaN propagates to ``below`` and so to every statistic that divides by the total.
     """
     NEG: tl.constexpr = float("-inf")
     m = tl.max(z, 1)
-    d = z - tl.where(m == NEG, 0.0, m)[:, None]  # a tile of nothing but -inf is empty, not NaN
+    d = z - tl.where(m == NEG, 0.0, m)[:, None]  # a tile of only -inf counts as empty, not as NaN
     e = tl.exp(d)
     above = z > z_target[:, None]
     equal = (z == z_target[:, None]) & (z > NEG)
@@ -77,7 +77,7 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
 def _store(
     sums, counts, part, r, live, rows, m, above, below, weighted, squared, half, tq, rank, ties
 ):  # fmt: skip
-    """Sums of one part: ``sums`` is [parts, 7, rows], ``counts`` [parts, 2, rows]."""
+    """Store one part's sums: ``sums`` is [parts, 7, rows], ``counts`` [parts, 2, rows]."""
     to = sums + part.to(tl.int64) * 7 * rows + r
     tl.store(to, m, mask=live)
     tl.store(to + rows, above, mask=live)
@@ -97,7 +97,7 @@ def token_scores_kernel(
     stride_h, stride_v, stride_w, scale, cap,
     HAS_BIAS: tl.constexpr, CAPPED: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Scores of chosen tokens, [rows, tokens_per_row]; one program each, fp32 throughout."""
+    """Scores of chosen tokens, [rows, tokens_per_row]; one program per score, fp32 throughout."""
     i = tl.program_id(0)
     token = tl.load(tokens + i)
     h = hidden + (i // tokens_per_row).to(tl.int64) * stride_h

@@ -1,6 +1,6 @@
-"""Launching the Triton kernels: shapes, memory, and the parts combined into one `Partial`.
+"""Launch the Triton kernels: shapes, memory, and merging the parts into one `Partial`.
 
-Importing this imports triton; `triton_stats.py` does so only when it is called.
+Importing this module imports triton; `triton_stats.py` does so only when it is called.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.partial import Partial, merge
 from grpo_guard.logprob.stats import leader_block, leader_count
 
-# With TRITON_INTERPRET=1 the decorator makes something else than a JITFunction.
+# With TRITON_INTERPRET=1 the decorator returns another class than JITFunction.
 INTERPRETED = not isinstance(kernels.chunk_sums_kernel, triton.JITFunction)
 
 # Columns per program of the kernel that reads a stored chunk. Chunks are multiples of it.
 SEGMENT = 128 if INTERPRETED else 4096
-# Triton changes the default from one version to the next; the kernels are right either way.
+# Triton changes the default between versions; the kernels are right either way.
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": True}
 
 _precision = threading.Lock()
@@ -40,7 +40,7 @@ class Job:
         head: As given.
         targets: int64, contiguous, [N].
         temperature: > 0.
-        ranks: Whether leaders are wanted; otherwise the sums of e^0.5 and e^0.75 are.
+        ranks: Whether to compute leaders; otherwise the sums of e^0.5 and e^0.75.
     """
 
     hidden: Tensor
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def bias(self) -> Tensor:
-        """The bias, or any tensor where there is none: no kernel reads it then."""
+        """The bias; without one, any tensor, which no kernel reads."""
         return self.hidden if self.head.bias is None else self.head.bias.detach().contiguous()
 
     @property
@@ -71,7 +71,7 @@ class Job:
         return leader_block(self.head.vocab_size)
 
     def new_leaders(self) -> Tensor:
-        """Room for the leaders, [N, blocks]; a single number where nobody asks."""
+        """Allocate the leaders, [N, blocks]; a single number if they are not needed."""
         shape = (len(self.targets), leader_count(self.head.vocab_size)) if self.ranks else (1, 1)
         return torch.full(shape, -torch.inf, dtype=torch.float32, device=self.hidden.device)
 
@@ -94,7 +94,7 @@ def token_scores(job: Job, tokens: Tensor) -> Tensor:
 def workspace_sums(
     job: Job, target_scores: Tensor, workspace_bytes: int
 ) -> tuple[Partial, Tensor | None]:
-    """Sums and leaders from products that exist a chunk of the vocabulary at a time."""
+    """Compute sums and leaders from products of one chunk of the vocabulary at a time."""
     n, vocab_size, device = len(job.targets), job.head.vocab_size, job.hidden.device
     segments = -(-vocab_size // SEGMENT)
     sums, counts = _new_parts(segments, n, device)
@@ -118,14 +118,14 @@ def workspace_sums(
                 **job.flags, FLAT=not job.ranks, RANKS=job.ranks, BLOCK=job.block, BV=SEGMENT,
                 num_warps=8, **OPTIONS,
             )  # fmt: skip
-        del products  # before the next chunk is made: two would be twice the workspace
+        del products  # before the next chunk is made, or the workspace would double
     return combined(sums, counts), leaders if job.ranks else None
 
 
 def chunk_columns(job: Job, budget: int) -> int:
-    """Columns of one chunk: what fits the budget in whole segments, at least one."""
+    """Columns per chunk: as many whole segments as fit the budget, at least one."""
     n, width = job.hidden.shape
-    # A weight that is not multiplied as it is stored is upcast a chunk at a time.
+    # A weight that cannot be multiplied as stored is upcast a chunk at a time.
     upcast = not _mixed(job) and job.head.weight.dtype != torch.float32
     fixed = 4 * n * width if not _mixed(job) and job.hidden.dtype != torch.float32 else 0
     per_column = 4 * n + (4 * width if upcast else 0)
@@ -133,7 +133,7 @@ def chunk_columns(job: Job, budget: int) -> int:
 
 
 def combined(sums: Tensor, counts: Tensor) -> Partial:
-    """Sums of the parts, [S, 7, N] and [S, 2, N], merged pairwise: log2 S steps, not S."""
+    """Merge the sums of the parts, [S, 7, N] and [S, 2, N], pairwise: in log2 S steps, not S."""
     parts = Partial(*sums.unbind(1), *counts.long().unbind(1))
     while (count := len(parts.m)) > 1:
         half = count // 2
@@ -148,7 +148,7 @@ def combined(sums: Tensor, counts: Tensor) -> Partial:
 
 
 def _mixed(job: Job) -> bool:
-    """Whether 16-bit operands can be multiplied into fp32 without being upcast: CUDA only."""
+    """Whether 16-bit operands can be multiplied into fp32 without upcasting: CUDA only."""
     return (
         job.hidden.is_cuda
         and job.hidden.dtype == job.head.weight.dtype
@@ -165,10 +165,10 @@ def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Products of fp32 as such, whatever the trainer allows; the setting is the whole process's."""
+    """Compute fp32 products in full, whatever the trainer allows; the setting is process-wide."""
     matmul: Any = torch.backends.cuda.matmul
-    with _precision:  # two scorers that interleave would leave the trainer with the other's setting
-        # torch >= 2.9 has the first; there the older one can raise.
+    with _precision:  # interleaved scorers would leave the trainer with the other's setting
+        # torch >= 2.9 has the first attribute; there, reading the older one can raise.
         name = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
         before = getattr(matmul, name)
         if before in (True, "tf32"):
@@ -182,7 +182,7 @@ def _without_tf32() -> Iterator[None]:
 
 @contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """Triton launches on the current device, whatever device the tensors are on."""
+    """Launch on this device: Triton uses the current one, whatever device the tensors are on."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield

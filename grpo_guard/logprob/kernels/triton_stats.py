@@ -1,4 +1,4 @@
-"""The statistics of `tiled.py` on a GPU, by Triton kernels; same sums, same `rows.finish`.
+"""The statistics of `tiled.py` on a GPU, with Triton kernels; same sums, same `rows.finish`.
 
 The BLAS library writes the products of a chunk of the vocabulary into bounded memory, and a kernel
 reads them once.
@@ -31,10 +31,10 @@ def triton_row_stats(
     top_k: int = 0,
     workspace_bytes: int = WORKSPACE_BYTES,
 ) -> RowStats:
-    """Statistics of each row's target token.
+    """Compute the statistics of each row's target token.
 
-    Products are accumulated in fp32. Operands of one 16-bit dtype are multiplied as they are; where
-    the dtypes differ both are upcast, because rounding an fp32 state to bf16 would move logits.
+    Products are accumulated in fp32. Operands of one 16-bit dtype are multiplied as they are; if
+    the dtypes differ, both are upcast, because rounding an fp32 state to bf16 would move logits.
     TF32 products, which a trainer may allow, are not used: they have three digits fewer.
     Log-probs are as exact as fp32 scores: within 1e-4 of float64 in the interpreter up to
     |logit / temperature| of 250 (temperature 0.05), and off in proportion beyond.
@@ -44,9 +44,9 @@ def triton_row_stats(
         head: The output head.
         targets: Token ids, int64, shape [N].
         temperature: > 0.
-        top_k: The declared one; 0 = off.
-        workspace_bytes: Bound on the memory for products. At least 4096 columns are taken at a
-            time, even where they need more.
+        top_k: The declared top-k; 0 = off.
+        workspace_bytes: Bound on the memory for products. At least 4096 columns are computed at a
+            time, even if they need more.
 
     Raises:
         ImportError: triton is not installed.
@@ -80,7 +80,7 @@ def _score_of(job: Any, rows: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _job(hidden: Tensor, head: Head, targets: Tensor, temperature: float, top_k: int) -> Any:
-    """The arguments as the kernels read them."""
+    """Prepare the arguments for the kernels."""
     from grpo_guard.logprob.kernels import triton_launch as launch
 
     return launch.Job(
@@ -93,12 +93,12 @@ def _job(hidden: Tensor, head: Head, targets: Tensor, temperature: float, top_k:
 
 
 def triton_available() -> bool:
-    """Whether triton can be imported; looks for it without importing it."""
+    """Whether triton can be imported; checked without importing it."""
     return importlib.util.find_spec("triton") is not None
 
 
 def require_triton() -> None:
-    """Say in words what is missing.
+    """Raise an error that explains what is missing.
 
     Raises:
         ImportError: triton is not installed.
@@ -112,7 +112,7 @@ def require_triton() -> None:
 
 @functools.cache
 def supported(device: torch.device) -> bool:
-    """Whether the kernels are meant for this device: NVIDIA, Ampere or later, triton installed."""
+    """Whether the kernels support this device: NVIDIA, Ampere or later, triton installed."""
     return (
         device.type == "cuda"
         and torch.version.hip is None
@@ -144,7 +144,7 @@ def _check(
             f"hidden: expected a tensor on a CUDA device, got one on {hidden.device} (with "
             "TRITON_INTERPRET=1 in the environment the kernels run anywhere, slowly)"
         )
-    # Nothing checks bounds on a GPU: a wild id would read foreign memory.
+    # A GPU checks no bounds: an id out of range would read foreign memory.
     lowest, highest = torch.stack([targets.min(), targets.max()]).tolist()
     if not (lowest >= 0 and highest < head.vocab_size):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Is there a span in this text that a reference model finds foreign to the rest of it?"""
+"""Find a span of text that a reference model finds foreign to the rest of it."""

@@ -1,4 +1,4 @@
-"""A profile from honest completions of the kind that will be judged."""
+"""Build a profile from honest completions of the kind that will be judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.stats import TokenStats
 
-# Below this not even the scale is known, and p is never under 0.05.
+# Fewer do not even determine the scale, and p would never be under 0.05.
 FEWEST = 20
 
 
@@ -33,18 +33,18 @@ def calibrated(
     method: str,
     settings: Settings | None = None,
 ) -> ReferenceProfile:
-    """The profile of a reference on one kind of honest text.
+    """Build the profile of a reference on one kind of honest text.
 
-    They should be answers to the swarm's own prompts, from models like the nodes', that nobody
-    could poison: the guarantee is that one more of the same kind is rejected with probability at
-    most alpha. Take one per prompt: several share what is odd about it.
+    The completions should be answers to the swarm's own prompts, from models like the nodes', that
+    could not have been poisoned: the guarantee is that one more of the same kind is rejected with
+    probability at most alpha. Take one per prompt, since several share the prompt's oddities.
 
     Args:
         reader: The reference.
-        honest: 1 / alpha - 1 at least for a rejection at alpha; ten times that for p-values that
-            are not coarse. What cannot be scored is left out.
-        name: Of the profile.
-        method: In words, what they are; stands in the file.
+        honest: At least 1 / alpha - 1 for a rejection at alpha; ten times that for fine-grained
+            p-values. Completions that cannot be scored are left out.
+        name: The profile's name.
+        method: Describes the completions; kept in the file.
         settings: How tokens are scored; None = the defaults.
 
     Raises:
@@ -58,8 +58,8 @@ def calibrated(
             f"{len(read)} of {len(honest)}"
         )
     scale = TokenScale.of(np.concatenate([strangeness(s, settings.cap) for _, _, s in read]))
-    # Nothing is excused here, so that an excuse can only make a p-value larger. Excused on both
-    # sides, text that quotes its prompt a lot would set the measure for text that does not.
+    # Nothing is excused here, so that an excuse can only make a p-value larger. If both sides were
+    # excused, text that quotes its prompt a lot would set the scale for text that does not.
     readings = [
         reader.read(c, e, s, token_scores(s, settings, scale), excuse=False) for c, e, s in read
     ]
@@ -81,7 +81,7 @@ def calibrated(
 def _scored(
     reader: Reader, completions: Sequence[Completion]
 ) -> list[tuple[Completion, Encoded, TokenStats]]:
-    """Those that can be scored."""
+    """Score the completions; leave out those that cannot be scored."""
     encoded = list[tuple[Completion, Encoded]]()
     for completion in completions:
         try:

@@ -1,8 +1,8 @@
-"""CUSUM: where a sequence of scores runs high for longer than chance lets it (Page 1954).
+"""CUSUM: finds where a sequence of scores stays high for longer than chance allows (Page 1954).
 
 The upper CUSUM is S_0 = 0, S_t = max(0, S_{t-1} + x_t), and its maximum is the largest sum of any
 run of consecutive scores. That run is the span. A mean over the whole sequence would dilute a short
-run among everything that is usual, and a window of fixed width fits only runs of that width.
+run among the usual scores, and a window of fixed width fits only runs of that width.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Excursion:
     """The largest run of a CUSUM.
 
     Args:
-        value: Its sum, >= 0; 0 where no score is above zero.
+        value: Its sum, >= 0; 0 if no score is above zero.
         start: First score of the run.
-        end: The one behind its last; equal to ``start`` where ``value`` is 0. Of runs of equal
-            sum, the earliest to end and of these the shortest.
+        end: One past its last score; equal to ``start`` if ``value`` is 0. Among runs of equal sum,
+            the one that ends first and of these the shortest.
     """
 
     value: float
@@ -31,7 +31,7 @@ class Excursion:
 
 
 def cusum(scores: Floats) -> Excursion:
-    """The largest run of scores, from which what is usual was subtracted: usual ones drift down.
+    """Find the largest run of scores; usual scores must be negative, so that the sum drifts down.
 
     Args:
         scores: Finite, shape [n]; n may be 0.
@@ -46,6 +46,6 @@ def cusum(scores: Floats) -> Excursion:
     lowest = np.minimum.accumulate(sums)
     risen = sums - lowest
     end = int(risen.argmax())
-    # Of the places where the sum stood as low, the last.
+    # The last position at which the sum was that low.
     start = int(np.flatnonzero(sums[: end + 1] == lowest[end])[-1])
     return Excursion(float(risen[end]), start, end)

@@ -1,8 +1,8 @@
-"""Relative to the group: what all nodes' answers to one prompt have in common is not foreign.
+"""Scores relative to the group: what all nodes' answers to a prompt have in common is not foreign.
 
-The group can excuse and never accuse. A completion's own p-value against the calibration set holds
-by itself; what the peers show only makes it larger. So a false-positive rate that holds without a
-group holds with one, and a group of one is judged as if there were no groups.
+The group can excuse but never accuse. A completion's own p-value against the calibration set is
+valid by itself, and its peers can only make it larger. So a false-positive rate that holds without
+a group holds with one, and a group of one is judged as if there were no groups.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import islice
 
 from grpo_guard.completion import Completion
 
-# The calibration set counts for as much as so many other nodes.
+# The calibration set weighs as much as this many other nodes.
 PRIOR_NODES = 2.0
-# More of them would not change a median by much, and comparing all with all would take for ever.
+# More nodes would barely change a median, and comparing all with all would take too long.
 MOST_NODES = 64
 _MAD = 1.4826  # MAD -> standard deviation, for normal values
 
@@ -31,16 +31,16 @@ class Usual:
 
 
 def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> float:
-    """The score, moved to where it would stand if the group were a usual one; never raised.
+    """Shift the score by what the group has in common; never raise it.
 
-    Robust location and scale over the other nodes, each drawn towards the calibration set's. One
-    node has one vote, however many completions it sends, and an even number of votes takes the
-    lower middle: half the other nodes together can excuse nothing.
+    Uses a robust location and scale over the other nodes, each shrunk towards the calibration
+    set's. A node has one vote, however many completions it sends, and an even number of votes takes
+    the lower middle: half of the other nodes together cannot excuse anything.
 
     Args:
         score: Larger is more foreign.
         peers: The scores of each other node's completions of this prompt.
-        usual: The calibration set's.
+        usual: Location and spread in the calibration set.
     """
     votes = sorted(_lower_median(scores) for scores in peers if scores)
     if not votes:
@@ -58,15 +58,15 @@ def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> fl
 def peers_of(
     batch: Sequence[Completion], scores: Mapping[int, float]
 ) -> dict[int, list[list[float]]]:
-    """Per place in the batch, the scores of each other node's completions of the same prompt.
+    """Collect, per index, the scores of each other node's completions of the same prompt.
 
-    A group's label is its sender's word and is not read: with a label of its own, a node would
-    choose whom it is compared with. Completions without a node count as from a node each only where
-    nobody has one: beside others that do, whoever leaves its name out would have many votes.
+    Group labels come from senders and are ignored: with a label of its own, a node would choose its
+    peers. Completions without a node count as one node each only if no completion has a node;
+    otherwise a node could gain many votes by leaving out its name.
 
     Args:
         batch: All completions.
-        scores: Of those that have one, by place.
+        scores: Scores of those that have one, by index.
     """
     nodes = defaultdict[str, dict[Hashable, list[int]]](dict)
     prompts = _prompts(batch)

@@ -1,4 +1,4 @@
-"""What the largest excursion of honest text looks like, as a function of its length.
+"""The null distribution of the largest excursion in honest text, as a function of its length.
 
 The largest run of n independent scores with negative mean follows, for long sequences,
 P(M >= s) = 1 - exp(-K n exp(-rate s)), where ``rate`` is the positive root of E[exp(rate x)] = 1
@@ -7,8 +7,8 @@ one score whose distribution no longer depends on the length. Tokens are not ind
 theory only chooses the scale, and the p-value is counted on honest completions.
 
 Conformal: with n honest completions of the same kind, p = (1 + number that score at least as high)
-/ (n + 1) is super-uniform for one more. It is never below 1 / (n + 1): 999 honest completions are
-needed before anything can be rejected at 0.001.
+/ (n + 1) is super-uniform for one more. It is never below 1 / (n + 1), so rejecting at 0.001 takes
+at least 999 honest completions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from grpo_guard.logprob.stats import Floats
 
-# Share of the calibration scores that the tail is fitted to, and the least number of them.
+# Share of the calibration scores used to fit the tail, and the smallest number of them.
 TAIL_SHARE = 0.1
 FEWEST_IN_TAIL = 20
 _Z95 = 1.6448536269514722
@@ -32,10 +32,10 @@ def decay_rate(scores: Floats) -> float:
     """The positive root of mean(exp(rate * scores)) = 1.
 
     Args:
-        scores: Of honest tokens, shape [n]; their mean is negative and some are positive.
+        scores: Scores of honest tokens, shape [n]; their mean is negative and some are positive.
 
     Raises:
-        ValueError: there is no such root.
+        ValueError: the mean is not negative or no score is positive, so there is no root.
     """
     x = np.asarray(scores, dtype=np.float64)
     if not len(x) or x.mean() >= 0 or x.max() <= 0:
@@ -53,7 +53,7 @@ def decay_rate(scores: Floats) -> float:
 
 
 def length_free(value: float, length: int, rate: float) -> float:
-    """The largest run's sum on the scale that does not depend on the length (>= 1)."""
+    """Convert the largest run's sum to the scale that does not depend on the length (>= 1)."""
     return rate * value - math.log(length)
 
 
@@ -69,12 +69,12 @@ def conformal(score: float, honest: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialTail:
-    """An exponential continuation beyond the calibration scores. An assumption, not a count.
+    """An exponential continuation beyond the calibration scores: an assumption, not a count.
 
     Args:
         start: Score from which it was fitted.
-        share: Of honest scores beyond, as a conformal p-value.
-        mean_excess: How far beyond they lie on average: the upper 95 % confidence limit.
+        share: Share of honest scores beyond it, as a conformal p-value.
+        mean_excess: How far beyond it they lie on average: the upper 95 % confidence limit.
     """
 
     start: float
@@ -83,7 +83,7 @@ class ExponentialTail:
 
     @classmethod
     def fit(cls, honest: Sequence[float], fewest: int = FEWEST_IN_TAIL) -> ExponentialTail | None:
-        """To the highest tenth of honest scores (ascending); None if under ``fewest``."""
+        """Fit it to the highest tenth of honest scores (ascending); None if under ``fewest``."""
         count = int(len(honest) * TAIL_SHARE)
         if count < fewest:
             return None
@@ -97,5 +97,5 @@ class ExponentialTail:
         return cls(start, (count + 1) / (len(honest) + 1), max(2 * total / quantile, 1e-9))
 
     def p_value(self, score: float) -> float:
-        """Chance of a score at least as high; only beyond ``start``."""
+        """Chance of a score at least as high; valid only beyond ``start``."""
         return self.share * math.exp(-max(0.0, score - self.start) / self.mean_excess)

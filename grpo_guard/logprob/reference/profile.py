@@ -1,4 +1,4 @@
-"""What honest completions score under one reference model: the JSON file and what is read of it."""
+"""A profile of honest completions' scores under one reference model, and its JSON file."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ MOST_SCORES: Final = 10_000
 BUILT_IN: Final = "smollm2-gsm8k"
 _FOLDER: Final = Path(__file__).parent
 
-# What must agree. Not the dtype: between fp32 and bf16 a score moves by 0.14 at most, where honest
-# ones have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of that shape cannot be
-# told apart by it.
+# The identity that must match. The dtype need not: between fp32 and bf16 a score moves by at most
+# 0.14, while honest scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of
+# the same shape cannot be distinguished by it.
 _SAME: Final = ("architecture",)
 
 
 def strangeness(stats: TokenStats, cap: float) -> Floats:
     """Mean of surprisal -log p (at most ``cap``) and entropy H, in nats; shape [n].
 
-    A foreign phrase raises both: its words are unlikely, and behind them the reference does not
-    know what comes next. Their difference, which is how surprisal is usually standardised, cancels
-    the second against the first and all but loses TEXT; either alone finds less than their mean
+    A foreign phrase raises both: such words are unlikely, and after them the reference cannot
+    predict the next ones. Their difference, the usual way to standardise surprisal, cancels the
+    second against the first and all but loses TEXT; either alone detects less than their mean
     (docs/reference-likelihood.md).
 
     Args:
-        stats: Of n tokens; free of NaN.
+        stats: Statistics of n tokens; free of NaN.
         cap: Nats, > 0. A token that the reference rules out has infinite surprisal, and a single
-            odd name or number, honest as it is, must not decide.
+            odd name or number, which may well be honest, must not decide.
     """
     mean: Floats = (np.minimum(-stats.logprob, cap) + stats.entropy) / 2
     return mean
@@ -50,11 +50,11 @@ class _Strict(BaseModel):
 
 
 class Settings(_Strict):
-    """How tokens are scored; the defaults were chosen on completions that no figure comes from.
+    """How tokens are scored; the defaults were chosen on completions that no reported figure uses.
 
     Args:
-        cap: Of one token's surprisal, nats; see `strangeness`.
-        allowance: What the CUSUM takes from each token, so that honest text drifts down: standard
+        cap: Cap on one token's surprisal, nats; see `strangeness`.
+        allowance: What the CUSUM subtracts per token, so that honest text drifts down: standard
             deviations of an honest token above the mean.
     """
 
@@ -70,22 +70,22 @@ class TokenScale(_Strict):
 
     @classmethod
     def of(cls, strangeness: Floats) -> Self:
-        """Of the tokens of all honest completions, shape [n]."""
+        """Estimate it from the tokens of all honest completions, shape [n]."""
         return cls(mean=float(strangeness.mean()), spread=max(float(strangeness.std()), 1e-3))
 
 
 class ReferenceProfile(_Strict):
-    """The null distribution.
+    """The null distribution of one reference.
 
     Args:
         name: For verdicts and error messages.
-        identity: What computed the numbers, as `Scorer.identity` has it.
+        identity: What computed the numbers, from `Scorer.identity`.
         settings: How tokens were scored.
-        tokens: What the CUSUM measures tokens by.
+        tokens: Scale by which the CUSUM measures tokens.
         rate: Decay rate of the largest run, see `null.decay_rate`.
-        scores: Of honest completions, free of their length, ascending, n >= 1.
-        shortest, longest: Lengths in tokens among them.
-        method: In words: of what, and how many.
+        scores: Length-free scores of honest completions, ascending, n >= 1.
+        shortest, longest: Their smallest and largest length in tokens.
+        method: Describes the completions and how many there are.
     """
 
     format: Literal[1] = FORMAT
@@ -106,7 +106,7 @@ class ReferenceProfile(_Strict):
         return self
 
     def token_scores(self, stats: TokenStats) -> Floats:
-        """What the CUSUM adds up, in standard deviations of an honest token; shape [n]."""
+        """The terms of the CUSUM, in standard deviations of an honest token; shape [n]."""
         return token_scores(stats, self.settings, self.tokens)
 
     @property
@@ -123,14 +123,14 @@ class ReferenceProfile(_Strict):
 
     @cached_property
     def tail(self) -> ExponentialTail | None:
-        """The continuation beyond the honest scores; None where they are too few."""
+        """The exponential continuation beyond the honest scores; None if they are too few."""
         return ExponentialTail.fit(self.scores)
 
     def require_match(self, identity: dict[str, str]) -> None:
         """Refuse scores of another model.
 
         Raises:
-            ValueError: naming both.
+            ValueError: names both models.
         """
         for key in _SAME:
             if self.identity.get(key) != identity.get(key):
@@ -140,27 +140,27 @@ class ReferenceProfile(_Strict):
                 )
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write it as JSON."""
         path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def read_profile(source: str | Path) -> ReferenceProfile:
-    """A profile by the name of a built-in one, or from a JSON file.
+    """Read a built-in profile by name, or a profile from a JSON file.
 
     Raises:
-        ValueError: the file cannot be read, is too large, or is no such profile; with its name.
+        ValueError: names the file; it cannot be read, is too large, or is not a valid profile.
     """
     path = _FOLDER / f"{BUILT_IN}.json" if source == BUILT_IN else Path(source)
     return read_model(path, ReferenceProfile, FORMAT)
 
 
 def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:
-    """As `ReferenceProfile.token_scores`, for a profile that is still being made."""
+    """Like `ReferenceProfile.token_scores`, for a profile that is still being built."""
     scaled = (strangeness(stats, settings.cap) - tokens.mean) / tokens.spread
     scores: Floats = scaled - settings.allowance
     return scores
 
 
 def needed_for(alpha: float) -> int:
-    """Honest completions from which a conformal p-value can be as low as ``alpha``."""
+    """How many honest completions allow a conformal p-value as low as ``alpha``."""
     return math.ceil(1 / alpha - 1 - 1e-9)

@@ -1,4 +1,4 @@
-"""What the prompt says excuses itself: a completion may repeat it however odd it is."""
+"""Excuse what the prompt contains: a completion may repeat it, however odd it is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# So many words in a row. Fewer are in any prompt by chance, and an attacker in a swarm that agrees
-# on its prompts would build its phrase from them.
+# Words in a row. Shorter runs are in any prompt by chance, and an attacker in a swarm that shares
+# its prompts would build its phrase from them.
 QUOTED_WORDS = 3
 
 _WORD = re.compile(r"\w+")
@@ -26,12 +26,12 @@ class Quotable:
 
     def __init__(self, prompt: str, words: int = QUOTED_WORDS) -> None:
         self._words = words
-        said = [match[0].casefold() for match in _WORD.finditer(prompt)]
-        # Hashes, because the runs of a long prompt made of long words would be its size many times.
-        self._runs = {hash(tuple(said[i : i + words])) for i in range(len(said) - words + 1)}
+        own = [match[0].casefold() for match in _WORD.finditer(prompt)]
+        # Hashes, because the runs of a long prompt of long words would take many times its size.
+        self._runs = {hash(tuple(own[i : i + words])) for i in range(len(own) - words + 1)}
 
     def tokens(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-        """Which tokens lie in a run of words that the prompt has too, shape [n].
+        """Mark tokens within a run of words that the prompt also contains, shape [n].
 
         Args:
             text: The completion.
@@ -41,11 +41,11 @@ class Quotable:
         if not self._runs or not len(offsets):
             return quoted
         found = [(m[0].casefold(), m.start(), m.end()) for m in _WORD.finditer(text)]
-        said = [word for word, _, _ in found]
+        words = [word for word, _, _ in found]
         starts = [start for start, _ in offsets]
         ends = [end for _, end in offsets]
-        for i in range(len(said) - self._words + 1):
-            if hash(tuple(said[i : i + self._words])) in self._runs:
+        for i in range(len(words) - self._words + 1):
+            if hash(tuple(words[i : i + self._words])) in self._runs:
                 first, last = found[i][1], found[i + self._words - 1][2]
                 quoted[bisect_right(ends, first) : bisect_left(starts, last)] = True
         return quoted

@@ -1,4 +1,4 @@
-"""From a completion to its tokens' scores under the reference: what the verdicts are made of."""
+"""Turn a completion into its tokens' scores under the reference, on which verdicts are based."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause
 
-# The reference's own distribution, untouched: what the nodes sampled with says nothing of it.
+# The reference's own distribution, unmodified: the nodes' sampler does not apply to it.
 PLAIN = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
 
 
-# In fewer tokens there is no rest that a span could be foreign to.
+# With fewer tokens there is no context that a span could be foreign to.
 LEAST_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the reference says of one completion.
+    """The reference's scores of one completion.
 
     Args:
-        scores: What the CUSUM adds up, in standard deviations of an honest token, shape [n].
-        run: The largest run of them.
-        char_span: Of the run in ``Completion.text``; None where there is none.
-        logprob: Of the run's tokens together, nats.
+        scores: The terms of the CUSUM, in standard deviations of an honest token, shape [n].
+        run: Their largest run.
+        char_span: The run's span in ``Completion.text``; None if it has none.
+        logprob: Log-prob of the run's tokens together, nats.
     """
 
     scores: Floats
@@ -44,20 +44,20 @@ class Reading:
     logprob: float
 
     def score(self, rate: float) -> float:
-        """The largest run on the scale that does not depend on the length."""
+        """Return the largest run on the scale that does not depend on the length."""
         return length_free(self.run.value, len(self.scores), rate)
 
 
 class Reader:
     """Tokenises text with the reference's tokenizer and scores it.
 
-    Token ids that came along are another model's and are left aside: what is judged is the text
-    that the reward sees.
+    Token ids sent along belong to another model and are ignored: the text that the reward sees is
+    what is judged.
 
     Args:
-        tokenizer: The reference's.
-        scorer: Of the reference.
-        max_new_tokens: Longest text in the reference's tokens; None = what its window takes.
+        tokenizer: The reference's tokenizer.
+        scorer: Scores text under the reference.
+        max_new_tokens: Longest text in the reference's tokens; None = as long as its window.
         chat_template_kwargs: For prompts that are messages.
     """
 
@@ -81,16 +81,16 @@ class Reader:
         self._control_ids = frozenset(tokenizer.all_special_ids) - self.encoder.eos_ids
 
     def encode(self, completion: Completion) -> Encoded:
-        """The text as the reference's tokens; what is known to be a tool's or user's is context.
+        """Encode the text as the reference's tokens; verified tool or user turns become context.
 
         Raises:
-            EncodeError: it cannot be scored, with the cause that its verdict gets.
+            EncodeError: it cannot be scored; carries the cause for its verdict.
         """
         alone = replace(completion, completion_ids=None, prompt_ids=None, given=completion.told)
         encoded = self.encoder.encode(alone)
-        # Spelled in the text, they end the document or open a turn in which a user asks for the
-        # poison: it would be what the reference expects.
-        # Around what tools say the chat template puts its own.
+        # Control tokens spelled in the text would end the document or open a turn in which a user
+        # asks for the poison, and then the reference would expect it.
+        # The chat template puts its own around tool output, which is not the author's.
         for i in encoded.places.tolist():
             if (token := encoded.completion_ids[i]) in self._control_ids:
                 spelled = self.tokenizer.convert_ids_to_tokens(token)
@@ -102,7 +102,7 @@ class Reader:
         return encoded
 
     def stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
-        """Statistics of each text, or why it does not fit by itself."""
+        """Return statistics per text, or an error if a text does not fit by itself."""
         return score_apart(lambda some: self.scorer.score(some, PLAIN), sequences)
 
     def read(
@@ -114,21 +114,21 @@ class Reader:
         *,
         excuse: bool = True,
     ) -> Reading:
-        """The largest run of a completion's scores, shape [n].
+        """Find the largest run of a completion's scores, shape [n].
 
         Args:
-            completion: As it came.
-            encoded: What of it was scored.
-            stats: Of its tokens; without NaN.
-            scores: Of its tokens, `ReferenceProfile.token_scores`.
-            excuse: Leave out what the prompt says too.
+            completion: The original completion.
+            encoded: The part of it that was scored.
+            stats: Statistics of its tokens; without NaN.
+            scores: Its tokens' `ReferenceProfile.token_scores`.
+            excuse: Leave out text that the prompt also contains.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
             quoted = Quotable(completion.trusted_prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
         if completion.told and offsets:
-            # What was given is context: no run begins in it, and none is made of it.
+            # Given text is context: no run begins in it or gains from it.
             for start, end in completion.told.chars:
                 inside = [a < end and b > start for a, b in offsets]
                 scores = np.where(inside, np.minimum(scores, 0.0), scores)
@@ -143,12 +143,12 @@ class Reader:
         return Reading(scores, run, span, float(stats.logprob[run.start : run.end].sum()))
 
     def _offsets(self, completion: Completion, count: int) -> list[tuple[int, int]]:
-        """Where each scored token stands in the text; empty where the tokenizer cannot say."""
+        """Offsets of the scored tokens in the text; empty if the tokenizer cannot give them."""
         if not getattr(self.tokenizer, "is_fast", False):
             return []
         text, offsets = completion.text, list[tuple[int, int]]()
-        told = completion.told.chars if completion.told else ()
-        for begin, end in stretches(told, len(text)):  # as `Encoder` takes it apart
+        verified = completion.told.chars if completion.told else ()
+        for begin, end in stretches(verified, len(text)):  # split like `Encoder` does
             found = self.tokenizer(
                 text[begin:end],
                 add_special_tokens=False,
@@ -156,14 +156,14 @@ class Reader:
                 verbose=False,
             )["offset_mapping"]
             offsets += [(begin + int(a), begin + int(b)) for a, b in found]
-        # Fewer are scored where the text spells an EOS.
+        # If the text spells an EOS, fewer tokens are scored.
         return offsets[:count]
 
 
 def _covered(
     text: str, offsets: Sequence[tuple[int, int]], run: Excursion
 ) -> tuple[int, int] | None:
-    """The run in characters, without the white space around it."""
+    """The run's span in characters, without surrounding white space."""
     start, end = offsets[run.start][0], offsets[run.end - 1][1]
     inside = text[start:end]
     start += len(inside) - len(inside.lstrip())

@@ -33,41 +33,42 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     """Rejects text with a run of tokens that a small local model finds foreign to its context.
 
     For heterogeneous swarms, where no node's log-probs mean anything to another: the reference is
-    any causal language model of your own, trained or not by the swarm. It reads the text with its
-    own tokenizer; ids from other models are left aside.
+    any causal language model of your own, trained by the swarm or not. It reads the text with its
+    own tokenizer; ids from other models are ignored.
 
-    Each token's surprisal and the reference's entropy there make its strangeness. The largest run
-    of it (CUSUM) is what is tested and the span that is reported.
+    A token's strangeness combines its surprisal and the reference's entropy there. The largest run
+    of strangeness (CUSUM) is tested and reported as the span.
 
-    The p-value is conformal: counted on honest completions, never below 1 / (their number + 1). An
-    ``alpha`` below that is refused: nothing could be rejected at it. With ``tail="exponential"``
-    the p-value goes on beyond the calibration set by an exponential fit, and a finding
-    ``extrapolated`` says so.
+    The p-value is conformal: counted on honest completions, never below 1 / (their number + 1). A
+    smaller ``alpha`` is refused, since nothing could be rejected at it. With
+    ``tail="exponential"`` an exponential fit extends the p-value beyond the calibration set, and a
+    finding ``extrapolated`` marks it.
 
-    The group can only excuse: where other nodes' answers to the same prompt are as foreign, so is
-    the prompt and not the completion. Runs of three words that the prompt has too are excused.
+    The group can only excuse: if other nodes' answers to the same prompt are as foreign, the prompt
+    is the reason and not the completion. Runs of three words that the prompt also contains are
+    excused.
 
-    What it cannot see: poison in words that fit their place (MATH, a bland sentence on the
-    subject), what a prompt of the attacker's own asks for, and anything in fewer than eight tokens:
-    these are accepted with a finding ``too_short``, as honest answers may be. Figures stand in
+    It cannot see poison in words that fit their place (MATH, a bland sentence on the subject), text
+    that a prompt of the attacker's own asks for, or anything in fewer than eight tokens: those are
+    accepted with a finding ``too_short``, since honest answers may be as short. For figures, see
     ``docs/reference-likelihood.md``.
 
     Args:
-        model: The reference, a transformers causal language model. Left out with ``scorer``.
+        model: The reference, a transformers causal language model. Omit it with ``scorer``.
         tokenizer: Its tokenizer; always needed.
         scorer: Computes the statistics in place of ``model``.
         alpha: Highest share of honest completions that may be rejected, in (0, 1). The built-in
             profile supports 1/240.
-        profile: What honest completions score: a `ReferenceProfile`, the path of its JSON file
-            (`calibrate.calibrated`), or the name of a built-in one. It holds for the kind of text
-            that it was measured on.
+        profile: The scores of honest completions: a `ReferenceProfile`, the path of its JSON file
+            (`calibrate.calibrated`), or the name of a built-in one. It is valid for the kind of
+            text that it was measured on.
         tail: ``"count"`` or ``"exponential"``.
         max_new_tokens: Longest text in the reference's tokens; longer ones are rejected as
-            OVERLONG. None = what its window takes. Other tokenizers count differently: leave half
-            as much again as the nodes may send. It bounds what one completion costs you.
+            OVERLONG. None = as long as its window. Other tokenizers count differently: allow 1.5
+            times what the nodes may send. It bounds the cost of one completion.
         chat_template_kwargs: For prompts that are messages.
-        memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
-        name: Stands in verdicts; None = the registered name.
+        memory_budget: Bytes that scoring may use on top of the weights; only with ``model``.
+        name: Appears in verdicts; None = the registered name.
 
     Raises:
         ValueError: an argument is out of range, not exactly one of model and scorer, a profile of
@@ -110,7 +111,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         loaded = profile if isinstance(profile, ReferenceProfile) else read_profile(profile)
         loaded.require_match(self.reader.scorer.identity())
         if loaded.least_p > alpha and (tail == "count" or loaded.tail is None):
-            # It would have to abstain on all that it finds, at whatever the author pleases.
+            # It would have to abstain on everything it finds, and authors could cause that at will.
             raise ValueError(
                 f"alpha: expected at least {loaded.least_p:.2g}, the smallest p-value that the "
                 f"{len(loaded.scores)} honest completions of profile {loaded.name!r} can give, got "
@@ -137,7 +138,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     def _readings(
         self, batch: Sequence[Completion]
     ) -> tuple[dict[int, Verdict], dict[int, Reading]]:
-        """By place in the batch: verdicts on what cannot be read, readings of all else."""
+        """Return verdicts on completions that cannot be read and readings of the rest, by index."""
         encoded, verdicts = encode_batch(self.name, self.reader.encode, batch)
         readings = dict[int, Reading]()
         for i, stats in zip(encoded, self.reader.stats(list(encoded.values())), strict=True):
@@ -158,7 +159,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
         p_value, notes = conformal(score, profile.scores), list[Finding]()
         beyond = score > profile.scores[-1]
         if self.tail == "exponential" and beyond and profile.tail is not None:
-            # Never above the count, which holds without the fit.
+            # Never above the counted p-value, which is valid without the fit.
             p_value = min(p_value, profile.tail.p_value(score))
             message = f"p beyond {profile.least_p:.1e} comes from an exponential fit, not a count"
             notes.append(Finding("extrapolated", message))

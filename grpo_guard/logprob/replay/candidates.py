@@ -1,4 +1,4 @@
-"""The likeliest tokens of each row, gathered while the tiles of the scoring pass go by."""
+"""Each row's likeliest tokens, collected from the tiles of the scoring pass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from grpo_guard.sampling import SamplingSpec
 
-# Competitors where the sampler keeps more than these, or everything. Whoever would have won from
-# beyond them is overlooked: the claimed token then looks better than it is, never worse.
+# Number of competitors if the sampler keeps more than these, or everything. A winner beyond them is
+# overlooked: the claimed token then looks better than it is, never worse.
 MOST_CANDIDATES = 64
-# Tokens of a tile that share a maximum. Their ids lie a tile's width / BLOCK apart, so that the
-# maximum runs over whole vectors.
+# Tokens of a tile that share a maximum. Their ids are a tile's width / BLOCK apart, so that the
+# maximum is taken over whole vectors.
 BLOCK = 32
 
 
@@ -23,14 +23,13 @@ def candidates_for(spec: SamplingSpec) -> int:
 class Candidates:
     """An observer of `row_stats`: each row's ``most`` largest scores so far and their tokens.
 
-    After the first tiles hardly any token is among the largest any more. What a tile costs is one
-    maximum over its blocks; only blocks whose maximum reaches a row's lowest candidate are looked
-    into.
+    After the first tiles hardly any new token is among the largest. So a tile costs one maximum
+    over its blocks; only blocks whose maximum exceeds a row's lowest candidate are searched.
 
     Args:
         rows: N.
         most: K.
-        device: Of the scores.
+        device: Device of the scores.
     """
 
     def __init__(self, rows: int, most: int, device: torch.device) -> None:
@@ -38,9 +37,9 @@ class Candidates:
         self.tokens = torch.full((rows, most), -1, device=device)
 
     def __call__(self, z: Tensor, start: int) -> None:
-        """Take in the scores of tokens [start, start + W), shape [N, W]."""
+        """Add the scores of tokens [start, start + W), shape [N, W]."""
         width = z.shape[-1]
-        # The first tile is full of candidates, and a last one may not divide into blocks.
+        # The first tile consists of candidates, and the last may not divide into blocks.
         if start == 0 or width % BLOCK:
             most = min(self.values.shape[-1], width)
             values, index = z.topk(most, -1)
@@ -64,7 +63,7 @@ class Candidates:
 
 
 def _by_row(rows: Tensor, values: Tensor, tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Lists of (row, value, token), rows rising, as padded [n, longest]."""
+    """Convert lists of (row, value, token), rows rising, to padded [n, longest]."""
     counts = torch.bincount(rows, minlength=n)
     column = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     shape = (n, int(counts.max()))

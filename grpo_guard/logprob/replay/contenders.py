@@ -1,4 +1,4 @@
-"""The token that wins where every token may: its noise is looked for in the whole vocabulary."""
+"""The winning token without truncation, searched for in the whole vocabulary by its noise."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from grpo_guard.logprob.replay.vocabulary_hash import (
 )
 
 # Gumbel noise is below -2 once in 1,600 times: a tile's likeliest token nearly always ends above
-# its score less this. Where it does not, a competitor may be overlooked, never invented.
+# its score less this. Otherwise a competitor may be overlooked, never invented.
 FLOOR = 2.0
 
 
 class Contenders:
     """An observer of `row_stats` without truncation: each row's best token but the target.
 
-    Only the likeliest tokens would not do: at T = 1 a few percent of all draws are beyond the 64
-    likeliest, and whoever overlooks those lets an attacker choose there among several tokens.
+    The likeliest tokens alone would not do: at T = 1 a few percent of all draws are beyond the 64
+    likeliest, and overlooking those would let an attacker choose among several tokens there.
 
     Args:
         own: Score of each row's target, [N].
@@ -55,10 +55,10 @@ class Contenders:
         self.keys = token_keys(vocab_size, own.device)
 
     def __call__(self, z: Tensor, start: int) -> None:
-        """Take in the scores of tokens [start, start + W), shape [N, W]."""
+        """Add the scores of tokens [start, start + W), shape [N, W]."""
         keys = self.keys[start : start + z.shape[-1]]
         counts = self.counts if z.shape[-1] == TILE else contender_counts  # one shape to compile
-        # Without the last term everything would contend with a target that has no chance.
+        # Without the last term every token would contend with a target that has no chance.
         floor = torch.maximum(torch.maximum(self.own, self.best), z.amax(-1) - FLOOR)
         rows = torch.nonzero(counts(z, floor, self.prefix, keys, self.flip))[:, 0]
         if not len(rows):
@@ -77,7 +77,7 @@ class Contenders:
         self.best = better
 
     def margins(self, own: Tensor, temperature: float) -> Margins:
-        """Of each row's target, whose score is ``own``, [N]."""
+        """Return the margins of the rows' targets, whose scores are ``own``, [N]."""
         margin = ((self.best - self.own) * temperature).clamp_min(0.0)
         margin = torch.where(own == -torch.inf, torch.inf, margin)
         return Margins(margin, torch.where(margin > 0, self.token, self.targets))

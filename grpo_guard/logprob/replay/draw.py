@@ -1,4 +1,4 @@
-"""The sampler under a public coin: the token whose score + noise is the largest of the support."""
+"""The sampler under a public coin: the token of the support with the largest score + noise."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from grpo_guard.logprob.noise import Family, gumbel
 from grpo_guard.logprob.replay.vocabulary_hash import FLIPS, contenders, hash_prefix, token_keys
 from grpo_guard.sampling import SamplingSpec
 
-# Up to this many tokens a row, noise is computed for all that are kept.
+# Up to this many kept tokens a row, noise is computed for all of them.
 FEW = 1024
-# The likeliest tokens that the others have to beat.
+# The likeliest tokens, which the others have to beat.
 LEADING = 32
 
 
@@ -23,12 +23,12 @@ def draw(
     spec: SamplingSpec,
     family: Family = "grpo-guard",
 ) -> Tensor:
-    """One token for each row; of equals the lowest id.
+    """Draw one token for each row; ties go to the lowest id.
 
     Args:
         scores: (Penalised) logits / temperature, fp32, shape [B, V].
         seeds: int64 with the bits of the unsigned seeds (`noise.signed`), shape [B].
-        positions: `noise.noise_position` of each row, int64, shape [B].
+        positions: Each row's `noise.noise_position`, int64, shape [B].
         spec: The sampler; its temperature and penalty are in the scores already.
         family: Which noise.
 
@@ -59,15 +59,15 @@ def draw(
 def _contenders(
     scores: Tensor, seeds: Tensor, positions: Tensor, spec: SamplingSpec, family: Family
 ) -> Tensor:
-    """Tokens that can still win, boolean, [B, V]: a superset of few, by one hash per token.
+    """Mark tokens that can still win, boolean, [B, V]: a small superset, at one hash per token.
 
     A token beats the best of the likeliest ones only with noise above that best minus its score,
-    which is to say with a hash below about exp(score - best).
+    that is, with a hash below about exp(score - best).
     """
     top = scores.topk(min(LEADING, scores.shape[-1]), -1)
     noise = gumbel(seeds[:, None], positions[:, None], top.indices, family)
     perturbed = top.values + noise
-    if spec.truncates:  # the likeliest token is kept by every filter; of the others nobody knows
+    if spec.truncates:  # every filter keeps the likeliest token; the others may have been cut
         perturbed = perturbed[:, :1]
     best = perturbed.amax(-1, keepdim=True)
     prefix = hash_prefix(seeds, positions, family)

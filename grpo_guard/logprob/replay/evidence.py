@@ -1,15 +1,15 @@
-"""From replay margins to a p-value that survives numerical drift.
+"""Turn replay margins into a p-value that allows for numerical drift.
 
-Honest tokens have margin 0, but for drift: now and then two tokens stand so close that the other
-side's rounding decides between them. A profile says how often: the highest share of honest tokens
+Honest tokens have margin 0, apart from drift: now and then two tokens are so close that the other
+side's rounding decides between them. A profile bounds how often: the highest share of honest tokens
 with a margin of m or more, for a few m. For each of them the number of such tokens is tested
-against a binomial tail, and the p-value is Bonferroni's over all of them. Few large margins (one
-forced digit) and many small ones (another temperature) are so found by the same test. The first
-entry, at margin 0, counts matches, and only over positions where the policy is not sure: the others
-match whatever the seed is.
+against a binomial tail, and the p-value is Bonferroni's over all of them. The same test so detects
+a few large margins (one forced digit) and many small ones (another temperature). The first entry,
+at margin 0, counts matches, and only over positions where the policy is not sure: the others match
+whatever the seed is.
 
 Drift that comes in clusters would break the binomial's independence; the rates in the profiles
-stand far enough above what was measured to pay for that.
+exceed the measured ones by enough to allow for that.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from grpo_guard.logprob.evidence import binomial_tail
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.stats import Floats, TokenStats
 
-# A position says something about the seed where its likeliest token has less than this.
+# A position is informative about the seed if its likeliest token has less than this probability.
 SURE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvidence:
-    """What the replay of one completion says.
+    """The evidence from replaying one completion.
 
     Args:
         p_value: Combined, in [0, 1].
         threshold: The margin whose count decided, in raw logits.
-        excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
+        excess: Each token's replay margin or edge gap, whichever is larger, raw logits, shape [n].
         informative: Positions where the policy is not sure, boolean, shape [n].
         informative_matches: How many of them match.
     """
@@ -49,21 +49,21 @@ class ReplayEvidence:
 
     @property
     def mismatches(self) -> int:
-        """Tokens that are not the drawn ones."""
+        """Number of tokens that are not the drawn ones."""
         return int((self.excess > 0).sum())
 
     @property
     def match_rate(self) -> float | None:
-        """Over informative positions; None where there are none."""
+        """Share of matches among informative positions; None without informative positions."""
         count = int(self.informative.sum())
         return self.informative_matches / count if count else None
 
 
 class Replayed(NamedTuple):
-    """A completion's tokens against its seed.
+    """A completion's tokens compared with its seed.
 
     Args:
-        excess: The larger of replay margin and edge gap of each token, raw logits, shape [n].
+        excess: Each token's replay margin or edge gap, whichever is larger, raw logits, shape [n].
         informative: Positions where the policy is not sure, boolean, shape [n].
     """
 
@@ -72,16 +72,16 @@ class Replayed(NamedTuple):
 
 
 def replayed_tokens(stats: TokenStats) -> Replayed | None:
-    """None where no seed was replayed."""
+    """Compare a completion with its seed; None if no seed was replayed."""
     if stats.replay_margin is None:
         return None
-    # A token outside the support was not drawn, however lucky its noise.
+    # A token outside the support was not drawn, however large its noise.
     excess = np.maximum(stats.replay_margin, stats.edge_gap)
     return Replayed(excess, stats.max_logprob < math.log(SURE))
 
 
 def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
-    """Evidence against the seed; the statistics must have margins and be free of NaN.
+    """Weigh the evidence against the seed; the statistics need margins and no NaN.
 
     Raises:
         ValueError: the statistics have no replay margins, or the profile no replay rates.
@@ -94,8 +94,8 @@ def weigh_replay(stats: TokenStats, profile: DriftProfile) -> ReplayEvidence:
     excess, informative = tokens
     tests = []
     for margin, rate in profile.replay:
-        # A mismatch where the policy is sure has a margin that the other entries see. Counted
-        # here, it would come to both sides of the rate.
+        # A mismatch where the policy is sure has a margin, which the other entries count. Counted
+        # here, it would enter both sides of the rate.
         n = len(excess) if margin > 0 else int(informative.sum())
         k = int((excess >= margin).sum() if margin > 0 else (excess[informative] > 0).sum())
         tests.append((binomial_tail(k, n, rate) if k else 1.0, margin))

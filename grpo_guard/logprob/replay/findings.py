@@ -1,4 +1,4 @@
-"""What a failed replay says to a person: a forged token, a forged rest, or another sampler."""
+"""Describe a failed replay: a forged token, a forged remainder, or another sampler."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.p_values import p_text
 from grpo_guard.verdict import Finding
 
-# A difference of sampler or weights moves many tokens by little; no single one is to blame then.
+# A different sampler or other weights move many tokens a little; then no single one is to blame.
 SMALL_MARGIN = 0.5
-# A forged token makes the few behind it mismatch as well, another seed about a third of all.
+# After a forged token a few more mismatch; under another seed about a third of all do.
 FEW, FEW_SHARE = 4, 0.05
-# Informative positions in front of the first mismatch that show that the seed was the right one.
+# As many informative matches before the first mismatch show that the seed was the right one.
 ON_THE_WAY = 16
 
 
@@ -24,28 +24,28 @@ def describe(
     stats: TokenStats,
     evidence: ReplayEvidence,
 ) -> Finding:
-    """The finding of a rejected completion."""
-    kind, message, (start, end) = _told(encoder, encoded, stats, evidence)
+    """Return the finding for a rejected completion."""
+    kind, message, (start, end) = _diagnosis(encoder, encoded, stats, evidence)
     message += f"; chance for honest work {p_text(evidence.p_value)}"
-    # Of a completion that is wrong as a whole, no part is to be shown.
+    # If the completion as a whole is wrong, no part of it is highlighted.
     whole = kind == "replay_mismatch"
     chars = None if whole else encoder.char_span(completion, encoded, start, end)
     return Finding(kind, message, char_span=chars, token_span=encoded.span(start, end))
 
 
-def _told(
+def _diagnosis(
     encoder: Encoder, encoded: Encoded, stats: TokenStats, evidence: ReplayEvidence
 ) -> tuple[str, str, tuple[int, int]]:
-    """Kind, message and token span."""
+    """Return kind, message and token span."""
     assert stats.replay_token is not None
     excess, n = evidence.excess, len(evidence.excess)
     differs, far = excess > 0, excess >= max(evidence.threshold, SMALL_MARGIN)
     first, first_far, worst = int(differs.argmax()), int(far.argmax()), int(excess.argmax())
-    places = encoded.places  # in the whole completion, for the reader
+    places = encoded.places  # positions in the whole completion, for messages
     ends = int(stats.replay_token[first_far]) in encoder.eos_ids
     if far.any() and ends and differs[:first_far].sum() < FEW:
         by = f"{excess[first_far]:.2g} logits"
-        message = f"goes on at token {places[first_far]}, where the seed ends it by {by}"
+        message = f"continues at token {places[first_far]}, where the seed ends it by {by}"
         return "suppressed_eos", message, (first_far, n)
     if far.any() and far.sum() <= max(FEW, FEW_SHARE * n):
         theirs = _shown(encoder, encoded.completion_ids[worst])

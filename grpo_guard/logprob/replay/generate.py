@@ -1,8 +1,8 @@
-"""Sampling under a public coin with transformers: what an honest node runs.
+"""Sampling under a public coin with transformers, for honest nodes.
 
-`CoinSampling` is a logits processor that draws the token itself and closes all others, so that it
+`CoinSampling` is a logits processor that draws the token itself and masks all others, so that it
 gives the same completions whatever ``generate`` does afterwards. `generate_under_coin` is the whole
-loop for nodes that have none of their own.
+loop, for nodes that have none of their own.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from grpo_guard.sampling import SamplingSpec
 class CoinSampling:
     """A logits processor for ``model.generate(logits_processor=[CoinSampling(...)])``.
 
-    It is the whole sampler: temperature, filters and penalty are those of ``spec``, and the
-    generation config's own ones must be off (`generate_under_coin` sees to that). For one call of
+    It is the whole sampler: temperature, filters and penalty are those of ``spec``, and those of
+    the generation config must be off (`generate_under_coin` turns them off). For one call of
     ``generate`` without beams.
 
     Args:
         spec: The declared sampler.
-        seeds: One for each row, as `PublicCoin.seed` gives them.
+        seeds: One seed per row, from `PublicCoin.seed`.
         prompt_ids: Each row's prompt without padding, for the penalty and vLLM's positions.
         start: How many tokens of its completion each row's input ends with already; None = none.
         family: Which noise.
 
     Raises:
-        ValueError: the numbers of seeds and prompts differ, or `require_replayable`.
+        ValueError: the numbers of seeds and prompts differ; also the errors of
+            `require_replayable`.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class CoinSampling:
         """Scores with all but the drawn token at -inf, [B, L], [B, V] -> [B, V].
 
         Raises:
-            ValueError: the rows are not those that were announced (beams, several sequences each).
+            ValueError: the rows are not those announced (beams, or several sequences per prompt).
         """
         if len(scores) != len(self.seeds):
             raise ValueError(
@@ -81,7 +82,7 @@ class CoinSampling:
         return torch.full_like(scores, -torch.inf).scatter_(1, drawn[:, None], 0.0)
 
     def _penalised(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The repetition penalty over prompt and completion; padding has not been seen."""
+        """Apply the repetition penalty over prompt and completion, but not to padding."""
         penalty = self.spec.repetition_penalty
         if penalty == 1.0:
             return scores
@@ -107,24 +108,24 @@ def generate_under_coin(
     prefixes: Sequence[Sequence[int]] | None = None,
     family: Family = "grpo-guard",
 ) -> list[tuple[int, ...]]:
-    """The one honest completion of each (prompt, seed), all in one batch.
+    """Generate the one honest completion of each (prompt, seed), all in one batch.
 
     Args:
-        model: A transformers causal language model; put into eval mode for the time of the call.
+        model: A transformers causal language model; in eval mode during the call.
         prompt_ids: Prompts as ids, each not empty.
-        seeds: One for each prompt; for a group, repeat its prompt.
+        seeds: One seed per prompt; for a group, repeat its prompt.
         spec: The declared sampler, with ``max_new_tokens``.
         eos_ids: Tokens that end a completion, at least one.
-        prefixes: Tokens with which each completion begins, e.g. to go on with one that was
-            interrupted, or behind a tool's result. What ends with an EOS is not gone on with.
+        prefixes: Tokens with which each completion begins, e.g. to continue an interrupted one, or
+            after a tool's result. A prefix that ends with an EOS is not continued.
         family: Which noise.
 
     Returns:
-        Completions as ids, ending with EOS where they end.
+        Completions as ids, with the EOS if there is one.
 
     Raises:
         ValueError: the numbers of prompts, seeds and prefixes differ, ``max_new_tokens`` is not
-            declared, there is no EOS, or `require_replayable`.
+            declared, or there is no EOS; also the errors of `require_replayable`.
     """
     if spec.max_new_tokens is None:
         raise ValueError("spec.max_new_tokens: expected an integer, got None")
@@ -142,7 +143,7 @@ def generate_under_coin(
     start = [len(prefix) for prefix in prefixes]
     sampler = CoinSampling(spec, seeds, prompt_ids, start=start, family=family)
     new_tokens = spec.max_new_tokens - min(start, default=spec.max_new_tokens)
-    if new_tokens < 1:  # `generate` refuses to do nothing
+    if new_tokens < 1:  # `generate` refuses to generate nothing
         return [tuple(prefix)[: spec.max_new_tokens] for prefix in prefixes]
     with eval_mode(model), only_these_settings(model):
         output = model.generate(
@@ -160,7 +161,7 @@ def generate_under_coin(
 
 Answer: TypeAlias = Callable[[int, tuple[int, ...], int], tuple[int, Sequence[int]] | None]
 """``(row, ids, start) -> (end, given)``: where the turn that begins at token ``start`` of a
-completion ends, and the tokens that it is answered with; None where nothing is said to it."""
+completion ends, and the tokens of the reply to it; None if there is no reply."""
 
 
 def generate_turns_under_coin(
@@ -174,19 +175,19 @@ def generate_turns_under_coin(
     most_answers: int = 8,
     family: Family = "grpo-guard",
 ) -> list[tuple[tuple[int, ...], tuple[Span, ...]]]:
-    """The one honest completion of each (prompt, seed) with tools between its turns.
+    """Generate the one honest completion of each (prompt, seed), with tools between its turns.
 
-    Each turn goes on with the slot's noise at its place in the whole completion, so that a replay
-    needs to know what was given, and nothing else.
+    Each turn continues with the slot's noise at its position in the whole completion, so a replay
+    needs only the given spans in addition.
 
     Args:
         model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
-        spec: The declared sampler; ``max_new_tokens`` counts what is given, too.
+        spec: The declared sampler; ``max_new_tokens`` includes given tokens.
         answer: The tools.
-        most_answers: In one completion; what comes then is its last turn.
+        most_answers: Most replies in one completion; the turn after them is its last.
 
     Returns:
-        (ids, spans of them that were given), for `Completion.given`.
+        (ids, given spans of them), for `Completion.given`.
 
     Raises:
         ValueError: as `generate_under_coin`.
@@ -200,13 +201,13 @@ def generate_turns_under_coin(
             eos_ids=eos_ids, prefixes=[ids[i] for i in rows], family=family,
         )  # fmt: skip
         answered = []
-        for i, said in zip(rows, drawn, strict=True):
+        for i, tokens in zip(rows, drawn, strict=True):
             start = given[i][-1][1] if given[i] else 0
-            found = answer(i, said, start) if asked < most_answers else None
-            ids[i] = said
+            found = answer(i, tokens, start) if asked < most_answers else None
+            ids[i] = tokens
             if found is not None:
-                end, told = found
-                ids[i] = (*said[:end], *told)
+                end, reply = found
+                ids[i] = (*tokens[:end], *reply)
                 given[i] = (*given[i], (end, len(ids[i])))
                 answered.append(i)
         rows = answered
@@ -218,12 +219,12 @@ def generate_turns_under_coin(
 def _continued(
     prefix: tuple[int, ...], drawn: Sequence[int], eos_ids: Sequence[int]
 ) -> tuple[int, ...]:
-    """With what was drawn behind it; an EOS within a prefix ended an earlier turn."""
+    """Append the drawn tokens to the prefix; an EOS ending a prefix ended an earlier turn."""
     return prefix if prefix[-1:] and prefix[-1] in eos_ids else prefix + until_eos(drawn, eos_ids)
 
 
 def until_eos(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
-    """Drop what follows the first EOS; the EOS itself stays."""
+    """Drop everything after the first EOS; keep the EOS itself."""
     end = next((at + 1 for at, token in enumerate(ids) if token in eos_ids), len(ids))
     return tuple(ids[:end])
 
@@ -232,7 +233,7 @@ def _settings(new_tokens: int, eos_ids: Sequence[int]) -> Any:
     from transformers import GenerationConfig
 
     return GenerationConfig(
-        do_sample=False,  # the processor has drawn already
+        do_sample=False,  # the processor draws
         num_beams=1,
         max_new_tokens=new_tokens,
         eos_token_id=list(eos_ids),
@@ -242,7 +243,7 @@ def _settings(new_tokens: int, eos_ids: Sequence[int]) -> Any:
 
 @contextmanager
 def only_these_settings(model: Any) -> Iterator[None]:
-    """Take the model's own generation defaults away for a while; ``generate`` merges them in."""
+    """Hide the model's generation defaults meanwhile, since ``generate`` merges them in."""
     from transformers import GenerationConfig
 
     saved = model.generation_config

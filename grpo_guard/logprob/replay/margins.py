@@ -1,10 +1,10 @@
 """How far a claimed token is from the one that the coin draws.
 
 The margin of a token is by how much another one of the support beats it in score + noise, in raw
-logits: 0 for an honest token but for numerical drift, which moves scores and with them margins a
-little. It also moves the *edge* of the support, and a token that one side keeps and the other cuts
-makes a margin of whole logits. So only tokens that are in the support even if scores move a little
-count as competitors.
+logits: 0 for an honest token apart from numerical drift, which moves scores and so margins a
+little. Drift also moves the *edge* of the support, and a token that one side keeps and the other
+cuts makes a margin of whole logits. So only tokens that are in the support even if scores move a
+little count as competitors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
 from grpo_guard.sampling import SamplingSpec
 
-# Of a token that only the exact edge of the support keeps from being drawn: a mismatch, of no size.
+# If only the exact edge of the support keeps a token from being drawn: a mismatch without a size.
 EDGE_MARGIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How a coin is replayed in a scoring pass; the seeds stand in the sequences.
+    """How a scoring pass replays a coin; the seeds are in the sequences.
 
     Args:
         family: Which noise.
-        edge_logits: Tokens whose raw logits are closer than this may have changed places.
-        edge_mass: Top-p may have cut at least this much probability earlier.
+        edge_logits: Tokens whose raw logits are closer than this may have swapped places.
+        edge_mass: Top-p may have cut earlier by at least this much probability.
     """
 
     family: Family = "grpo-guard"
@@ -45,9 +45,9 @@ class RowReplay:
     """`Replay` for N rows.
 
     Args:
-        settings: As above.
+        settings: The replay's settings.
         seeds: int64 with the bits of the unsigned seeds, shape [N].
-        positions: Of the noise, shape [N]; see `noise.noise_position`.
+        positions: Positions of the noise, shape [N]; see `noise.noise_position`.
     """
 
     settings: Replay
@@ -59,7 +59,7 @@ class RowReplay:
 
 
 def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device) -> RowReplay:
-    """Seeds and positions of all the sequences' tokens, one after the other.
+    """Seeds and positions of all the sequences' tokens, concatenated.
 
     Raises:
         ValueError: a sequence has no seed.
@@ -75,7 +75,7 @@ def rows_of(settings: Replay, sequences: Sequence[Encoded], device: torch.device
 
 
 def sure_top_p(spec: SamplingSpec, settings: Replay) -> float:
-    """Top-p, as far inside as drift can move it, in probability."""
+    """Top-p, reduced as far as drift can move it, in probability."""
     return min(spec.top_p - settings.edge_mass, _shifted(spec, -settings.edge_logits))
 
 
@@ -87,9 +87,9 @@ def edge_width(spec: SamplingSpec, settings: Replay) -> float:
 
 
 def _shifted(spec: SamplingSpec, logits: float) -> float:
-    """A mass of top-p when the raw logits on its one side move by this much: its log-odds do.
+    """A top-p mass after the raw logits on one side of it move by this much.
 
-    To first order by p (1 - p) d, which is most in the middle.
+    Its log-odds move by that, so to first order it moves by p (1 - p) d, most in the middle.
     """
     odds = math.log(spec.top_p / (1 - spec.top_p)) + logits / spec.temperature
     return 1 / (1 + math.exp(-odds))
@@ -98,7 +98,7 @@ def _shifted(spec: SamplingSpec, logits: float) -> float:
 class Margins(NamedTuple):
     """Of N rows: the margin in raw logits, >= 0, and the token that the replay draws.
 
-    `EDGE_MARGIN` says that no sure competitor wins, and yet another token is drawn.
+    `EDGE_MARGIN` means that no sure competitor wins, but still another token is drawn.
     """
 
     margin: Tensor
@@ -120,7 +120,7 @@ def replay_margins(
 
     Args:
         values: The K largest scores of each row in falling order, shape [N, K].
-        tokens: Their ids, -1 where there are fewer, shape [N, K].
+        tokens: Their ids, -1 for missing ones, shape [N, K].
         own: Score of the target, shape [N].
         targets: Token ids, shape [N].
         log_normaliser: log sum exp of all scores, shape [N].
@@ -142,8 +142,8 @@ def replay_margins(
     nominal, seen = _nominal_draw(
         values, tokens, noise, own, targets, log_normaliser, spec, complete
     )
-    # Where the exact edges alone make the difference nothing is claimed about its size, but it is
-    # no match either. Otherwise tokens at the edge could be chosen for free.
+    # If only the exact edges make the difference, its size is unknown, but it is not a match
+    # either. Otherwise tokens at the edge could be chosen for free.
     margin = torch.where((margin == 0) & seen & (nominal != targets), EDGE_MARGIN, margin)
     beaten = torch.where(margin > EDGE_MARGIN, tokens.gather(-1, index[:, None])[:, 0], nominal)
     return Margins(margin, torch.where(margin > 0, beaten, targets))
@@ -159,21 +159,21 @@ def _nominal_draw(
     spec: SamplingSpec,
     complete: bool,
 ) -> tuple[Tensor, Tensor]:
-    """What the sampler draws on just these scores, and where the candidates are enough to say so.
+    """Draw from exactly these scores, and mark the rows whose candidates suffice to decide.
 
     Arguments are those of `replay_margins`; ``noise`` is the candidates', [N, K], and ``complete``
-    says that they are the whole vocabulary. Returns tokens [N] and booleans [N].
+    means that they are the whole vocabulary. Returns tokens [N] and booleans [N].
     """
     kept = exactly_kept(values, log_normaliser, spec) & (values > -torch.inf)
     best = torch.where(kept, values + noise, -torch.inf).argmax(-1, keepdim=True)
-    # A target beyond the candidates is outside only where these hold the whole support.
+    # A target beyond the candidates is outside only if these contain the whole support.
     seen = (tokens == targets[:, None]).any(-1)
     if 0 < spec.top_k < values.shape[-1]:
         seen |= own < values[:, -1]
-        if spec.top_p < 1:  # what ties with the k-th counts for the nucleus, and may go on
+        if spec.top_p < 1:  # ties with the k-th count for the nucleus and may go beyond the list
             seen &= values[:, spec.top_k - 1] != values[:, -1]
     elif not complete and (spec.top_k > 0 or _min_p_first(spec)):
-        seen &= spec.top_p >= 1  # over what the engine renormalises is not known
+        seen &= spec.top_p >= 1  # the mass that the engine renormalises over is unknown
     return tokens.gather(-1, best)[:, 0], seen
 
 
@@ -185,16 +185,16 @@ def surely_kept(
     *,
     complete: bool,
 ) -> Tensor:
-    """Candidates that every honest node keeps, drift or not, boolean, [N, K].
+    """Mark candidates that every honest node keeps, despite drift, boolean, [N, K].
 
-    A candidate is judged as if all that come close to it stood above it. ``complete`` says that
+    A candidate is judged as if all that come close to it were above it. ``complete`` means that
     the candidates are the whole vocabulary.
     """
     kept = torch.ones_like(values, dtype=torch.bool)
     if not spec.truncates:
         return kept
     nearby = settings.edge_logits / spec.temperature
-    # Candidates with a score of at least this one's less the margin; itself included.
+    # Counts candidates whose score is at least this one's minus the margin, itself included.
     reach = torch.searchsorted(-values, -(values - nearby), right=True)
     if spec.top_k > 0:
         kept &= reach - 1 < spec.top_k
@@ -206,12 +206,12 @@ def surely_kept(
         mass = _renormaliser(values, p, spec, nearby)
         kept &= above < sure_top_p(spec, settings) * mass
     if not complete and (spec.top_k > 0 or spec.top_p < 1):
-        kept &= reach < values.shape[-1]  # beyond the last one there may be more that come close
+        kept &= reach < values.shape[-1]  # there may be more close ones beyond the last candidate
     return kept
 
 
 def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> Tensor:
-    """Candidates that the sampler keeps on just these scores, boolean, [N, K]."""
+    """Mark candidates that the sampler keeps on exactly these scores, boolean, [N, K]."""
     everything = torch.ones_like(values, dtype=torch.bool)
     above = torch.searchsorted(-values, -values, right=False)  # how many are strictly above
     top_k = above < spec.top_k if spec.top_k > 0 else everything
@@ -227,7 +227,7 @@ def exactly_kept(values: Tensor, log_normaliser: Tensor, spec: SamplingSpec) -> 
 
 
 def _renormaliser(values: Tensor, p: Tensor, spec: SamplingSpec, nearby: float) -> Tensor:
-    """Mass over which the engine takes top-p, [N, 1]; at most that of any honest node."""
+    """The mass that top-p renormalises over, [N, 1]; at most that of any honest node."""
     eligible = torch.ones_like(values, dtype=torch.bool)
     if spec.engine == "sglang" or (spec.top_k == 0 and not _min_p_first(spec)):
         return torch.ones_like(values[:, :1])

@@ -1,8 +1,8 @@
-"""Whose turn it is: the slots of the round in progress, and which of them are filled.
+"""The slots of the current round, and which of them are filled.
 
-A coin fixes the completion of a slot. What is left to a node is the choice of the slot: of any
-round, of a slot beyond its share, of one that it has filled already. Each of these would be a
-choice among honest samples again, so each is refused here.
+A coin fixes each slot's completion, so a node could still choose the slot: in any round, beyond
+its share, or one that it has already filled. Each of these would again be a choice among honest
+samples, so each is refused here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
 
-# Before a round begins, the oldest slots beyond this are forgotten.
+# The oldest slots beyond this number are forgotten until a round begins.
 MOST_FILLED = 2**18
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a completion claims to fill; ``prompt`` is a digest, empty where slots draw theirs."""
+    """The slot a completion claims; ``prompt`` is a digest, empty if slots draw their prompts."""
 
     round: int
     node: str
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class EmptySlot:
-    """A slot without an accepted completion; ``prompt`` counts the round's prompts, if it has."""
+    """A slot without an accepted completion; ``prompt`` indexes the round's prompts, if any."""
 
     node: str
     slot: int
@@ -49,22 +49,22 @@ class EmptySlot:
 
 
 class SlotBook(Memory):
-    """Slots of one round after the other. May be used from several threads.
+    """The slots of one round after another. Thread-safe.
 
-    Until `begin_round` is called, completions of all rounds are taken, as from a file of finished
-    ones, and a warning says so: a node that may name its round draws as often as it likes.
+    Until `begin_round` is called, completions of all rounds are accepted, as from a file of
+    finished ones, and a warning says so: a node that may name its round draws as often as it likes.
 
     Args:
-        slots: Of each node in a round, numbered 0 ... slots - 1; of each node and prompt where
-            ``per_prompt``. None: whoever hands over the completions vouches for `Completion.slot`.
-        nodes: Names of the nodes that take part; None: whoever hands over the completions vouches
-            for `Completion.node`.
-        per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Off
-            where every slot draws its own prompt.
-        store: Where filled slots lie, for several processes and the next start; None: here.
+        slots: Number of slots of each node in a round, numbered 0 ... slots - 1; if
+            ``per_prompt``, of each node and prompt. None: the caller vouches for
+            `Completion.slot`.
+        nodes: Names of the nodes that take part. None: the caller vouches for `Completion.node`.
+        per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Turn
+            it off if every slot draws its own prompt.
+        store: Keeps filled slots across processes and restarts; None = they live in this object.
 
     Raises:
-        ValueError: ``slots`` is not positive, or ``nodes`` one name.
+        ValueError: ``slots`` is not positive, or ``nodes`` is a single name.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class SlotBook(Memory):
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
-        """From now on only completions of this round count. Beginning it again forgets nothing.
+        """Begin a round: from now on only its completions count. Repeating it forgets nothing.
 
         Args:
             round: >= 0.
-            prompts: All that are asked in this round; others are refused. None: those named
-                before, if the round has begun already; otherwise whoever hands over the
-                completions vouches for their prompts.
+            prompts: All prompts of this round; others are refused. None: keep those given before
+                if the round has already begun; otherwise the caller vouches for
+                `Completion.prompt`.
 
         Raises:
             ValueError: the round is negative, or prompts are given and slots draw their own.
@@ -124,12 +124,12 @@ class SlotBook(Memory):
             begin()
 
     def missing(self) -> list[EmptySlot]:
-        """Slots of the round in progress that hold no accepted completion, in order.
+        """List the slots of the current round without an accepted completion, in order.
 
         A node that leaves slots empty chooses what is trained on as well: count them.
 
         Raises:
-            ValueError: no round has begun, or its nodes or prompts are not known.
+            ValueError: no round has begun, or its nodes or prompts are unknown.
         """
         if self.round is None or self.nodes is None or self.slots is None:
             raise ValueError(
@@ -148,11 +148,11 @@ class SlotBook(Memory):
             ]
 
     def place(self, completion: Completion) -> Place:
-        """What a completion claims to fill.
+        """Return the slot that a completion claims.
 
         Raises:
-            EncodeError: MALFORMED where its author named nothing, or what is not its to fill; LATE
-                where its round is over, for which whoever passed it on may be to blame.
+            EncodeError: MALFORMED if its author named no slot, or one that it may not fill; LATE if
+                its round is over, which may be the fault of a relay.
         """
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
@@ -169,17 +169,17 @@ class SlotBook(Memory):
             self._warn_once()
         if self.round is not None and round != self.round:
             cause = Cause.LATE if round < self.round else Cause.MALFORMED
-            message = f"a completion of round {round}, where round {self.round} is on"
+            message = f"a completion of round {round}, but the current round is {self.round}"
             raise EncodeError(cause, message, "wrong_round")
         return Place(round, node, slot, self._prompt(completion))
 
     def fill(self, place: Place) -> bool:
-        """Fill a slot; whether it was free. Once filled it stays so until the next round begins,
-        also for the same completion: sent twice it would earn twice. To be called while the book
-        is `held`, once for a whole batch.
+        """Fill a slot; return whether it was free. A filled slot stays so until the next round
+        begins, even for the same completion: sent twice, it would earn twice. Call it once per
+        batch while the book is `held`.
 
         Raises:
-            EncodeError: UNSUPPORTED, another round has begun since `place`.
+            EncodeError: UNSUPPORTED if another round has begun since `place`.
         """
         with self._lock:
             if place in self._filled:
@@ -187,13 +187,13 @@ class SlotBook(Memory):
             if self.round is not None and place.round != self.round:
                 raise EncodeError(Cause.UNSUPPORTED, f"round {place.round} has ended")
             self._filled[place] = None
-            # In a round all are kept; a file of finished ones may be of any length.
+            # A round keeps all of them; a file of finished completions may have any length.
             while self.round is None and len(self._filled) > MOST_FILLED:
                 del self._filled[next(iter(self._filled))]
             return True
 
     def fill_again(self, places: Iterable[Place]) -> None:
-        """Fill slots for which the verdicts were given, in what another process knows."""
+        """Fill slots again, after a reload, for verdicts that were already given."""
         for place in places:
             if self.round is None or place.round == self.round:
                 self._filled[place] = None
@@ -221,8 +221,8 @@ class SlotBook(Memory):
         if not self._warned:
             self._warned = True
             logger.warning(
-                "seed replay: any %s is taken, so a node may choose among them; in training, say "
-                "slots= and call begin_round(round) at the start of each round",
+                "seed replay: any %s is accepted, so a node may choose among them; in training, "
+                "pass slots= and call begin_round(round) at the start of each round",
                 "round" if self.round is None else "slot",
             )
 
@@ -231,8 +231,8 @@ class SlotBook(Memory):
             return b""
         try:
             prompt = _digest(canonical(completion.prompt))
-        # Also what is no UTF-8, or nested too deeply for json.dumps: one such prompt must not end
-        # the check of the whole batch.
+        # Text that is not UTF-8 or is nested too deeply for json.dumps fails here, too: one such
+        # prompt must not end the check of the whole batch.
         except (TypeError, ValueError, RecursionError) as error:
             raise _refused("wrong_prompt", f"prompt: {error}") from None
         if self._prompts is not None and prompt not in self._prompts:

@@ -26,52 +26,52 @@ from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
 
 class SeedReplayVerifier(LogProbVerifier):
-    """Rejects completions that are not the ones their slots' seeds lead to.
+    """Rejects completions that their slots' seeds do not produce.
 
     For homogeneous swarms whose nodes sample under a public coin (`PublicCoin`, `generate`). It
-    sees what no other check can: a wrong digit where the policy was unsure, and a choice among
-    honest samples (the longest of eighty). An honest completion needs no bitwise equal hardware:
-    drift of the scores is allowed for (`evidence`).
+    detects what no other check can: a wrong digit where the policy was unsure, and a choice among
+    honest samples (the longest of eighty). Honest nodes need no bitwise equal hardware: drift of
+    the scores is allowed for (`evidence`).
 
-    In training, call `begin_round` at the start of each round and say ``slots`` and ``nodes``: a
+    In training, call `begin_round` at the start of each round and pass ``slots`` and ``nodes``: a
     node that may name its round or slot draws as often as it likes. A slot's first accepted
     completion fills it; `slots.missing()` lists those that stayed empty.
 
-    Error model, beside that of `LogProbVerifier`: a completion without ids, round, node or slot,
-    of another round or run, in a slot that is not its node's or is filled already, for another
-    prompt than the slot's, or cut short REJECTS as MALFORMED. Where the beacon of the round in
-    progress is unknown, all ABSTAIN as UNSUPPORTED; before `begin_round`, a round without a beacon
-    is its author's choice and REJECTS. Short completions are judged like long ones: tokens that
-    differ by no more than drift may explain at ``alpha`` are accepted, with a finding.
+    Errors, in addition to those of `LogProbVerifier`: a completion REJECTS as MALFORMED if it has
+    no ids, round, node or slot, is of another round or run, is in a slot that is not its node's or
+    is filled already, is for another prompt than the slot's, or was cut short. If the beacon of the
+    current round is unknown, all ABSTAIN as UNSUPPORTED; before `begin_round`, a round without a
+    beacon is its author's choice and REJECTS. Short completions are judged like long ones: tokens
+    that differ by no more than drift may explain at ``alpha`` are accepted, with a finding.
 
-    What it cannot see: tokens exchanged for ones that came within drift of being drawn, a few in
-    each completion, which leaves an attacker some variants of every slot's completion; slots that
-    were left empty (count them); and, with top-p or min-p but no top-k of 63 or less, a drawn token
-    beyond the 64 likeliest, in whose place others can stand.
+    It cannot see tokens exchanged for ones that came within drift of being drawn, a few per
+    completion, which leaves an attacker some variants of every slot's completion; slots that were
+    left empty (count them); and, with top-p or min-p but no top-k of 63 or less, a forged token in
+    place of a drawn one beyond the 64 likeliest.
 
     Args:
         model: As for `LogProbVerifier`; with ``scorer``, one that replays.
         tokenizer: As for `LogProbVerifier`.
-        sampling: What every node samples with. Without ``max_new_tokens`` only completions that end
-            with EOS can be told from ones that were cut, and all others are rejected.
+        sampling: The declared sampler of every node. Without ``max_new_tokens``, only completions
+            that end with EOS are known to be whole, and all others are rejected.
         run: Name of the run, for a coin without beacons.
         coin: The coin, in place of ``run``.
-        slots: How many completions a node owes in a round, for each prompt where all nodes answer
-            the same prompts: its share of a group. None: you vouch for `Completion.slot`; a node
+        slots: How many completions a node owes in a round; if all nodes answer the same prompts,
+            for each prompt: its share of a group. None: you vouch for `Completion.slot`; a node
             that may name it draws as often as it likes.
-        nodes: Names of the nodes that take part; None: you vouch for `Completion.node`.
-        prompts: Where each slot draws its own prompt (`PublicCoin.prompt_index`): the list it draws
+        nodes: Names of the nodes that take part. None: you vouch for `Completion.node`.
+        prompts: If each slot draws its own prompt (`PublicCoin.prompt_index`): the list it draws
             from. None: all nodes answer the same prompts, which `begin_round` may name; otherwise
             you vouch for `Completion.prompt`.
         family: The nodes' noise: ``"grpo-guard"``; ``"vllm"`` for stock vLLM nodes, ``"sglang"``
             for stock SGLang nodes that sample deterministically and truncate nothing.
         alpha: As for `LogProbVerifier`.
-        store: Where filled slots lie, for several processes and the next start; None: here.
+        store: Keeps filled slots across processes and restarts; None = they live in this object.
         **options: As for `LogProbVerifier`; ids are always required.
 
     Raises:
-        ValueError: neither or both of run and coin, a sampler whose noise
-            cannot be replayed, a scorer or profile that does not replay, or as `LogProbVerifier`.
+        ValueError: neither or both of run and coin, a sampler whose noise cannot be replayed, a
+            scorer or profile that does not replay; also the errors of `LogProbVerifier`.
     """
 
     name = "seed_replay"
@@ -116,7 +116,7 @@ class SeedReplayVerifier(LogProbVerifier):
         self.coin = coin or PublicCoin(str(run))
         self.slots = SlotBook(slots, nodes=nodes, per_prompt=prompts is None, store=store)
         self.prompts = prompts
-        # Where bits agree no edge is soft: what lies near it was never chosen for free.
+        # If bits agree, no edge is soft: tokens near it were never free to choose.
         exact = self.profile.tau == 0
         self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
 
@@ -127,7 +127,7 @@ class SeedReplayVerifier(LogProbVerifier):
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
-        """From now on only completions of this round count; see `SlotBook.begin_round`."""
+        """Begin a round: only its completions count from now on; see `SlotBook.begin_round`."""
         self.slots.begin_round(round, prompts)
 
     @property
@@ -135,35 +135,35 @@ class SeedReplayVerifier(LogProbVerifier):
         return False  # slots are filled in the order of the calls
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        # Another process may have begun the round: who names another one is rejected for it.
+        # Another process may have begun the round; a completion that names another one is rejected.
         with self.slots.fresh():
             round = self.slots.round
         verdicts = super().verify(batch)
         filled: list[Place] = []
         with self.slots.held(lambda: self.slots.fill_again(filled)):
             for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
-                # Only now: a forged completion must not keep the honest one out of its slot.
+                # Fill only after judging: a forgery must not keep the honest one out of its slot.
                 if verdict.accepted:
                     verdicts[i] = self._filling(completion, verdict, round, filled)
         return verdicts
 
     def state_dict(self) -> dict[str, Any]:
-        """Which slots of the round in progress are filled, as plain JSON values."""
+        """Return which slots of the current round are filled, as plain JSON values."""
         return self.slots.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: ``state`` does not have that form.
         """
         self.slots.load_state_dict(state)
 
     def _filling(
         self, completion: Completion, verdict: Verdict, round: int | None, filled: list[Place]
     ) -> Verdict:
-        """The verdict, if the slot is still free for this completion, judged in ``round``; then it
-        is one of ``filled``."""
+        """Fill the slot and add it to ``filled``; return the verdict, reached in ``round``, or one
+        that refuses the completion if the slot is not free."""
         try:
             place = self.slots.place(completion)
             free = self.slots.fill(place)
@@ -188,10 +188,10 @@ class SeedReplayVerifier(LogProbVerifier):
             )
         except KeyError:
             if self.slots.round is None:  # the round is its author's choice
-                message = f"round {place.round}: the coin has no beacon of it"
+                message = f"round {place.round}: the coin has no beacon for it"
                 raise EncodeError(Cause.MALFORMED, message, "wrong_round") from None
             raise EncodeError(
-                Cause.UNSUPPORTED, f"the coin's beacon of round {place.round} is not known"
+                Cause.UNSUPPORTED, f"the coin's beacon for round {place.round} is not known"
             ) from None
         except (TypeError, ValueError, RecursionError) as error:  # as in `SlotBook.place`
             raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
@@ -219,10 +219,10 @@ class SeedReplayVerifier(LogProbVerifier):
         return accept(self.name, p_value=evidence.p_value, findings=notes)
 
     def _require_run(self, metadata: Mapping[str, Any]) -> None:
-        """A run that its author names must be ours; nobody has to name one."""
+        """If the author names a run, it must be ours; naming one is optional."""
         named = metadata.get("run")
-        # Only a string is compared and printed: arrays raise at the one, deep lists at the other,
-        # and an exception here would end the check of the whole batch.
+        # Only a string is compared and printed: arrays raise on comparison and deep lists on
+        # printing, and an exception here would end the check of the whole batch.
         if named is None or (isinstance(named, str) and named == self.coin.run):
             return
         shown = repr(named[:80]) if isinstance(named, str) else type(named).__name__
@@ -239,7 +239,7 @@ class SeedReplayVerifier(LogProbVerifier):
             raise EncodeError(Cause.MALFORMED, message, "wrong_prompt")
 
     def _require_usual_prompt(self, completion: Completion, encoded: Encoded) -> None:
-        """One form of the prompt's ids: each has a completion of its own, and two are a choice."""
+        """Allow one form of the prompt's ids: each has its own completion, and two are a choice."""
         if completion.prompt_ids is None or self.encoder.trust_prompt_ids:
             return
         if encoded.prompt_ids != self.encoder.usual_prompt_ids(completion):
@@ -252,28 +252,28 @@ class SeedReplayVerifier(LogProbVerifier):
             )
 
     def _require_whole(self, encoded: Encoded) -> None:
-        """What stops before its end matches the replay to its last token, and is not the draw."""
+        """Refuse a completion cut short: it matches the replay so far, but is not all of it."""
         ids, limit = encoded.completion_ids, self.sampling.max_new_tokens
         window = self.encoder.window
         full = len(ids) == limit or len(encoded.prompt_ids) + len(ids) == window
-        # What a tool said last is an answer to nobody: the author's next turn is missing.
-        told = bool(encoded.given) and encoded.given[-1][1] == len(ids)
-        if told or (ids[-1] not in self.encoder.eos_ids and not full):
+        # After a tool's output the author's next turn is missing.
+        ends_given = bool(encoded.given) and encoded.given[-1][1] == len(ids)
+        if ends_given or (ids[-1] not in self.encoder.eos_ids and not full):
             raise EncodeError(
                 Cause.MALFORMED,
-                f"{len(ids)} tokens that do not end with EOS, where max_new_tokens is "
+                f"{len(ids)} tokens that do not end with EOS while max_new_tokens is "
                 f"{limit or 'not declared'}: cut short, or sent without the EOS",
                 "cut_short",
             )
 
 
 def _require_known(completion: Completion) -> None:
-    """Whoever may say what a tool said draws as often as he likes: other words, another answer."""
+    """Refuse unverified tool output: by rewording it a node could draw as often as it likes."""
     if completion.given is not None and completion.told is None:
         raise EncodeError(
             Cause.MALFORMED,
-            "given: expected what is known to be a tool's, got a claim; give the Guard an "
-            "environment= that says it again",
+            "given: expected verified tool output, got a claim; give the Guard an environment= "
+            "that reproduces it",
             "unknown_given",
         )
 

@@ -1,4 +1,4 @@
-"""Sampling under a public coin with vLLM's V1 model runner: what an honest node runs.
+"""Sampling under a public coin with vLLM's V1 model runner, for honest nodes.
 
     llm = LLM(model, logits_processors=["grpo_guard.logprob.replay.vllm_processor:CoinProcessor"])
     llm.generate(prompts, [coin_params(spec, seed) for seed in seeds])
@@ -8,8 +8,8 @@ Over HTTP, start the server with ``--logits-processors`` and that name, and send
 this: they pass the seed as the request's own, `noise.signed(seed)`, and the verifier replays
 ``family="vllm"``.
 
-The processor draws the token itself and closes all others, so that nothing behind it in vLLM's
-sampler matters. This module imports vLLM; only vLLM imports this module.
+The processor draws the token itself and masks all others, so that later stages of vLLM's sampler
+do not matter. This module imports vLLM; only vLLM imports this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from grpo_guard.sampling import SamplingSpec
 SEED_ARGUMENT = "grpo_guard_seed"
 # How many tokens of its completion a request's prompt ends with: earlier turns and their answers.
 START_ARGUMENT = "grpo_guard_start"
-# What changes the scores in ways that the verifier does not know of.
+# Parameters that change the scores in ways that the verifier does not know of.
 UNDECLARED = (
     "presence_penalty",
     "frequency_penalty",
@@ -46,13 +46,13 @@ UNDECLARED = (
 
 
 def coin_params(spec: SamplingSpec, seed: int, start: int = 0) -> SamplingParams:
-    """Parameters of one request.
+    """Build the parameters of one request.
 
     Args:
         spec: The declared sampler, whose engine is ``"vllm"``.
-        seed: As `PublicCoin.seed` gives it.
-        start: How many tokens of its completion the request's prompt ends with: of a later turn,
-            all that was said and given since the prompt proper.
+        seed: A seed from `PublicCoin.seed`.
+        start: How many tokens of its completion the request's prompt ends with: for a later turn,
+            everything drawn and given since the prompt itself.
 
     Raises:
         ValueError: the sampler is another engine's, or ``max_new_tokens`` is not declared.
@@ -84,14 +84,14 @@ class _Request:
 
 
 class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Draws under the coin for requests that carry a seed; others are left alone."""
+    """Draws under the coin for requests that carry a seed; leaves others unchanged."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what would make an honest completion fail its replay.
+        """Refuse parameters that would make an honest completion fail its replay.
 
         Raises:
-            ValueError: with the parameter, what was expected and what was found.
+            ValueError: names the parameter, with expected and actual value.
         """
         seed = (sampling_params.extra_args or {}).get(SEED_ARGUMENT)
         if seed is None:
@@ -102,12 +102,12 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
         if not (start.isascii() and start.isdecimal() and len(start) <= 10):
             raise ValueError(f"{START_ARGUMENT}: expected a number of tokens, got {start:.80}")
         if sampling_params.n != 1:
-            raise ValueError(f"n: expected 1 beside a seed, got {sampling_params.n}")
+            raise ValueError(f"n: expected 1 with a seed, got {sampling_params.n}")
         if sampling_params.temperature <= 0:
             raise ValueError("temperature: expected a number > 0 (greedy decoding is top_k=1)")
         for name in UNDECLARED:
             if value := getattr(sampling_params, name, None):
-                raise ValueError(f"{name}: expected it to be off beside a seed, got {value!r}")
+                raise ValueError(f"{name}: expected it to be off with a seed, got {value!r}")
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.device = device
@@ -134,7 +134,7 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
                 self.requests[a] = other
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Close all tokens but the drawn one, in place, [B, V]."""
+        """Mask all tokens but the drawn one, in place, [B, V]."""
         alike: dict[SamplingSpec, list[int]] = defaultdict(list)
         for index, request in self.requests.items():
             alike[request.spec].append(index)
@@ -169,13 +169,13 @@ def _request(params: SamplingParams, prompt: list[int] | None, output: list[int]
         min_p=params.min_p,
         repetition_penalty=params.repetition_penalty,
     )
-    said = params.extra_args or {}
-    seed, start = int(said[SEED_ARGUMENT]), int(said.get(START_ARGUMENT, 0))
+    extra = params.extra_args or {}
+    seed, start = int(extra[SEED_ARGUMENT]), int(extra.get(START_ARGUMENT, 0))
     return _Request(spec, seed, prompt or [], output, start)
 
 
 def _penalise(z: Tensor, request: _Request) -> None:
-    """The repetition penalty over prompt and completion, in place, [V]."""
+    """Apply the repetition penalty over prompt and completion, in place, [V]."""
     penalty = request.spec.repetition_penalty
     if penalty == 1.0:
         return
@@ -185,8 +185,8 @@ def _penalise(z: Tensor, request: _Request) -> None:
     seen = request.seen
     if -1 in request.output:
         raise RuntimeError(
-            "repetition_penalty: expected the tokens drawn so far, got placeholders; switch "
-            "asynchronous scheduling off"
+            "repetition_penalty: expected the tokens drawn so far, got placeholders; turn off "
+            "asynchronous scheduling"
         )
     if request.output:
         seen[torch.tensor(request.output, device=z.device)] = True

@@ -1,4 +1,4 @@
-"""The noise's hash of every token of the vocabulary at once, on 32 bits."""
+"""The noise's hash for every token of the vocabulary at once, in 32-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from grpo_guard.logprob.noise import DOMAIN, M32, Family, mixed
 
-# All bits of the complement that `hashed` takes.
+# `hashed` complements the hash for these families: the bits to flip.
 FLIPS = {"grpo-guard": 0, "vllm": 0, "sglang": -1}
-# What the fixed-point logarithms and fp32 lose.
+# Allowance for rounding in the fixed-point logarithms and fp32.
 SLACK = 1.001
 
 
@@ -23,17 +23,17 @@ MIX, FIRST, SECOND = _int32(0xE6546B64), _int32(0x85EBCA6B), _int32(0xC2B2AE35)
 
 
 def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
-    """Tokens whose noise may lift them above ``best``, boolean, [N, W]: a superset of few.
+    """Mark tokens whose noise may lift them above ``best``, boolean, [N, W]: a small superset.
 
-    Noise above best - z means a hash below about exp(z - best). Written without in-place steps, for
-    a compiler to fuse.
+    Noise above best - z means a hash below about exp(z - best). There are no in-place steps, so
+    that a compiler can fuse it.
 
     Args:
         z: Scores, fp32, [N, W].
         best: Score + noise to beat, [N].
         prefix: `hash_prefix` of the rows, [N].
         keys: `token_keys` of the tokens, [W].
-        flip: Of the family, from `FLIPS`.
+        flip: The family's entry in `FLIPS`.
     """
     h = prefix[:, None] ^ keys
     h = ((h << 13) | ((h >> 19) & 0x1FFF)) * 5 + MIX
@@ -48,12 +48,12 @@ def contenders(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int)
 
 
 def contender_counts(z: Tensor, best: Tensor, prefix: Tensor, keys: Tensor, flip: int) -> Tensor:
-    """How many `contenders` each row has, [N]."""
+    """Count each row's `contenders`, [N]."""
     return contenders(z, best, prefix, keys, flip).sum(-1)
 
 
 def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
-    """State of the hash before the token goes in, int32, [B]."""
+    """State of the hash before the token is mixed in, int32, [B]."""
     h = torch.full_like(seeds, DOMAIN[family])
     for key in (seeds & M32, (seeds >> 32) & M32, positions & M32):
         h = mixed(h, key)
@@ -62,7 +62,7 @@ def hash_prefix(seeds: Tensor, positions: Tensor, family: Family) -> Tensor:
 
 @functools.lru_cache(maxsize=4)
 def token_keys(vocab_size: int, device: torch.device) -> Tensor:
-    """What each token adds to the hash, int32, [V]."""
+    """Each token's contribution to the hash, int32, [V]."""
     key = (torch.arange(vocab_size, device=device) * 0xCC9E2D51) & M32
     key = ((key << 15) | (key >> 17)) & M32
     return _wrapped((key * 0x1B873593) & M32)

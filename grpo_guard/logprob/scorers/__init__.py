@@ -1,1 +1,1 @@
-"""Where per-token statistics come from, one engine a file."""
+"""Sources of per-token statistics, one engine per file."""

@@ -1,4 +1,4 @@
-"""What a scorer owes the verifiers."""
+"""The interface that scorers implement for verifiers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_guard.sampling import SamplingSpec
 
 
 class OutOfMemoryError(RuntimeError):
-    """Not even one completion fits into the memory budget. Verifiers abstain."""
+    """Not even one completion fits into the memory budget; verifiers then abstain."""
 
 
 class Scorer(Protocol):
@@ -19,11 +19,11 @@ class Scorer(Protocol):
 
     A scorer may be called from several threads and must return one result per sequence, in order.
 
-    Two parts are optional. ``check(spec)`` raises ValueError where `score` cannot compute what
+    Two members are optional. ``check(spec)`` raises ValueError if `score` cannot compute what
     ``spec`` needs; verifiers call it when they are built, since otherwise an unsupported sampler
-    would show only in the middle of training, as an abstention for every completion. One whose
+    would show only in the middle of training, as an abstention for every completion. A scorer whose
     ``replays`` is true takes ``replay=`` (a `Replay` or None) in `score`: every sequence then has a
-    seed and gets its margins, as `SeedReplayVerifier` needs them.
+    seed and gets its margins, which `SeedReplayVerifier` needs.
     """
 
     @property
@@ -40,7 +40,7 @@ class Scorer(Protocol):
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """Statistics of each completion's tokens.
+        """Compute the statistics of each completion's tokens.
 
         Args:
             sequences: Prompts and completions as ids.
@@ -48,7 +48,7 @@ class Scorer(Protocol):
             mass_margin: Widening of top-p at which ``edge_gap`` is taken.
 
         Raises:
-            OutOfMemoryError: one of them does not fit.
+            OutOfMemoryError: one of the sequences does not fit.
             ValueError: this scorer cannot compute what ``spec`` needs.
         """
 
@@ -56,9 +56,9 @@ class Scorer(Protocol):
 def score_apart(
     score: Callable[[Sequence[Encoded]], list[TokenStats]], sequences: Sequence[Encoded]
 ) -> list[TokenStats | OutOfMemoryError]:
-    """Statistics of each completion, or why it does not fit by itself.
+    """Return statistics per completion, or an error if one does not fit by itself.
 
-    Halving keeps one huge completion from switching the check off for everybody else's.
+    Halving the batch keeps one huge completion from turning the check off for all others.
 
     Args:
         score: Scores several at once; raises OutOfMemoryError.

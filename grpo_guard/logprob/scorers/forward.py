@@ -1,7 +1,7 @@
 """The body's forward pass: hidden states that predict the completions' tokens.
 
-Padding stands at the right, where causal attention never looks back at it; without a mask,
-attention takes its fast causal path.
+Padding is on the right, where causal attention never looks back at it; without a mask, attention
+takes its fast causal path.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from grpo_guard.logprob.kernels.product import filled_length
 
 logger = logging.getLogger("grpo_guard")
 
-# Eval mode is a property of the model, not of a scorer: with a lock each, one of two scorers would
-# put the model back into training mode under the other, and dropout would reject honest work.
+# Eval mode belongs to the model, not to a scorer: with a lock per scorer, one would put the model
+# back into training mode while the other uses it, and dropout would reject honest work.
 _model_locks: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
 _model_locks_lock = threading.Lock()
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """The model for one thread alone, in eval mode and without gradients; modes are restored."""
+    """Hold the model for this thread, in eval mode and without gradients; restore modes after."""
     with _model_locks_lock:
         lock = _model_locks.setdefault(model, threading.Lock())
     with lock, torch.no_grad():
@@ -47,7 +47,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:
-    """torch's threads of this one, at most ``count`` meanwhile; None leaves them alone."""
+    """Limit torch to ``count`` threads meanwhile, for this thread; None changes nothing."""
     before = torch.get_num_threads()
     if count is None or count >= before:
         yield
@@ -60,41 +60,41 @@ def cpu_threads(count: int | None) -> Iterator[None]:
 
 
 class Crowding:
-    """Says once where threads that spin while they wait get little of their time.
+    """Warns once if scoring threads that spin while they wait get little processor time.
 
-    Beside processes that are busy such threads cost many times what they do
-    (docs/results/beside.json): let them sleep, or have one.
+    Next to busy processes such threads cost many times as much (docs/results/beside.json): let them
+    sleep, or use one.
     """
 
     SECONDS = 5.0
-    """Shorter passes say nothing."""
+    """Shorter passes are not judged."""
     SHARE = 0.6
 
     def __init__(self) -> None:
-        self._said = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+        self._warned = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[None]:
-        """Whatever is computed meanwhile, on the threads that torch then has."""
+        """Watch a computation that runs on torch's current threads."""
         threads = torch.get_num_threads()
         started, cpu = time.monotonic(), time.process_time()
         yield
         seconds = time.monotonic() - started
         share = (time.process_time() - cpu) / max(seconds, 1e-9) / threads
         crowded = threads > 1 and seconds >= self.SECONDS and share < self.SHARE
-        if self._said or not crowded or next(model.parameters()).device.type != "cpu":
+        if self._warned or not crowded or next(model.parameters()).device.type != "cpu":
             return
-        self._said = True
+        self._warned = True
         logger.warning(
-            "scoring got %.0f %% of the time of its %d threads, as other processes are busy: set "
-            "OMP_WAIT_POLICY=PASSIVE before torch is imported, or pass threads=1",
+            "scoring got %.0f %% of the time of its %d threads because other processes are busy: "
+            "set OMP_WAIT_POLICY=PASSIVE before torch is imported, or pass threads=1",
             100 * share,
             threads,
         )
 
 
 def body_of(model: Any) -> Any:
-    """The model below its output head."""
+    """Return the model below its output head."""
     body = getattr(model, model.base_model_prefix, None)
     if body is None or body is model:
         raise HeadError(f"{type(model).__name__}: expected a body below the output head")
@@ -104,13 +104,13 @@ def body_of(model: Any) -> Any:
 def row_states(
     body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
 ) -> Tensor:
-    """Each completion behind a copy of its prompt; [N, H], one completion after the other.
+    """Run each completion after a copy of its prompt; [N, H], completions concatenated.
 
     Args:
-        body: Of the model.
+        body: The model's body.
         sequences: The completions and their prompts.
-        device: Of the model.
-        most: Tokens up to which the padding may be longer where products gain by it.
+        device: The model's device.
+        most: Row length up to which padding may be added if it makes products faster.
     """
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
     states = body(input_ids=_padded(rows, body, device, most), use_cache=False).last_hidden_state
@@ -120,10 +120,10 @@ def row_states(
 
 
 def forget_lengths(body: Any, device: torch.device) -> None:
-    """Put "dynamic" rotary frequencies back: they stay as a long pass has left them.
+    """Reset "dynamic" rotary frequencies, which a long pass leaves changed.
 
-    A pass below the original length resets them, one of exactly that length or more does not, so a
-    long completion would change the numbers of whoever is scored after it.
+    A pass below the original length resets them, but one of exactly that length or more does not,
+    so a long completion would change the numbers of the ones scored after it.
     """
     body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
 
@@ -131,11 +131,11 @@ def forget_lengths(body: Any, device: torch.device) -> None:
 def shared_states(
     body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
 ) -> Tensor:
-    """The same for completions of one prompt, which is run once and its cache shared.
+    """Like `row_states`, for completions of one prompt, which is run once and its cache shared.
 
-    ``most`` counts the prompt too.
+    ``most`` includes the prompt.
 
-    Raises whatever a model without a cache that can be shared raises.
+    A model whose cache cannot be shared may raise any exception.
     """
     from transformers import DynamicCache
 
@@ -157,10 +157,10 @@ def shared_states(
 
 
 def _widen(cache: Any, rows: int, device: torch.device) -> None:
-    """One row of a cache -> ``rows`` equal ones.
+    """Expand one row of a cache to ``rows`` equal ones.
 
-    `reorder_cache` does it for every kind of layer that transformers has, hybrid and sliding-window
-    ones included. Plain layers are widened as views: their next update copies them anyway.
+    `reorder_cache` does it for every kind of layer that transformers has, including hybrid and
+    sliding-window ones. Plain layers are expanded as views: their next update copies them anyway.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -174,7 +174,7 @@ def _widen(cache: Any, rows: int, device: torch.device) -> None:
 
 
 def _padded(rows: Sequence[Sequence[int]], body: Any, device: torch.device, most: int) -> Tensor:
-    """Rows of one length, [N, L], and of no more than ``most`` if they are filled up."""
+    """Pad rows to one length, [N, L], adding filler tokens only up to a length of ``most``."""
     longest = filled_length(body, len(rows), max(map(len, rows)), most)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     for i, row in enumerate(rows):

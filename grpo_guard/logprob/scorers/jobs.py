@@ -1,4 +1,4 @@
-"""Which completions go through the body together, and whether they share their prompt's pass."""
+"""Plan which completions go through the body together, and which share their prompt's pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 
-# A shared pass saves tokens and costs a pass of its own: below this ratio of tokens, many small
+# A shared pass saves tokens but costs a pass of its own: below this ratio of tokens, many small
 # prompts are faster as rows of one batch.
 LEAST_GAIN = 1.25
 # Rows shorter than this share of the longest wait for the next batch, unless this one is small.
@@ -23,7 +23,7 @@ class Job:
     """Completions for one pass.
 
     Args:
-        indices: Which ones, longest first.
+        indices: Indices of the completions, longest first.
         shared: They have one prompt, which is run once for all of them.
     """
 
@@ -37,10 +37,10 @@ class Job:
 
 
 def unscaled_length(config: Any) -> int | None:
-    """Length up to which rotary frequencies are fixed; None where they are at every length.
+    """Length up to which rotary frequencies are fixed; None if they are at every length.
 
-    "longrope" and "dynamic" choose the frequencies of a whole padded batch by its longest row. One
-    long hostile completion would so change the numbers of every honest one beside it.
+    "longrope" and "dynamic" choose the frequencies of a whole padded batch by its longest row. So
+    one long hostile completion would change the numbers of every honest one in its batch.
     """
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     lengths = [getattr(config, "max_position_embeddings", None)]
@@ -51,12 +51,12 @@ def unscaled_length(config: Any) -> int | None:
             depends = True
             lengths.append(one.get("original_max_position_embeddings"))
     lengths.append(getattr(config, "original_max_position_embeddings", None))
-    # The least of them: what is longer runs alone, which is never wrong.
+    # The smallest of them: longer sequences run alone, which is always correct.
     return min((int(n) for n in lengths if n), default=1) if depends else None
 
 
 def _rope_entries(parameters: Any) -> list[dict[str, Any]]:
-    """The settings, or those of each type of layer where they are nested."""
+    """Return the settings, and those of each layer type if they are nested."""
     if not isinstance(parameters, dict):
         return []
     return [parameters, *(p for p in parameters.values() if isinstance(p, dict))]
@@ -65,15 +65,15 @@ def _rope_entries(parameters: Any) -> list[dict[str, Any]]:
 def plan_jobs(
     sequences: Sequence[Encoded], plan: MemoryPlan, *, share: bool, together: int | None = None
 ) -> list[Job]:
-    """Batches of similar length, within the plan.
+    """Form batches of similar length, within the plan.
 
     Args:
         sequences: The completions and their prompts.
-        plan: Sizes.
+        plan: Batch sizes.
         share: Whether groups may share their prompt's pass.
-        together: Where frequencies depend on the length (`unscaled_length`): the longest sequence
-            that may stand beside others. Longer ones run alone, and no prompt is shared, because
-            its keys would carry frequencies of another length.
+        together: If frequencies depend on the length (`unscaled_length`): the longest sequence that
+            may share a batch. Longer ones run alone, and no prompt is shared, because its keys
+            would carry frequencies of another length.
     """
     if together is not None:
         lengths = {i: len(s.prompt_ids) + len(s.completion_ids) for i, s in enumerate(sequences)}
@@ -96,7 +96,7 @@ def plan_jobs(
 
 
 def _gain(prompt: int, completions: Sequence[int]) -> bool:
-    """Whether running the prompt once is worth a pass of its own."""
+    """Whether running the prompt once is worth a separate pass."""
     rows = len(completions) * prompt + sum(completions)
     return len(completions) > 1 and rows >= LEAST_GAIN * (prompt + sum(completions))
 

@@ -1,4 +1,4 @@
-"""Loading a policy and its tokenizer, without running anybody's code."""
+"""Load a policy and its tokenizer without executing code from their files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class FromPretrained:
             path_or_id: A local folder or a model id.
             dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
             device: Default: the GPU if there is one.
-            revision: Of a model id.
+            revision: Revision of a model id.
             **options: As for the constructor.
 
         Raises:
-            ValueError: no model or no tokenizer there, with the folder or id in the message.
+            ValueError: there is no model or no tokenizer; the message names the folder or id.
         """
         model, tokenizer = load_policy(path_or_id, dtype=dtype, device=device, revision=revision)
         return cls(model, tokenizer, **options)  # type: ignore[call-arg]
@@ -49,7 +49,7 @@ def load_policy(
     device: str | None = None,
     revision: str | None = None,
 ) -> tuple[Any, Any]:
-    """(model, tokenizer) from a local folder or a model id, in eval mode.
+    """Load (model, tokenizer) from a local folder or a model id, in eval mode.
 
     Weights come from safetensors only (pickles execute code) and ``trust_remote_code`` stays off.
 
@@ -57,10 +57,11 @@ def load_policy(
         path_or_id: A local folder or a model id.
         dtype: Name of a torch dtype; default fp32 on a CPU, bf16 on a GPU.
         device: Default: the GPU if there is one.
-        revision: Of a model id; a commit's hash, or else its owner can change the weights.
+        revision: Revision of a model id. Use a commit's hash: otherwise its owner can change the
+            weights.
 
     Raises:
-        ValueError: an unknown dtype, or no model or tokenizer there.
+        ValueError: an unknown dtype, or no model or tokenizer is found.
     """
     _require_model(path_or_id)  # before seconds of imports
     import torch
@@ -78,7 +79,7 @@ def load_policy(
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, **options)
     except Exception as error:
         if Path(path_or_id).exists():
-            expected = "a tokenizer beside the model"
+            expected = "a tokenizer next to the model"
         else:
             expected = "a model folder, but there is no such folder, or the id of a model to fetch"
         raise ValueError(f"{path_or_id}: expected {expected}: {_first_line(error)}") from error
@@ -92,7 +93,7 @@ def load_policy(
 
 
 def _require_model(path_or_id: str) -> None:
-    """Raises ValueError: neither a folder with a model in it nor, by its form, a model's id."""
+    """Raise ValueError for neither a folder with a model in it nor, by its form, a model's id."""
     path = Path(path_or_id)
     if path.exists():
         if not (path / "config.json").is_file():
@@ -108,17 +109,17 @@ def _first_line(error: Exception) -> str:
 
 @functools.cache
 def warn_unpinned(path_or_id: str, revision: str | None) -> None:
-    """Say once of a model from the hub that whoever owns its name can replace what is judged by.
+    """Warn once that the owner of a model on the hub can replace it at any time.
 
-    Tags and branches can be moved; only a commit's hash stays what it is.
+    Tags and branches can be moved; only a commit's hash is fixed.
 
     Args:
-        path_or_id: A local folder, of which nothing is said, or a model id.
+        path_or_id: A local folder, which gets no warning, or a model id.
         revision: As given to the loader.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
         logger.warning(
-            "model %r: no pinned revision, so that its owner can change the weights at any time; "
-            "give the 40 digits of a commit as revision",
+            "model %r: no pinned revision, so its owner can change the weights at any time; "
+            "pass the 40 digits of a commit as revision",
             path_or_id,
         )

@@ -1,4 +1,4 @@
-"""A byte budget, turned into sizes of batches; and what running out of memory looks like."""
+"""Turn a byte budget into batch sizes, and recognise out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_guard.logprob.stats import MOST_LEADERS
 
 LARGEST_DEFAULT = 4 * 2**30
 FEWEST_HEAD_ROWS = 16
-MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more make the product no faster
+MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more do not make the product faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class MemoryPlan:
 
     Args:
         forward_tokens: Padded tokens in one forward pass of the body.
-        cache_tokens: Tokens, prompts included, whose keys and values exist at one time.
+        cache_tokens: Tokens, prompts included, whose keys and values exist at the same time.
         head_rows: Rows that share a tile of scores.
-        strict: Whether the budget was asked for: then what is estimated to exceed it is not tried.
+        strict: Whether the user set the budget: work estimated to exceed it is then not tried.
     """
 
     forward_tokens: int
@@ -39,7 +39,7 @@ class MemoryPlan:
 
         Args:
             model: A transformers model.
-            budget: Bytes beside the weights; None = a quarter of what is free, at most 4 GiB.
+            budget: Bytes on top of the weights; None = a quarter of free memory, at most 4 GiB.
         """
         weight = model.get_input_embeddings().weight
         total = budget or _default_budget(weight.device)
@@ -48,7 +48,7 @@ class MemoryPlan:
         inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
         # Input, residual, normalised, attention's four projections and its result; the MLP's three.
         activations = size * (8 * hidden + 3 * inner)
-        # Eager sums keep a dozen tiles; compiled, oneDNN's products need three, which are smaller.
+        # Eager sums keep a dozen tiles; compiled, oneDNN's products need three smaller ones.
         vocab_size = len(weight)
         tiles = min(TILE, vocab_size) if weight.is_cuda else 12 * min(EAGER_CPU_TILE, vocab_size)
         row = 4 * (tiles + min(MOST_LEADERS, vocab_size) + 2 * hidden)
@@ -63,7 +63,7 @@ class MemoryPlan:
         )
 
     def halved(self) -> MemoryPlan:
-        """What to try after the memory ran out."""
+        """Return the plan to try after memory ran out."""
         return replace(
             self,
             forward_tokens=max(1, self.forward_tokens // 2),
@@ -73,7 +73,7 @@ class MemoryPlan:
 
 
 def _cache_bytes(config: Any, size: int) -> int:
-    """Keys and values of one token, twice: a cache that grows is copied."""
+    """One token's keys and values, counted twice: a cache that grows is copied."""
     heads = int(config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -86,19 +86,19 @@ def _default_budget(device: torch.device) -> int:
     else:
         try:
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError, AttributeError):  # not every system says
+        except (ValueError, OSError, AttributeError):  # not every system reports it
             free = LARGEST_DEFAULT
     return max(2**26, min(LARGEST_DEFAULT, free // 4))
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception is an allocation that failed: CPU and CUDA say it differently."""
+    """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def release_cached_memory() -> None:
-    """Give back what torch's CUDA allocator keeps, so that a smaller try finds one large block."""
+    """Free what torch's CUDA allocator caches, so that a smaller attempt finds one large block."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

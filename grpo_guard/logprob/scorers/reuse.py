@@ -1,8 +1,8 @@
-"""A trainer's own forward pass instead of a second one.
+"""Reuse a trainer's own forward pass instead of running a second one.
 
-GRPO trainers run the policy over the completions anyway where samples may come from older weights
-(several iterations per batch, or a separate engine). The body's hidden states, or the logits, of
-that pass are all that the statistics need.
+GRPO trainers run the policy over the completions anyway if samples may come from older weights
+(several iterations per batch, or a separate engine). The statistics need only the body's hidden
+states, or the logits, of that pass.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class _Batch:
-    """What one capture has kept.
+    """The result of one capture.
 
     Args:
         states: Hidden states that predict the tokens, by prompt and completion.
-        version: Of the weights, when they were captured.
-        low_precision: They carry the rounding of low precision, whatever their dtype is.
+        version: Version of the weights at the capture.
+        low_precision: They carry the rounding of low precision, whatever their dtype.
         checked: They were compared with a pass of the scorer's own.
     """
 
@@ -48,14 +48,14 @@ class _Batch:
 
 
 class ForwardReuse:
-    """A scorer that takes a trainer's hidden states where there are any, and runs the rest itself.
+    """A scorer that reuses a trainer's hidden states if available, and computes the rest itself.
 
-    What was captured counts only for the weights it was computed with. Changes that torch counts
-    make it void; updates through ``parameter.data`` are not counted, so whoever captures must call
-    `forget` before the weights may move. On its first use every captured batch is compared, on its
-    most padded row, with a forward pass of this scorer's own: a trainer pads and masks in its own
-    way, and padding that shifts positions shows only in a batch that is padded. Where they differ
-    nothing is reused from then on.
+    Captured states are valid only for the weights they were computed with. Changes that torch
+    counts invalidate them; updates through ``parameter.data`` are not counted, so the code that
+    captures must call `forget` before the weights may change. On first use, the most padded row of
+    every captured batch is compared with a forward pass of this scorer's own: a trainer pads and
+    masks in its own way, and padding that shifts positions shows only in a padded batch. If they
+    differ, nothing is reused from then on.
 
     Args:
         model: The policy that the trainer trains.
@@ -89,16 +89,16 @@ class ForwardReuse:
     def capture(
         self, input_ids: Tensor, attention_mask: Tensor, completion_length: int
     ) -> Iterator[None]:
-        """Keep the hidden states of the forward passes inside, which together see ``input_ids``.
+        """Keep the hidden states of the forward passes inside, which together cover ``input_ids``.
 
         Args:
-            input_ids: Prompts padded at the left, completions at the right, shape [B, P + C].
+            input_ids: Prompts padded on the left, completions on the right, shape [B, P + C].
             attention_mask: 0 on padding, shape [B, P + C].
             completion_length: C.
         """
         self.forget()
-        # Frequencies chosen by the batch's length would make an honest completion's states depend
-        # on the longest one beside it.
+        # If frequencies depended on the batch's length, an honest completion's states would depend
+        # on the longest one in its batch.
         by_length = self.own.unscaled_length is not None
         if not self.enabled or by_length or _drops_out(self.own.model):
             yield
@@ -122,7 +122,7 @@ class ForwardReuse:
             self._batch = _Batch(filed, self._weights_version(), any(low))
 
     def forget(self) -> None:
-        """Drop what was captured."""
+        """Drop the captured states."""
         self._batch = None
 
     def score(
@@ -133,7 +133,7 @@ class ForwardReuse:
         mass_margin: float = 0.0,
         replay: Replay | None = None,
     ) -> list[TokenStats]:
-        """As `TransformersScorer.score`; captured states are used where they are of these ids."""
+        """Like `TransformersScorer.score`, but use captured states of the same ids."""
         keys = [(s.prompt_ids, s.completion_ids) for s in sequences]
         states = self._usable(keys)
         reused = [i for i, key in enumerate(keys) if key in states]
@@ -154,7 +154,7 @@ class ForwardReuse:
         return [results[i] for i in range(len(sequences))]
 
     def _usable(self, keys: Sequence[Key]) -> dict[Key, Tensor]:
-        """The captured states, if there are any for these keys and they are still right."""
+        """Return the captured states if they cover some of these keys and are still valid."""
         batch = self._batch  # another thread may forget it meanwhile
         if not self.enabled or batch is None or not any(key in batch.states for key in keys):
             return {}
@@ -167,10 +167,10 @@ class ForwardReuse:
         return batch.states
 
     def _agrees(self, batch: _Batch) -> bool:
-        """Compare the row that was padded most: the shortest prompt's, its longest completion.
+        """Compare the most padded row: the shortest prompt's, with its longest completion.
 
-        Now and not at the capture: whatever changed the model in between (adapters switched off for
-        a reference pass, weights moved behind torch's count) is then noticed as well.
+        This happens at use and not at the capture, so that a change of the model in between is
+        noticed, too (adapters turned off for a reference pass, weights changed uncounted).
         """
         key = min(batch.states, key=lambda key: (len(key[0]), -len(key[1])))
         try:
@@ -178,21 +178,21 @@ class ForwardReuse:
         except Exception as error:
             if not ran_out_of_memory(error):
                 raise
-            return False  # the scorer's own pass halves its work and says what does not fit
+            return False  # the scorer's own pass halves its work and reports what does not fit
         low = batch.low_precision or computed_low(expected.dtype, expected.device)
         difference = disagreement(batch.states[key], expected, low_precision=low)
         if difference:
             self.enabled = False
             logger.warning(
                 "%s: the trainer's hidden states differ %s from this scorer's; completions are "
-                "scored by a forward pass of their own",
+                "scored by a separate forward pass",
                 type(self.own.model).__name__,
                 difference,
             )
         return not difference
 
     def _weights_version(self) -> int:
-        """Counts in-place changes, as of torch's optimizers; not those through ``.data``."""
+        """Count in-place changes, such as those of optimizers, but not those through ``.data``."""
         return sum(int(p._version) for p in self.own.model.parameters())
 
 
@@ -205,7 +205,7 @@ def _filed(
     for row, mask, own in zip(input_ids, attention_mask.bool(), states, strict=True):
         prompt = tuple(row[:boundary][mask[:boundary]].tolist())
         completion = tuple(row[boundary:][mask[boundary:]].tolist())
-        # A mask with a hole would put the states behind it to the wrong tokens.
+        # If the mask had a hole, the states after it would be matched to the wrong tokens.
         whole = bool(mask[boundary - len(prompt) : boundary + len(completion)].all())
         if prompt and completion and whole:
             filed[prompt, completion] = own[: len(completion)]
@@ -213,9 +213,9 @@ def _filed(
 
 
 def _drops_out(model: nn.Module) -> bool:
-    """Whether a pass in the present mode is random: it would look like drift.
+    """Whether a pass in the current mode is random, which would look like drift.
 
-    Attention drops out by a number that it keeps, without a module of its own.
+    Attention modules apply dropout by a number that they store, without a submodule.
     """
     for module in model.modules():
         if not module.training:

@@ -1,4 +1,4 @@
-"""A group's prompt run once, checked against plain rows before it is believed."""
+"""Run a group's prompt once, after checking the result against plain rows."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from grpo_guard.logprob.scorers.memory import ran_out_of_memory
 
 logger = logging.getLogger("grpo_guard")
 
-# Relative difference of hidden states: (mean over tokens, largest of a token). An architecture
-# whose cache cannot be shared is off by far more; bf16 rounds at 4e-3.
+# Relative difference of hidden states: (mean over tokens, largest of any token). If an
+# architecture's cache cannot be shared, it is off by far more; bf16 rounds at 4e-3.
 TOLERANCES = (1e-4, 1e-2)
 LOW_PRECISION_TOLERANCES = (3e-2, 0.3)
 CHECKED_ROWS = 2
 
 
 def computed_low(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether states of this dtype, made now, carry low precision's rounding: autocast returns
+    """Whether states of this dtype, computed now, carry low precision's rounding: autocast returns
     fp32 from products in bf16."""
     exact = dtype in (torch.float32, torch.float64)
     return not exact or torch.is_autocast_enabled(device.type)
 
 
 def disagreement(got: Tensor, expected: Tensor, *, low_precision: bool) -> str | None:
-    """In what two sets of hidden states, both [N, H], are not the same; None: they are.
+    """Describe how two sets of hidden states, both [N, H], differ; None if they agree.
 
-    The mean alone would let a few wrong tokens vanish among hundreds of right ones, and those few
-    would reject an honest completion, or carry a forged one.
+    The mean alone would hide a few wrong tokens among hundreds of right ones, and those few would
+    reject an honest completion, or let a forged one pass.
     """
     mean_tolerance, largest_tolerance = LOW_PRECISION_TOLERANCES if low_precision else TOLERANCES
     got, expected = got.float(), expected.float()
@@ -45,11 +45,11 @@ def disagreement(got: Tensor, expected: Tensor, *, low_precision: bool) -> str |
 
 
 class SharedPrompts:
-    """Shared passes for as long as they give what plain rows give.
+    """Shares prompts' passes for as long as the results equal plain rows.
 
     The first group is run both ways, and again whenever a group is more than twice as long as all
-    that were checked: a sliding window shows only beyond its length. An architecture that fails,
-    by an exception or by other numbers, is scored by plain rows from then on.
+    those checked: a sliding window shows only beyond its length. An architecture that fails, by an
+    exception or by other numbers, is scored by plain rows from then on.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -83,7 +83,7 @@ class SharedPrompts:
     def _disable(self, body: Any, reason: str) -> None:
         self.enabled = False
         logger.warning(
-            "%s: prompts are run once per completion, because sharing them failed: %s",
+            "%s: each completion's prompt is run separately, because sharing it failed: %s",
             type(body).__name__,
             reason,
         )

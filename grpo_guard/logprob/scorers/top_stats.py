@@ -1,10 +1,10 @@
-"""Token statistics from the likeliest tokens of each position alone, as serving engines list them.
+"""Token statistics from only the likeliest tokens per position, as serving engines list them.
 
 An engine lists, per position, the L likeliest tokens and the actual one with log-probs at
-temperature 1. What lies below the list is known only in sum, and every number here that depends on
-it is a bound on the side where honest work keeps its p-value:
+temperature 1. Of the tokens below the list only the total is known, and every number here that
+depends on it is a bound on the side where honest work keeps its p-value:
 
-* Differences of log-probs at T = 1 are differences of raw logits, so whatever lives on the declared
+* Differences of log-probs at T = 1 are differences of raw logits, so everything on the declared
   top-k (k <= L) is exact at every temperature: the support, its edge, the set K of the flattened
   distributions and their normalisers relative to K.
 * The total of exp(logit / T) over the vocabulary is known at T = 1 and bounded at other
@@ -12,10 +12,10 @@ it is a bound on the side where honest work keeps its p-value:
   probability, so sum p^a lies between N (r/N)^a and r c^(a-1), a = 1/T (Jensen, and p <= c;
   the other way round for a < 1).
 
-Why K may be cut where the list ends: a factor of the e-process in `evidence.py` is Q/P on K and 1
-outside, and its mean under honest sampling is at most 1 for any K that the prefix alone decides, as
-long as the support's share of K is a top set of K. The L listed tokens are decided by the prefix;
-a token that the engine adds to the list only because it was actually there is not counted into K.
+Why K may be cut off at the end of the list: a factor of the e-process in `evidence.py` is Q/P on K
+and 1 outside, and its mean under honest sampling is at most 1 for any K that depends on the prefix
+alone, as long as the support's share of K is a top set of K. The L listed tokens depend on the
+prefix; a token that the engine lists only because it was actually there is not counted in K.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from grpo_guard.sampling import SamplingSpec
 # Token id -> (log-prob at T = 1, rank counted from 1).
 Position = Mapping[int, tuple[float, int]]
 
-# fp32 log-probs of a list may add up to this much too much or too little; an unlisted mass that
-# was taken for smaller than it is would make honest tokens look less likely than they are.
+# fp32 log-probs of a list may sum to this much too much or too little; an unlisted mass that was
+# underestimated would make honest tokens look less likely than they are.
 SLACK = 1e-5
 
 
-# Stands in for the raw logits, whose level the engine does not tell. Margins grow with it under
+# Replaces the raw logits, whose level the engine does not report. Margins grow with it under
 # profiles with ``ulps``; below 32 it does not widen the built-in ones.
 ASSUMED_LOGIT: Final = 31.0
 
 
 class TopListError(ValueError):
-    """What the engine answered is not a list of the likeliest tokens with log-probs."""
+    """The engine's answer is not a list of the likeliest tokens with log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopList:
-    """What an engine says of the n positions of a completion.
+    """The engine's lists for the n positions of a completion.
 
     Args:
-        top: The L likeliest tokens' log-probs at T = 1, falling, shape [n, L].
-        own: The actual token's, shape [n].
+        top: Log-probs at T = 1 of the L likeliest tokens, falling, shape [n, L].
+        own: Log-prob of the actual token, shape [n].
         listed: Whether the actual token is one of the L, shape [n].
         own_rank: The engine's rank of an unlisted actual token: how many tokens are at least as
             likely, itself included; shape [n].
@@ -76,10 +76,10 @@ class TopList:
         length: int,
         vocab_size: int,
     ) -> TopList:
-        """Read the engine's answer; ``length`` is L.
+        """Parse the engine's answer; ``length`` is L.
 
         Raises:
-            TopListError: a position lacks its token or is shorter than L, or the numbers are no
+            TopListError: a position lacks its token or is shorter than L, or the numbers are not
                 log-probs (a server that runs with ``--logprobs-mode raw_logits``).
         """
         if len(positions) != len(tokens):
@@ -103,20 +103,20 @@ class TopList:
             np.array(ranks, dtype=np.int64),
             vocab_size,
         )
-        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN is not greater: the model's own
-            raise TopListError("expected log-probs, got numbers whose exponentials exceed 1 in sum")
+        if (np.exp(table.top).sum(-1) > 1 + 1e-3).any():  # NaN passes: it is the model's own
+            raise TopListError("expected log-probs, got numbers whose exponentials sum to over 1")
         return table
 
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Weights exp((log-prob - the row's largest) / T), and what lies below the list.
+    """Weights exp((log-prob - the row's largest) / T), and bounds on the rest below the list.
 
     Args:
-        weights: Of the list, shape [n, L].
-        own: Of the actual token, shape [n].
+        weights: Weights of the list, shape [n, L].
+        own: Weight of the actual token, shape [n].
         least, most: Bounds on the total over the vocabulary, shape [n]; equal at T = 1.
-        rest_least, rest_most: Bounds on the unlisted part of it, shape [n].
+        rest_least, rest_most: Bounds on its unlisted part, shape [n].
     """
 
     weights: Floats
@@ -162,11 +162,11 @@ def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
 
 
 def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> TokenStats:
-    """Statistics of each position's actual token, the fields as `VLLMScorer` documents them.
+    """Compute the statistics of each position's actual token; `VLLMScorer` documents the fields.
 
     Args:
         table: The engine's lists; L >= ``spec.top_k`` >= 1.
-        spec: The declared sampler, without repetition penalty, sglang's top-p excluded.
+        spec: The declared sampler, without repetition penalty and without sglang's top-p.
         mass_margin: Widening of top-p at which ``edge_gap`` is taken.
     """
     top, own = table.top, table.own
@@ -175,7 +175,7 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
     above = top > own[:, None]
     n_above = above.sum(-1)
     # Two upper bounds on the mass of everything no likelier: the sum, which has no digits left in
-    # the far tail, and the count of such tokens times the most that each can have.
+    # the far tail, and the count of such tokens times the largest weight of each.
     by_sum = (np.where(above, 0.0, total.weights).sum(-1) + total.rest_most) / total.most
     by_count = (table.vocab_size - n_above) * total.own / total.least
     kth = top[:, spec.top_k - 1, None]
@@ -202,16 +202,16 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
 
 
 def _log_flat_mass(members: Floats) -> Floats:
-    """log sum p^b over the members, where -inf is outside also for b = 0, [n, L] -> [n, 3]."""
+    """log sum p^b over the members; -inf means outside, even for b = 0; [n, L] -> [n, 3]."""
     inside = members > -np.inf
     finite = np.where(inside, members, 0.0)
     sums = [np.exp(b * finite).sum(-1, where=inside) for b in FLATTENINGS]
-    # Without a single member, which only NaN can cause, nothing is known.
+    # Only NaN can leave no member at all; then nothing is known.
     return np.stack([np.log(np.where(s > 0, s, np.nan)) for s in sums], axis=-1)
 
 
 def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float) -> Floats:
-    """The least log-prob at T = 1 that the declared sampler keeps, shape [n]."""
+    """Return the least log-prob at T = 1 that the declared sampler keeps, shape [n]."""
     top, k = table.top, spec.top_k
     in_top_k = top >= top[:, k - 1, None]
     scaled = (top - top[:, :1]) / spec.temperature
@@ -219,7 +219,7 @@ def _edge(table: TopList, spec: SamplingSpec, total: _Totals, mass_margin: float
     kept = in_top_k & min_p & (top > -np.inf)
     if spec.top_p < 1:
         eligible = in_top_k & min_p if spec.engine == "vllm" else in_top_k
-        # Tokens tied with the k-th may go on below the list. Then the mass that top-p counts is
+        # Tokens tied with the k-th may continue below the list. Then the mass that top-p counts is
         # larger than listed and the nucleus wider: assume as many as the unlisted mass allows.
         cut = eligible[:, -1] & (table.vocab_size > top.shape[-1])
         weights = np.where(eligible, total.weights, 0.0)
@@ -242,11 +242,12 @@ def _most_tied(table: TopList, total: _Totals) -> Floats:
 
 
 def _spread_bounds(total: _Totals, vocab_size: int) -> tuple[Floats, Floats]:
-    """Upper bounds on entropy and varentropy over all that may lie below the list, shapes [n].
+    """Upper bounds on entropy and varentropy over all possible tokens below the list, shapes [n].
 
-    With a share x below the list, spread evenly at the worst, the entropy is that of the split plus
-    (1 - x) H + x log N. The variance of the surprise s is at most its mean square around any m; m
-    is chosen so that p (log p + m)^2 is concave below the list and an even spread is the worst.
+    With a share x below the list, the worst case is an even spread, and the entropy is that of the
+    split plus (1 - x) H + x log N. The variance of the surprise s is at most its mean square around
+    any m; m is chosen so that p (log p + m)^2 is concave below the list and an even spread is the
+    worst case.
     """
     listed = total.weights.sum(-1)
     n = max(1, vocab_size - total.weights.shape[-1])

@@ -1,4 +1,4 @@
-"""Scores completions with a transformers model: one forward of the body, the head by tiles."""
+"""Score completions with a transformers model: one forward of the body, and the head by tiles."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ HEAD_TOLERANCE = 2e-2
 class TransformersScorer:
     """Per-token statistics under a causal language model.
 
-    The model is used as it is at the moment of the call: give it the very object that is being
-    trained and every round is verified with that round's weights. It is put into eval mode for the
-    time of the call (dropout would look like drift) and back.
+    The model is used as it is at the moment of the call: pass the object that is being trained, and
+    every round is verified with that round's weights. During the call it is in eval mode, since
+    dropout would look like drift.
 
     Args:
         model: A transformers causal language model.
-        memory_budget: Bytes beside the weights, at least 1 MiB, from which batches and tiles are
-            planned; what is estimated to need more than that by itself is not scored. None: a
-            quarter of what is free when the call begins, at most 4 GiB.
-        shared_prompts: Run a prompt once for all its completions where that saves work.
-        threads: Threads of a CPU that scoring may use, at least 1; None = torch's own number.
+        memory_budget: Bytes on top of the weights, at least 1 MiB, within which batches and tiles
+            are planned; a sequence estimated to need more by itself is not scored. None: a quarter
+            of free memory at the call, at most 4 GiB.
+        shared_prompts: Run a prompt once for all its completions if that saves work.
+        threads: CPU threads that scoring may use, at least 1; None = torch's own number.
 
     Raises:
         HeadError: the model has no output head.
-        ValueError: the budget is too small to be meant, or the model is a PEFT model with prompt
+        ValueError: the budget is implausibly small, or the model is a PEFT model with prompt
             learning.
     """
 
@@ -102,11 +102,11 @@ class TransformersScorer:
 
     @property
     def unscaled_length(self) -> int | None:
-        """Longest sequence whose numbers cannot depend on its batch; None = all."""
+        """Longest sequence whose numbers cannot depend on its batch; None = any length."""
         return unscaled_length(self.model.config.get_text_config())
 
     def identity(self) -> dict[str, str]:
-        """Architecture, engine and dtype; not the weights, which training changes."""
+        """Return architecture, engine and dtype, but not the weights, which training changes."""
         config = self.model.config.get_text_config()
         shape = f"{config.num_hidden_layers}x{config.hidden_size}, vocabulary {self.vocab_size}"
         dtype = str(self.model.get_input_embeddings().weight.dtype).removeprefix("torch.")
@@ -124,12 +124,12 @@ class TransformersScorer:
         mass_margin: float = 0.0,
         replay: Replay | None = None,
     ) -> list[TokenStats]:
-        """Statistics of each completion's tokens, in the order of ``sequences``.
+        """Compute the statistics of each completion's tokens, in the order of ``sequences``.
 
         With ``replay`` every sequence needs a seed, and the statistics have replay margins.
 
         Raises:
-            OutOfMemoryError: one of them does not fit, even by itself.
+            OutOfMemoryError: a sequence does not fit, even by itself.
             HeadError: the model's logits are not those of its output head, or some of them are
                 not numbers (a ValueError; found by the first call).
             ValueError: prompt learning has become the PEFT model's active adapter.
@@ -149,7 +149,7 @@ class TransformersScorer:
         return [results[i] for i in range(len(sequences))]
 
     def plain_states(self, sequence: Encoded) -> Tensor:
-        """Hidden states that predict one completion's tokens, [n, H]: what others must agree with.
+        """Hidden states that predict one completion's tokens, [n, H], as a reference for others.
 
         Raises:
             HeadError, ValueError: as `score`.
@@ -163,7 +163,7 @@ class TransformersScorer:
     def _run(
         self, job: Job, sequences: Sequence[Encoded], asked: Asked, plan: MemoryPlan
     ) -> dict[int, TokenStats]:
-        """A job, in halves with smaller sizes for as long as the memory runs out."""
+        """Run a job; while memory runs out, split it in halves with smaller sizes."""
         chosen = [sequences[i] for i in job.indices]
         try:
             stats = self._score(chosen, job.shared, asked, plan)
@@ -195,18 +195,18 @@ class TransformersScorer:
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
 
     def _most(self, sequences: Sequence[Encoded], shared: bool, plan: MemoryPlan) -> int:
-        """Longest row that a batch may be filled up to: no position that the model does not have,
-        no tokens beyond the plan, no other length where that would change the numbers."""
+        """Longest row that padding may make: within the model's positions and the plan's tokens,
+        and without another length if that would change the numbers."""
         if self.window is None or self.unscaled_length is not None:
             return 0
         rows, before = len(sequences), len(sequences[0].prompt_ids) if shared else 0
-        # A shared prompt has a pass of its own, but its keys stay beside every row.
+        # A shared prompt has its own pass, but its keys are kept for every row.
         return min(self.window, before + plan.forward_tokens // rows, plan.cache_tokens // rows)
 
     def stats_of(
         self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int
     ) -> list[TokenStats]:
-        """Statistics from the hidden states that predict the sequences' tokens, [N, H]."""
+        """Compute statistics from hidden states that predict the sequences' tokens, [N, H]."""
         head, device, spec = head_of(self.model), self.device, asked.spec
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
@@ -231,16 +231,16 @@ class TransformersScorer:
         return device
 
     def _check_model(self) -> None:
-        _refuse_prompt_learning(self._given)  # the active adapter may have been changed
+        _refuse_prompt_learning(self._given)  # the active adapter may have changed
         if not self._head_checked:
             self._check_head()
 
     def _check_head(self) -> None:
-        """The head by tiles must give the model's own logits: unknown transforms are refused."""
+        """Require that the tiled head gives the model's own logits; refuse unknown transforms."""
         head = head_of(self.model)
         ids = torch.arange(min(4, head.vocab_size), device=self.device)[None]
-        # Trainers put mixed precision around `forward` of this very object; the class's own one is
-        # what the body below it is compared with.
+        # Trainers wrap `forward` of this object in mixed precision; use the class's own, to compare
+        # like with like.
         forward = type(self.model).forward
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
         states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
@@ -250,9 +250,9 @@ class TransformersScorer:
         else:
             own = whole_rows(HeadScores(states, head, 1.0), rows)
         if bool(own.isnan().all() and expected.isnan().all()):
-            return  # weights that are broken now: no numbers, and a head to be checked later
-        # Equal infinities (tokens closed by their bias) are no difference; NaN always is one. Were
-        # it let through, a single closed token would hide any transform of all the others.
+            return  # broken weights: there are no numbers, and the head is checked later
+        # Equal infinities (tokens masked by their bias) are no difference; NaN always is. If NaN
+        # passed, a single masked token would hide any transform of all the others.
         error = (own - expected).abs().masked_fill(own == expected, 0.0).max().item()
         scale = expected.masked_fill(~expected.isfinite(), 0.0).abs().max().item()
         if not error <= HEAD_TOLERANCE * max(1.0, scale):
@@ -266,7 +266,7 @@ class TransformersScorer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `TransformersScorer.score` was asked for."""
+    """The parameters of a call of `TransformersScorer.score`."""
 
     spec: SamplingSpec
     mass_margin: float
@@ -274,7 +274,7 @@ class Asked:
 
 
 def split(stats: HeadStats, lengths: Sequence[int]) -> list[TokenStats]:
-    """Rows of all sequences -> one TokenStats per sequence."""
+    """Split the rows of all sequences into one TokenStats per sequence."""
     columns = {**stats.rows._asdict(), "edge_gap": stats.edge_gap}
     if stats.margins is not None:
         columns |= {"replay_margin": stats.margins.margin, "replay_token": stats.margins.drawn}
@@ -290,7 +290,7 @@ def split(stats: HeadStats, lengths: Sequence[int]) -> list[TokenStats]:
 
 
 def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
-    """Refuse what is estimated to exceed, by itself, a budget that was asked for."""
+    """Refuse a sequence estimated to exceed, by itself, a budget that the user set."""
     room = min(plan.forward_tokens, plan.cache_tokens)
     longest = max((len(s.prompt_ids) + len(s.completion_ids) for s in sequences), default=0)
     if plan.strict and longest > room:
@@ -305,11 +305,11 @@ def _require_room(sequences: Sequence[Encoded], plan: MemoryPlan) -> None:
 
 
 def _refuse_prompt_learning(model: Any) -> None:
-    """Virtual tokens are added by the PEFT model's own forward, which scoring never calls: the
-    numbers would be the base model's, and honest completions would look forged."""
+    """Refuse prompt learning. The PEFT model's own forward adds virtual tokens, and scoring never
+    calls it: the numbers would be the base model's, and honest completions would look forged."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         raise ValueError(
-            f"{type(config).__name__}: expected an adapter inside the model (as LoRA), got prompt "
-            "learning, which is not supported"
+            f"{type(config).__name__}: expected an adapter inside the model (such as LoRA), got "
+            "prompt learning, which is not supported"
         )

@@ -1,4 +1,4 @@
-"""Scores completions with vLLM's ``prompt_logprobs``, without the weights in this process."""
+"""Score completions with vLLM's ``prompt_logprobs``, without the weights in this process."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ __all__ = ["EngineUnavailableError", "VLLMScorer"]
 class VLLMScorer:
     """Per-token statistics under the policy that a vLLM engine serves.
 
-    The engine must hold the very weights that the completions are declared to come from: load each
-    round's before scoring. vLLM lists, per position, log-probs at T = 1 of the ``n_logprobs``
+    The engine must hold exactly the weights that the completions are declared to come from: load
+    each round's before scoring. vLLM lists, per position, log-probs at T = 1 of the ``n_logprobs``
     likeliest tokens and of the actual one, whatever the temperature (vllm 0.32 and 0.33;
-    `top_stats.py` has the arithmetic). From that, with p at the declared temperature:
+    `top_stats.py` explains the arithmetic). From that, with p at the declared temperature:
 
     ===================  =========================================================================
     field                value
     ===================  =========================================================================
-    edge_gap             exact; under top-p at most the true one where tokens tied with the k-th
+    edge_gap             exact; under top-p at most the true one if tokens tied with the k-th
                          may continue below the list, so always with n_logprobs = top_k
     in_set, and the      exact for K = the listed tokens of the top-k with their ties; any K that
     differences of       the prefix alone decides keeps the e-process valid
     logprob,
     log_set_mass,
     log_flat_mass
-    logprob,             exact at T = 1, else lower bounds: the normaliser is at its largest
+    logprob,             exact at T = 1, else lower bounds, using the largest possible normaliser
     max_logprob,
     log_set_mass,
     mass_above,
-    log_flat_mass        (b = 0 exact, else as above); mass_above, of an unlisted token: a lower
+    log_flat_mass        (b = 0 exact, else as above); mass_above of an unlisted token: a lower
                          bound at every T
     tail_mass            upper bound, at T = 1 of listed tokens up to 1e-5
     rank                 exact for listed tokens; else at most the number of tokens that are at
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
     entropy, varentropy  upper bounds
-    logit                31: vLLM does not tell the level of the logits
+    logit                31: vLLM does not report the level of the logits
     replay_margin        None
     ===================  =========================================================================
 
-    What it can feed: `LogProbBoundVerifier` within the limits of `check`; tests on tail masses,
-    conservatively (above T = 1 hardly at all, because the unlisted mass may weigh anything); seed
-    replay not at all.
+    It can feed `LogProbBoundVerifier` within the limits of `check`, and tests on tail masses,
+    conservatively (above T = 1 hardly at all, because the unlisted mass may have any weight); it
+    cannot feed seed replay.
 
     Args:
-        backend: Where the lists come from.
+        backend: Provides the lists.
         model: Name of the policy, for `identity`.
         vocab_size: Rows of the model's embedding.
-        window: Longest sequence that the policy takes, in tokens, the very one the nodes may fill:
-            a longer completion is its author's fault. None = unknown. The engine needs
-            max_model_len >= window + 1, since it insists on generating a token; what is too long
-            for the engine alone raises ValueError.
-        dtype: What the engine computes in, as declared; it is not asked.
+        window: Longest sequence that the policy takes, in tokens, which the nodes may fill: a
+            longer completion is its author's fault. None = unknown. The engine needs
+            max_model_len >= window + 1, since it always generates a token; a sequence that is too
+            long only for the engine raises ValueError.
+        dtype: The dtype that the engine computes in, as declared; the engine is not asked.
 
     Raises:
         ValueError: an argument is out of range.
@@ -116,20 +116,20 @@ class VLLMScorer:
         Args:
             base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
             model: The served model name.
-            config: Local model folder whose config.json tells ``vocab_size`` and ``window``
-                where they are not given. Nothing is downloaded.
+            config: Local model folder whose config.json supplies ``vocab_size`` and ``window`` if
+                they are not given. Nothing is downloaded.
             vocab_size: Rows of the model's embedding.
             window: As for the constructor.
             n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
-                declared top-k; the longer, the tighter the bounds and the larger the answers.
-            api_key: Of the server; the environment's OPENAI_API_KEY is never sent.
-            timeout: Seconds for one call of `score` together, retries included.
-            concurrency: Requests under way at one time.
-            attempts: Per sequence, for errors that may pass.
+                declared top-k; more make the bounds tighter and the answers larger.
+            api_key: The server's key; the environment's OPENAI_API_KEY is never sent.
+            timeout: Seconds for one whole call of `score`, retries included.
+            concurrency: Requests in flight at the same time.
+            attempts: Attempts per sequence, for transient errors.
             **options: As for the constructor.
 
         Raises:
-            ValueError: an argument is out of range, or the vocabulary's size is not known.
+            ValueError: an argument is out of range, or the vocabulary's size is unknown.
             ImportError: the ``openai`` package is missing.
         """
         known = _read_config(config)
@@ -189,11 +189,11 @@ class VLLMScorer:
         return self._window
 
     def identity(self) -> dict[str, str]:
-        """Engine, model name, and the declared dtype."""
+        """Return engine, model name and the declared dtype."""
         return {"engine": "vllm", "architecture": self.model, "dtype": self._dtype}
 
     def check(self, spec: SamplingSpec) -> None:
-        """Refuse what a list of the likeliest tokens cannot decide.
+        """Refuse a sampler that a list of the likeliest tokens cannot decide.
 
         Raises:
             ValueError: top-k off or longer than the list, a repetition penalty (it needs the logits
@@ -219,15 +219,15 @@ class VLLMScorer:
     def score(
         self, sequences: Sequence[Encoded], spec: SamplingSpec, *, mass_margin: float = 0.0
     ) -> list[TokenStats]:
-        """Statistics of each completion's tokens, in the order of ``sequences``.
+        """Compute the statistics of each completion's tokens, in the order of ``sequences``.
 
         Raises:
-            ValueError: see `check`; or a sequence is longer than the window or the engine's.
-            EngineUnavailableError: no usable answer in time; its ``cause`` says why.
+            ValueError: see `check`; or a sequence exceeds the window or the engine's limit.
+            EngineUnavailableError: no usable answer in time; its ``cause`` gives the reason.
         """
         self.check(spec)
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
-        # Before anything is sent: one sequence that is too long must not cost the others a pass.
+        # Checked before sending: one sequence that is too long must not cost the others a pass.
         for i, row in enumerate(rows):
             if self._window is not None and len(row) > self._window:
                 raise ValueError(
@@ -257,12 +257,12 @@ class VLLMScorer:
 
 
 def _read_config(folder: str | Path | None) -> dict[str, Any]:
-    """vocab_size and max_position_embeddings of a model folder; {} without one."""
+    """Read vocab_size and max_position_embeddings from a model folder; {} without one."""
     if folder is None:
         return {}
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(f"config: expected a model folder with config.json, got {folder!s}")
     config: dict[str, Any] = json.loads(path.read_text())
-    # Models with several modalities keep the language model's numbers one level down.
+    # Multimodal models keep the language model's numbers one level down.
     return {**config, **config.get("text_config", {})}

@@ -1,4 +1,4 @@
-"""Where `VLLMScorer` gets its lists from: a server over HTTP, or the engine in this process."""
+"""Sources of `VLLMScorer`'s lists: a server over HTTP, or the engine in this process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class EngineUnavailableError(RuntimeError):
     """The engine gave no usable answer, through no fault of any completion's author.
 
     Args:
-        cause: TIMEOUT, RATE_LIMITED or PROVIDER: what the abstention is to be called.
+        cause: TIMEOUT, RATE_LIMITED or PROVIDER: the abstention's cause.
         transient: Whether asking again may help.
-        engine_wide: Every sequence would fail alike. False where one alone may be the reason: then
-            it is looked for by halving, or one crafted completion would abstain for all.
+        engine_wide: Every sequence would fail alike. False if a single one may be the reason: the
+            batch is then halved to find it, or one crafted completion would abstain for all.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class EngineUnavailableError(RuntimeError):
 
 
 class Backend(Protocol):
-    """Lists of the likeliest tokens, from wherever. May be called from several threads."""
+    """A source of lists of the likeliest tokens. May be called from several threads."""
 
     @property
     def n_logprobs(self) -> int:
-        """Tokens that a list holds; the actual one comes on top where it is not among them."""
+        """Number of tokens in a list; the actual one is added if it is not among them."""
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """One list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
+        """Return one list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
 
         Raises:
             ValueError: the engine refuses a sequence, such as one longer than its window.
@@ -64,10 +64,10 @@ Lists = list[Position]
 
 
 class ServerBackend:
-    """vLLM's OpenAI-compatible server, asked through completions with token-id prompts.
+    """vLLM's OpenAI-compatible server, queried by completions with token-id prompts.
 
     One request per sequence, at most ``concurrency`` at once. Connection errors, time-outs, 429 and
-    5xx are tried again, with growing random pauses, until ``attempts`` or ``timeout`` is spent.
+    5xx are retried, with growing random pauses, until ``attempts`` or ``timeout`` is used up.
 
     Args: as `VLLMScorer.server`.
     """
@@ -90,7 +90,7 @@ class ServerBackend:
                 raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
         if not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout: expected seconds > 0, got {timeout!r}")
-        if find_spec("openai") is None:  # to be found now, not in the middle of training
+        if find_spec("openai") is None:  # fail now, not in the middle of training
             raise ImportError("VLLMScorer.server needs the openai package: pip install 'openai>=2'")
 
         self.base_url = base_url
@@ -99,11 +99,11 @@ class ServerBackend:
         self.timeout = timeout
         self.concurrency = concurrency
         self.attempts = attempts
-        # Never None: the client would send OPENAI_API_KEY, a stranger's secret, to this server.
+        # Never None: the client would then send OPENAI_API_KEY, another service's secret.
         self._api_key = api_key or "none"
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """As `Backend.lists`; ``timeout`` bounds the whole call."""
+        """See `Backend.lists`; ``timeout`` bounds the whole call."""
         return _run(lambda: self._all(sequences, starts))
 
     async def _all(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
@@ -128,10 +128,10 @@ class ServerBackend:
                     for ids, start in zip(sequences, starts, strict=True)
                 ]
         except TimeoutError:
-            # A server that was refusing until the end was not slow.
+            # A server that refused until the end was not slow.
             cause = last[-1].cause if last else Cause.TIMEOUT
             reason = f"; last: {last[-1]}" if last else ""
-            # A server that answered some is up, so that the others may be what it hangs on.
+            # A server that answered some is up, so the others may be what it hangs on.
             answered = sum(t.done() and not t.cancelled() and not t.exception() for t in tasks)
             raise EngineUnavailableError(
                 cause,
@@ -172,7 +172,7 @@ class ServerBackend:
         try:
             answer = await client.completions.create(
                 model=self.model,
-                prompt=list(ids),  # never a string: the server would tokenise what it is sent
+                prompt=list(ids),  # never a string, which the server would tokenise
                 max_tokens=1,
                 temperature=0,
                 extra_body={"prompt_logprobs": self.n_logprobs, "return_token_ids": True},
@@ -187,7 +187,7 @@ class ServerBackend:
             raise EngineUnavailableError(
                 Cause.PROVIDER, f"no connection: {error.__cause__!s:.200}", transient=True
             ) from None
-        except (openai.OpenAIError, ValueError) as error:  # a body that is no JSON, for one
+        except (openai.OpenAIError, ValueError) as error:  # e.g. a body that is not JSON
             raise _nonsense(error) from None
         return _parse(answer, ids, start)
 
@@ -210,7 +210,7 @@ def _nonsense(error: object) -> EngineUnavailableError:
 
 
 def _parse(answer: Any, ids: Sequence[int], start: int) -> Lists:
-    """The lists in a completion object, whose vLLM fields are untyped extras."""
+    """Parse the lists in a completion object, whose vLLM fields are untyped extras."""
     try:
         (choice,) = answer.choices
         raw = choice.prompt_logprobs
@@ -233,7 +233,7 @@ def _logprob(value: float | None) -> float:
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, list[Lists]]]) -> list[Lists]:
-    """Run it to the end, also where the caller's thread already runs an event loop."""
+    """Run it to the end, even if the caller's thread already runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -255,9 +255,9 @@ class EngineBackend:
         self._lock = threading.Lock()
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """As `Backend.lists`. There is no deadline: a call into the engine cannot be cut short."""
+        """See `Backend.lists`. There is no deadline: a call into the engine cannot be aborted."""
         longest = max(map(len, sequences), default=0)
-        # Asked here, since a refusal half way through would leave the rest in the engine's queue.
+        # Checked here, since a refusal half way through would leave the rest in the engine's queue.
         if longest >= self.max_model_len:
             raise ValueError(
                 f"sequences: expected fewer tokens than the engine's max_model_len "

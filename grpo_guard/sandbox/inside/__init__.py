@@ -1,1 +1,1 @@
-"""What runs in the server's process and in its children; imported by nothing else."""
+"""Code for the server's process and its children; imported by nothing else."""

@@ -1,8 +1,8 @@
-"""One program in one process: shut everything, then run it.
+"""One program in one process: lock the process down, then run the program.
 
-Nothing here is worth stealing and nothing here guards anything once the program runs: it may reach
-every object of this process. What holds it is the kernel, set up in `lock` before the first of its
-bytes is compiled.
+There are no secrets here, and nothing in this process protects anything once the program runs: the
+program can reach every object of the process. The kernel contains it, set up in `lock` before the
+first byte of the program is compiled.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _DESCRIPTORS = 3
 
 
 def settle(source: int, output: int, nothing: int) -> None:
-    """Take the three descriptors as 0, 1 and 2 and close all others; undo the server's handlers.
+    """Install the three descriptors as 0, 1 and 2, close all others, reset the server's handlers.
 
-    The control socket is among those that close: a program has no way to speak to the parent.
+    This also closes the control socket, so that a program cannot talk to the parent.
     """
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in range(_DESCRIPTORS):  # out of the way of the targets below
+    for number in range(_DESCRIPTORS):  # the sources must not overlap the targets below
         if number in (source, output, nothing):
             raise AssertionError("the server holds 0, 1 and 2 itself")
     for number, given in enumerate((source, output, nothing)):
@@ -47,10 +47,10 @@ def _highest_descriptor() -> int:
 
 
 def lock(config: Config, baseline: int, code: bytes | None) -> None:
-    """Limit resources and set the filter of system calls; ``baseline`` is in bytes.
+    """Limit resources and install the system-call filter; ``baseline`` is in bytes.
 
     Raises:
-        OSError, ValueError, UnavailableError: it could not be done, so nothing may be run.
+        OSError, ValueError, UnavailableError: it failed, so nothing may be run.
     """
     limits = {
         resource.RLIMIT_CPU: config.cpu_seconds,
@@ -59,13 +59,13 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_NOFILE: _DESCRIPTORS,
-        # Counts per user and may be over already, which is no error here: then no fork succeeds.
+        # Counts per user and may already be exceeded, which is fine: then no fork succeeds.
         resource.RLIMIT_NPROC: 0,
     }
     for name, wanted in limits.items():
         if name == resource.RLIMIT_AS and sys.platform == "darwin":
             continue  # not supported there; the parent's caller has accepted weak containment
-        # A second more before the signal that cannot be caught.
+        # One more second before the signal that cannot be caught.
         hard = wanted + (name == resource.RLIMIT_CPU)
         old = resource.getrlimit(name)[1]
         hard = hard if old == resource.RLIM_INFINITY else min(hard, old)
@@ -76,7 +76,7 @@ def lock(config: Config, baseline: int, code: bytes | None) -> None:
 
 
 def main(config: Config, baseline: int, code: bytes | None) -> int:
-    """Read a request from descriptor 0, lock, run it; the exit code.
+    """Read a request from descriptor 0, lock the process, run it; return the exit code.
 
     A request is JSON: ``{"source": str, "modules": {name: source}}``.
     """
@@ -101,12 +101,12 @@ def _read_all(most: int) -> bytes:
         parts.append(part)
         most -= len(part)
         if most < 0:
-            raise ValueError("the request is longer than was agreed")
+            raise ValueError("the request is longer than agreed")
     return b"".join(parts)
 
 
 class _Given:
-    """Finds the modules that came with the request; their source runs in here, as the program's."""
+    """Finds the modules sent with the request; their source runs here, like the program's."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources
@@ -127,12 +127,12 @@ def _execute(source: str, modules: Mapping[str, str]) -> int:
         sys.modules.pop(name, None)
     sys.meta_path.insert(0, _Given(modules))
     sys.argv = ["program.py"]
-    # Equal programs print equal lines: the server's own state is drawn when it starts.
+    # Equal programs must print equal lines, but the server seeds its own state randomly.
     random.seed(0)
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     try:
-        # A program is what this process is for; `lock` is what makes that safe.
+        # Running a program is this process's purpose; `lock` makes that safe.
         exec(compile(source, "<program>", "exec", dont_inherit=True), module.__dict__)  # noqa: S102
         return _flushed(EXIT_OK)
     except SystemExit as ended:
@@ -144,7 +144,7 @@ def _execute(source: str, modules: Mapping[str, str]) -> int:
 
 
 def _flushed(code: int) -> int:
-    """Whatever stands in the program's buffer is its output; it may have closed or replaced it."""
+    """Flush the program's buffered output; the program may have closed or replaced the stream."""
     try:
         sys.stdout.flush()
     except BaseException:

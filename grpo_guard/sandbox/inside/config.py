@@ -1,4 +1,4 @@
-"""What the server is told when it starts, and the exit codes that its children use."""
+"""The server's configuration, and the exit codes of its children."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ EXIT_MEMORY: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Sent as JSON in the server's argument.
+    """The configuration, passed as JSON in the server's arguments.
 
     Args:
         layers: Which of ``seccomp``, ``landlock``, ``namespaces`` to try.
-        preload: Modules to import before everything is closed, besides the usual ones.
+        preload: Modules to import before locking down, in addition to the usual ones.
         path: Where to look for them, after the standard library.
-        cpu_seconds: Of processor time per program, whole seconds.
-        wall_seconds: Until a program is killed.
-        memory_bytes: That a program may have beyond what the interpreter takes itself.
-        source_bytes: The longest request that is read.
+        cpu_seconds: Processor time per program, whole seconds.
+        wall_seconds: Wall-clock time until a program is killed.
+        memory_bytes: Memory a program may use beyond the interpreter's own.
+        source_bytes: Size of the longest request accepted.
     """
 
     layers: list[str]

@@ -1,7 +1,7 @@
-"""Calls that Python has no name for, by number and through libc.
+"""System calls that Python does not wrap, by number and through libc.
 
 The modules of this folder run in a process of their own that must stay small: they import each
-other relatively and nothing of the rest of the library.
+other relatively and nothing else of the library.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 
 
 class UnavailableError(Exception):
-    """This system does not offer the layer; the text says why."""
+    """This system does not offer the layer; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What differs between processors.
+    """The constants that differ between processors.
 
     Args:
-        audit: The kernel's name for it (``AUDIT_ARCH_*``, linux/audit.h).
+        audit: The kernel's constant for it (``AUDIT_ARCH_*``, linux/audit.h).
         allowed: Numbers of the system calls that a program may make; see `seccomp`.
-        mmap, mprotect, futex: Further ones, whose arguments are looked at as well.
+        mmap, mprotect, futex: Further allowed ones, whose arguments are checked as well.
         pivot_root, capset: Numbers of calls that libc does not wrap.
     """
 
@@ -80,10 +80,10 @@ _MACHINES: Final = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def machine() -> Machine:
-    """This machine's numbers.
+    """Return this machine's numbers.
 
     Raises:
-        UnavailableError: not Linux, or a processor that the list lacks, or a 32-bit interpreter.
+        UnavailableError: not Linux, an unlisted processor, or a 32-bit interpreter.
     """
     found = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or found is None or sys.maxsize < 2**32:
@@ -94,7 +94,7 @@ def machine() -> Machine:
 
 
 def libc(name: str, *arguments: Any) -> int:
-    """Call a function of libc that returns -1 and sets ``errno`` where it fails.
+    """Call a function of libc that returns -1 and sets ``errno`` on failure.
 
     Raises:
         UnavailableError: it failed, or libc does not have it.
@@ -113,5 +113,5 @@ def libc(name: str, *arguments: Any) -> int:
 
 
 def prctl(option: int, value: Any, pointer: Any = 0) -> None:
-    """``prctl(2)``; raises `UnavailableError` where the kernel refuses."""
+    """Call ``prctl(2)``; raise `UnavailableError` if the kernel refuses."""
     libc("prctl", option, value, pointer, 0, 0)

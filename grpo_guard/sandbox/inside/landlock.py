@@ -1,7 +1,7 @@
 """Landlock: no file may be opened, no TCP port reached, no signal sent out of the domain.
 
-A second wall behind the filter of system calls, set once for the server and all of its children.
-No rule is added, so whatever a version of Landlock handles is denied altogether. (linux/landlock.h)
+A second wall behind the system-call filter, set once for the server and all of its children. No
+rule is added, so everything that a version of Landlock handles is denied. (linux/landlock.h)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .kernel import UnavailableError, libc, machine
 _CREATE_RULESET: Final = 444
 _RESTRICT_SELF: Final = 446
 _VERSION_FLAG: Final = 1
-# File rights by version: 13 at first, then refer, truncate, and ioctl on devices.
+# File rights by version: 13 at first, then also refer, truncate, and ioctl on devices.
 _FILE_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
 _FILE_RIGHTS_NOW: Final = 16
 _NET_BIND_AND_CONNECT: Final = 3
@@ -24,18 +24,18 @@ _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
 
 
 def restrict() -> str:
-    """Deny all that this kernel's Landlock knows, for good. Wants PR_SET_NO_NEW_PRIVS.
+    """Deny everything this kernel's Landlock handles, irrevocably. Needs PR_SET_NO_NEW_PRIVS.
 
     Returns:
         The version in use.
 
     Raises:
-        UnavailableError: the kernel has no Landlock or it is switched off.
+        UnavailableError: the kernel has no Landlock or it is turned off.
     """
     machine()
     version = libc("syscall", _CREATE_RULESET, 0, 0, _VERSION_FLAG)
     if version < 1:
-        raise UnavailableError("Landlock is switched off")
+        raise UnavailableError("Landlock is turned off")
     rights = (1 << _FILE_RIGHTS.get(version, _FILE_RIGHTS_NOW)) - 1
     handled = struct.pack(
         "QQQ",

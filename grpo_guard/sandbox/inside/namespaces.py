@@ -1,7 +1,7 @@
-"""Namespaces: an empty file system, no network, no other process, and nobody's identity.
+"""Namespaces: an empty file system, no network, no other processes, and no identity.
 
-A third wall, set once for the server. The process that calls `enter` stays outside to wait; the one
-that returns is process 1 of the new world, so all that it started ends with it.
+A third wall, set once for the server. The process that calls `enter` stays outside and waits; the
+one that returns is process 1 of the new namespace, so everything it started ends with it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _REC_PRIVATE: Final = 0x4000 | 0x40000
 _DETACH: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
-# Any folder will do: what is mounted there is seen by the server alone.
+# Any folder will do: only the server sees what is mounted there.
 _MOUNT_POINTS: Final = (b"/tmp", b"/var", b"/usr", b"/dev")
 NOBODY: Final = 65534
 
 
 def enter() -> str:
-    """Go into new namespaces, in a child process; the caller waits for it and ends as it did.
+    """Enter new namespaces in a child process; the caller waits for it and exits with its code.
 
     Returns:
-        How they were made, in the child alone.
+        How they were created; returns only in the child.
 
     Raises:
         UnavailableError: the kernel refuses one of them. Others may have been entered by then.
     """
     how = _unshare()
     _empty_root()
-    # Last: once this is done the next child is process 1, and none can be made after it has ended.
+    # Last, since the next child is then process 1, and no child can be made after it has ended.
     libc("unshare", _NEWPID)
     child = os.fork()
     if child:
@@ -68,14 +68,14 @@ def _unshare() -> str:
         ("uid_map", f"{NOBODY} {user} 1"),
         ("gid_map", f"{NOBODY} {group} 1"),
     ):
-        # Refused to root without capabilities; what follows does not depend on it.
+        # Refused to root without capabilities; the next steps do not depend on it.
         with suppress(OSError), open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     return "in a user namespace"
 
 
 def _empty_root() -> None:
-    """Make an empty read-only file system the root, and let go of the old one."""
+    """Make an empty read-only file system the root, and detach the old one."""
     libc("mount", None, b"/", None, _REC_PRIVATE, None)
     refused = UnavailableError("nothing to mount on")
     for point in _MOUNT_POINTS:
@@ -94,20 +94,20 @@ def _empty_root() -> None:
     else:
         raise refused
     os.chdir(point)
-    # Root may be on top of itself for a moment: pivot_root(2), "pivot_root(".", ".")".
+    # The new root briefly covers the old one: pivot_root(2), "pivot_root(".", ".")".
     libc("syscall", machine().pivot_root, b".", b".")
     libc("umount2", b".", _DETACH)
     os.chdir("/")
 
 
 def drop_privileges() -> str:
-    """Become nobody where that is possible, and give up every capability.
+    """Become the user nobody if possible, and give up every capability.
 
     Returns:
-        Who this process is now.
+        The resulting user.
     """
     if os.geteuid() == 0:
-        # Refused in a container that may not change its user; root without capabilities is left.
+        # Refused in a container that may not change its user; it stays root without capabilities.
         with suppress(OSError):
             os.setgroups([])
         with suppress(OSError):
@@ -120,6 +120,6 @@ def drop_privileges() -> str:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when the one that started it ends."""
+    """Have the kernel kill this process when its parent ends."""
     with suppress(UnavailableError):
         prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

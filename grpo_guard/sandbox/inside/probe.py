@@ -1,4 +1,4 @@
-"""Is it really shut? A locked child tries four ways out and says which of them were open."""
+"""Verify the lock: a locked child tries four ways out and reports which of them are open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 _READABLE: Final = ("/", "/etc/passwd", "/proc/self/environ")
 _WRITABLE: Final = ("/tmp", "/dev/shm", "/var/tmp")
-# A port that nobody listens on: what matters is whether the network refuses or the port does.
+# A port without a listener: what matters is whether the network refuses or the port does.
 _NOWHERE: Final = ("127.0.0.1", 9)
 _NO_NETWORK: Final = (errno.EPERM, errno.EACCES, errno.ENETUNREACH, errno.ENETDOWN)
 
@@ -23,7 +23,7 @@ def _files() -> bool:
             return True
     for path in _WRITABLE:
         with suppress(OSError):
-            # A file without a name: nothing is left where the attempt succeeds.
+            # A file without a name leaves nothing behind if the attempt succeeds.
             os.close(os.open(path, os.O_RDWR | getattr(os, "O_TMPFILE", os.O_DIRECTORY)))
             return True
     return False
@@ -67,7 +67,7 @@ WAYS: Final[dict[str, Callable[[], bool]]] = {
 
 
 def open_ways() -> int:
-    """One bit per way that is open, in the order of `WAYS`; for a child that is locked."""
-    # As any program could: else the limit on descriptors alone would make everything look shut.
+    """Return one bit per open way, in the order of `WAYS`; for a locked child."""
+    # Any program could do this; otherwise the descriptor limit alone would make it look shut.
     os.close(0)
     return sum(1 << index for index, attempt in enumerate(WAYS.values()) if attempt())

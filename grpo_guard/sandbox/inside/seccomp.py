@@ -1,9 +1,9 @@
 """The system calls that a program may make: those that compute, and no others.
 
-A list of what is allowed, not of what is forbidden: calls that kernels will yet get (as io_uring
-once was) are refused unheard of. Everything that a program needs is loaded before the filter is
-set, so there is no call on it that takes a path, makes a socket, a process or a descriptor, or
-sends a signal. What remains, by number in `kernel`:
+This is a list of allowed calls, not of forbidden ones: calls that future kernels add (as io_uring
+once was) are refused without being known. Everything that a program needs is loaded before the
+filter is set, so no listed call takes a path, makes a socket, a process or a descriptor, or sends a
+signal. The allowed calls, by number in `kernel`:
 
     read write readv writev close fstat lseek           on the three descriptors it was given
     munmap brk mremap madvise                           memory, within RLIMIT_AS
@@ -13,7 +13,7 @@ sends a signal. What remains, by number in `kernel`:
     getpid getppid gettid getuid geteuid getgid getegid
     getrandom exit exit_group restart_syscall
     mmap mprotect                                       unless the memory is to be executable
-    futex                                               to wait and to wake, nothing cleverer
+    futex                                               to wait and to wake, nothing more
 
 A refused call fails with EPERM: an honest program that tries to open a file sees PermissionError.
 ``fstat`` is allowed and ``newfstatat`` is not, because the latter also takes paths.
@@ -38,7 +38,7 @@ _KILL: Final = 0x80000000
 _EPERM: Final = 0x00050000 | 1
 _ALLOW: Final = 0x7FFF0000
 
-# Offsets in struct seccomp_data. Of these arguments the kernel itself takes the low half.
+# Offsets in struct seccomp_data. The kernel itself uses only the low half of these arguments.
 _NUMBER: Final = 0
 _ARCHITECTURE: Final = 4
 _SECOND_ARGUMENT: Final = 16 + 1 * 8
@@ -55,7 +55,7 @@ _FUTEX_MASK: Final = 0x7F
 
 
 def build(here: Machine) -> bytes:
-    """The filter for a machine, as an array of ``struct sock_filter``."""
+    """Build the filter for a machine, as an array of ``struct sock_filter``."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         # A program may switch to the 32-bit table of calls, whose numbers mean other things.
@@ -93,10 +93,10 @@ class _Program(ctypes.Structure):
 
 
 def install(code: bytes) -> None:
-    """Set the filter for this process, for good. Wants PR_SET_NO_NEW_PRIVS.
+    """Install the filter for this process, irrevocably. Needs PR_SET_NO_NEW_PRIVS.
 
     Raises:
-        UnavailableError: the kernel refuses; nothing is changed then.
+        UnavailableError: the kernel refuses; nothing has changed then.
     """
     memory = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(memory, ctypes.c_void_p))

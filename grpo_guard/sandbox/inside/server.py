@@ -1,12 +1,12 @@
-"""The fork-server: loads what programs import, shuts itself in, then makes a child per program.
+"""The fork-server: loads what programs import, locks itself in, then forks a child per program.
 
 It never sees a program or its output: those go through descriptors that it only passes on, so that
-a child, which is a copy of it, cannot find the work of others in its memory. It alone sees how a
-child ended, and the parent hears it through a socket that no child holds.
+a child, which is a copy of it, cannot find other programs' data in its memory. It alone sees how a
+child ended, and reports that to the parent through a socket that no child holds.
 
-Over the socket: at the start one line of JSON (`ServerProcess` reads it); then ``R`` with two
+Over the socket: at the start one line of JSON (`ServerProcess` reads it). Then ``R`` with two
 descriptors, the read end of the source and the write end of the output, is answered by one line of
-JSON; ``K`` kills what runs. End of file ends the server and its child.
+JSON; ``K`` kills the running program. End of file ends the server and its child.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import child, landlock, namespaces, probe, seccomp
 from .config import EXIT_ERROR, Config
 from .kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, UnavailableError, machine, prctl
 
-# What programs that do sums import, and what those modules import when first used.
+# Modules that programs that do sums import, and modules that those import when first used.
 USUAL: Final = (
     *("__future__", "_strptime", "abc", "array", "bisect", "calendar", "cmath", "collections"),
     *("collections.abc", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum"),
@@ -46,13 +46,13 @@ def main() -> None:
     control.set_inheritable(False)
     try:
         server = _Server(config, control)
-    except Exception as error:  # told to the parent, which knows what to do about it
-        _say(control, {"error": f"{type(error).__name__}: {error}"})
+    except Exception as error:  # reported to the parent, which knows how to handle it
+        _send(control, {"error": f"{type(error).__name__}: {error}"})
         return
     server.serve()
 
 
-def _say(control: socket.socket, message: object) -> None:
+def _send(control: socket.socket, message: object) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -63,21 +63,21 @@ class _Server:
         self._nothing = os.open(os.devnull, os.O_WRONLY)
         _preload(config)
         self._baseline = _address_space()
-        layers, self._filter = self._shut(config)
+        layers, self._filter = self._lock_down(config)
         self._first = os.getpid() == 1
         self._wake_read, wake_write = os.pipe()
         for end in (self._wake_read, wake_write):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        # Collected once and then left alone, so that children share these pages.
+        # Collected once and then frozen, so that children share these pages.
         gc.collect()
         gc.freeze()
         open_ways = self._probe()
-        _say(control, {"layers": layers, "open": open_ways})
+        _send(control, {"layers": layers, "open": open_ways})
 
-    def _shut(self, config: Config) -> tuple[dict[str, str], bytes | None]:
-        """Enter what is there; each layer's state in words, and the filter for the children."""
+    def _lock_down(self, config: Config) -> tuple[dict[str, str], bytes | None]:
+        """Enter each available layer; return their states as text, and the children's filter."""
         layers = dict[str, str]()
 
         def attempt(name: str, enter: Callable[[], str]) -> None:
@@ -91,7 +91,7 @@ class _Server:
         if config.layers:
             layers["identity"] = namespaces.drop_privileges()
         if os.getpid() == 1:
-            # Elsewhere the signal would come when the parent's *thread* ends that started this.
+            # Otherwise the signal would come when the parent's *thread* that started this ends.
             namespaces.die_with_parent()
         for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
             with suppress(UnavailableError):
@@ -107,7 +107,7 @@ class _Server:
                 seccomp.install(built)
                 return 0
 
-            # In a child, because it is for good and the server still has to fork.
+            # In a child, because a filter is permanent and the server still has to fork.
             if self._code_of(install):
                 raise UnavailableError("the kernel refuses the filter")
             code = built
@@ -117,7 +117,7 @@ class _Server:
         return layers, code
 
     def _probe(self) -> list[str]:
-        """Which ways out a locked child finds open."""
+        """Return the ways out that a locked child finds open."""
 
         def look() -> int:
             child.lock(self._config, self._baseline, self._filter)
@@ -129,7 +129,7 @@ class _Server:
         return [name for index, name in enumerate(probe.WAYS) if code & 1 << index]
 
     def _code_of(self, work: Callable[[], int]) -> int:
-        """Do ``work`` in a child; its exit code."""
+        """Run ``work`` in a child and return its exit code."""
         _, status = os.waitpid(self._fork(work), 0)
         return os.waitstatus_to_exitcode(status)
 
@@ -141,7 +141,7 @@ class _Server:
         try:
             code = work()
         finally:
-            # Never back into the server's own code, whatever happened.
+            # Never return to the server's own code, whatever happened.
             os._exit(code)
 
     def serve(self) -> None:
@@ -173,12 +173,12 @@ class _Server:
             "cpu": usage.ru_utime + usage.ru_stime,
         }
         with suppress(BrokenPipeError):
-            _say(self._control, record)
+            _send(self._control, record)
 
     def _wait(self, pid: int) -> bool:
-        """Wait for the child's end; False where its time was up."""
+        """Wait for the child to end; return False if its time ran out."""
         deadline = time.monotonic() + self._config.wall_seconds
-        # Left unreaped: until then its number cannot be another's.
+        # The child is not reaped yet, so its number cannot be reused.
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -193,11 +193,11 @@ class _Server:
         return True
 
     def _still_wanted(self) -> bool:
-        # End of file means that the parent is gone: the child is killed, then `serve` sees it too.
+        # End of file: the parent is gone. The child is killed, and `serve` sees the same next.
         return self._control.recv(1) not in (b"K", b"")
 
     def _sweep(self, pid: int) -> None:
-        """Kill whatever the child may have left behind, though it should not have been able to."""
+        """Kill anything the child left behind, though it should not have been able to."""
         if self._first:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
@@ -214,7 +214,7 @@ def _kill(pid: int) -> None:
 
 
 def _preload(config: Config) -> None:
-    """Import the allowed modules, then leave nowhere to look for others."""
+    """Import the allowed modules, then remove every place to look for others."""
     for name in USUAL:
         importlib.import_module(name)
     sys.path += config.path
@@ -229,7 +229,7 @@ def _preload(config: Config) -> None:
 
 
 def _address_space() -> int:
-    """Bytes of address space that this process has mapped; 0 where that cannot be told."""
+    """Bytes of address space that this process has mapped; 0 if unknown."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
