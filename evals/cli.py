@@ -243,17 +243,17 @@ def _verifiers(value: str | None) -> tuple[str, ...]:
     return chosen or fail("--verifiers: expected at least one name, got none")
 
 
-def _require_guards(said: list[str] | None) -> None:
+def _require_guards(given: list[str] | None) -> None:
     from grpo_guard.config import ConfigError
     from grpo_guard.evals.early import require_guards
 
     try:
-        require_guards(said)
+        require_guards(given)
     except ConfigError as error:
         fail(str(error))
 
 
-def _guards(said: list[str] | None) -> tuple[GuardFile, ...]:
+def _guards(given: list[str] | None) -> tuple[GuardFile, ...]:
     from grpo_guard.config import ConfigError
     from grpo_guard.evals.defences.own import guard_files
 
