@@ -155,7 +155,7 @@ def row_from(sample: Any, guard: Guard) -> Row:
         group=field("group_index"),
         round=claimed(metadata, "round"),
         slot=claimed(metadata, "slot"),
-        rollout=field("rollout_id") if hasattr(sample, "rollout_id") else None,
+        rollout=read(getattr, sample, "rollout_id", None),
         reference=field("label"),
         task=claimed(metadata, "task"),
         finish_reason={"completed": "stop", "truncated": "length"}.get(read(str, status)),
@@ -235,7 +235,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
 def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
     """A sample's group, and what it is counted as there: its rollout, or itself."""
     row = ("row", i // args.n_samples_per_prompt)
-    rollout = getattr(sample, "rollout_id", None)
+    rollout = read(getattr, sample, "rollout_id", None)
     group = row if sample.group_index is None else sample.group_index
     return group, ("sample", i) if rollout is None else rollout
 
