@@ -21,7 +21,7 @@ logger = logging.getLogger("grpo_guard")
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a reader says of a span.
+    """A reader's result for a span.
 
     Args:
         p_value: Share of honest spans that are at least as foreign, in (0, 1].

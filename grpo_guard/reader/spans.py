@@ -34,7 +34,7 @@ class TextSpan:
         text: The completion.
         start: First character of the span in ``text``.
         end: The character after its last; ``0 <= start < end <= len(text)``.
-        node: Who sent the completion; None where nobody knows.
+        node: The sender of the completion; None if unknown.
 
     Raises:
         ValueError: the span does not lie in the text.
