@@ -1,4 +1,4 @@
-"""How much of what nodes send could not be looked at, over the last batches."""
+"""The share of abstentions over the last batches, and the limit that stops a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from grpo_guard.verdict import Outcome, Verdict
 class AbstainWindow:
     """Counts abstentions over the last batches.
 
-    Nodes are counted apart and the worst of them left out, so that no minority can end a run by
-    abstentions that it causes, while an outage, which befalls all, still does.
+    Nodes are counted separately and the worst ones are left out, so that no minority can end a run
+    with abstentions that it causes. An outage affects all nodes and still ends it.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        # How often (node, outcome) came in each batch. A name may be as long as its sender likes:
-        # of it the hash is kept.
+        # Per batch: how often each (node, outcome) occurred. Only the hash of a node's name is
+        # kept, because a sender may choose a name of any length.
         self._batches: deque[Counter[tuple[int, Outcome]]] = deque(maxlen=policy.abstain_window)
         self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
@@ -68,15 +68,15 @@ class AbstainWindow:
 
 
 def _looked_at_or_not(count: Counter[Outcome]) -> int:
-    """Acceptances and abstentions. Rejections are to be had at will, and would hide an outage."""
+    """Acceptances and abstentions. Senders can cause rejections at will and so hide an outage."""
     return count.total() - count[Outcome.REJECT]
 
 
 def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
-    """Outcomes of the nodes but those that were abstained on most.
+    """The outcomes of all nodes except those with the highest share of abstentions.
 
-    The worst one is left out, and further ones while all of them together sent less than half: a
-    minority that invents names is still a minority of what is sent. Nodes of whom everything was
+    Leave out the worst node, then further ones while together they sent less than half: a minority
+    that invents names is still a minority of the completions. Nodes whose completions were all
     rejected are left out too.
     """
     heard = [count for count in nodes if _looked_at_or_not(count)]
@@ -91,7 +91,7 @@ def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
 
 
 def _abstained_by(verdict: Verdict) -> str:
-    """Which verifier, and why: of a stack of six, "uninformative" alone says nothing."""
+    """Which verifier abstained, and why: in a stack of six, "uninformative" alone is no help."""
     for member in verdict.members:
         if member.abstained and member.cause is verdict.cause:
             return _abstained_by(member)

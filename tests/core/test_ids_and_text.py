@@ -152,7 +152,7 @@ def test_a_guard_file_names_the_tokenizer(tmp_path):
         GuardConfig.from_text(none, "g").build()
     sampler = "{engine: vllm, temperature: 1, top_k: 0, top_p: 1}"
     same = f"preset: same_weights\nmodel: x\ntokenizer: y\nsampling: {sampler}\n"
-    with pytest.raises(ConfigError, match="tokenizer: expected none beside a preset"):
+    with pytest.raises(ConfigError, match="tokenizer: expected none with a preset"):
         GuardConfig.from_text(same, "g").build()
 
 
