@@ -5,7 +5,8 @@ A choice does not bind a node that knows it beforehand. Who can grind what:
 * **A public coin that is known ahead** (`PublicCoin` without beacons, or only a hash of the
   completions): each node computes which of its completions will be checked, and poisons the
   others. The last sender can do so even if the hash covers everyone's completions: it tries other
-  texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. It is not offered here.
+  texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. It is not
+  offered here.
 * **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment
   (a digest of everything it sent in this batch, in order), the index of a completion in it, and the
   number of the call. Without the key, the choice looks random to everyone, whatever they and others

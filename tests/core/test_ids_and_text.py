@@ -126,9 +126,9 @@ def test_a_verifier_that_reads_no_text_needs_no_tokenizer():
 
 
 def test_the_remedy_is_logged_once(caplog):
-    from grpo_guard.admission import _tell_unread
+    from grpo_guard.admission import _log_unread
 
-    _tell_unread.cache_clear()
+    _log_unread.cache_clear()
     the_guard = Guard(Reads())
     for _ in range(3):
         the_guard.review([POISONED] * 2)
