@@ -29,7 +29,7 @@ _ESSENTIAL: Final = ("prompt", "text", "completion_ids")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a trainer, as an adapter read it.
+    """A trainer's row as an adapter read it.
 
     Args:
         completion: The completion to judge.

@@ -226,7 +226,7 @@ def settled_finite(
     Args:
         guard: Its policy settles the rewards.
         review: None = the guard could not judge, and nothing earns.
-        rewards: Of one function, [n].
+        rewards: One function's, [n].
     """
     given = [x if x is not None and math.isfinite(x) else None for x in rewards]
     if review is None:

@@ -48,7 +48,7 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 
 
 def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
-    """The masked spans of a row, to be located in its text by a `Detokenizer`; None = none.
+    """A row's masked spans, to be located in its text by a `Detokenizer`; None = none.
 
     Args:
         mask: 0 for tokens that do not train.
