@@ -126,7 +126,7 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
     )
 
 
-def said(message: Any) -> str:
+def _message_text(message: Any) -> str:
     """All text of a model's message: thoughts, content, and tool calls.
 
     They are all trained on, so poison in none of them may pass unread.
@@ -205,13 +205,13 @@ class _Branch:
 
     def text(self) -> tuple[str, list[Span]]:
         """The text, and one span of others' text after each of the model's turns but the last."""
-        text, chars = said(self.nodes[self.path[0]].message), []
+        text, chars = _message_text(self.nodes[self.path[0]].message), []
         start = len(text)
         for i in self.path[1:]:
             message = self.nodes[i].message
             if self.sampled[i]:
                 chars.append((start, len(text)))
-                text += said(message)
+                text += _message_text(message)
                 start = len(text)
             else:
                 text += _text(message)
@@ -274,7 +274,10 @@ def _but(nodes: Sequence[Any], sampled: Sequence[bool]) -> list[Any]:
 def _message(message: Any) -> dict[str, Any]:
     """The message as chat templates expect it, with tool calls and thoughts as text."""
     role = str(message.role)
-    return {"role": role, "content": said(message) if role == "assistant" else _text(message)}
+    return {
+        "role": role,
+        "content": _message_text(message) if role == "assistant" else _text(message),
+    }
 
 
 def _text(message: Any) -> str:

@@ -49,7 +49,7 @@ class AbstainWindow:
                     nodes.setdefault(node, Counter())[outcome] += count
         left = _without_worst(list(nodes.values()))
         abstained = sum(count[Outcome.ABSTAIN] for count in left)
-        total = sum(map(_looked_at_or_not, left))
+        total = sum(map(_not_rejected, left))
         if abstained > self._policy.max_abstain_rate * total:
             causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
             aside = len(nodes) - len(left)
@@ -67,7 +67,7 @@ class AbstainWindow:
         self.__init__(state["policy"])  # type: ignore[misc]
 
 
-def _looked_at_or_not(count: Counter[Outcome]) -> int:
+def _not_rejected(count: Counter[Outcome]) -> int:
     """Acceptances and abstentions. Senders can cause rejections at will and so hide an outage."""
     return count.total() - count[Outcome.REJECT]
 
@@ -79,15 +79,15 @@ def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
     that invents names is still a minority of the completions. Nodes whose completions were all
     rejected are left out too.
     """
-    heard = [count for count in nodes if _looked_at_or_not(count)]
-    if len(heard) < 2:
-        return heard
-    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / _looked_at_or_not(count))
-    half = sum(count.total() for count in heard) / 2
-    aside = heard.pop().total()
-    while len(heard) > 1 and aside + heard[-1].total() < half:
-        aside += heard.pop().total()
-    return heard
+    judged = [count for count in nodes if _not_rejected(count)]
+    if len(judged) < 2:
+        return judged
+    judged.sort(key=lambda count: count[Outcome.ABSTAIN] / _not_rejected(count))
+    half = sum(count.total() for count in judged) / 2
+    aside = judged.pop().total()
+    while len(judged) > 1 and aside + judged[-1].total() < half:
+        aside += judged.pop().total()
+    return judged
 
 
 def _abstained_by(verdict: Verdict) -> str:

@@ -113,8 +113,8 @@ def _ask(
 ) -> None:
     """Mark given spans as known if the environment confirms them; else record its verdict."""
     chosen = [i for i, c in enumerate(batch) if c.given and not c.given.known and known[i] is None]
-    said = supervised(environment, [batch[i] for i in chosen])
-    for i, verdict in zip(chosen, said, strict=True):
+    verdicts = supervised(environment, [batch[i] for i in chosen])
+    for i, verdict in zip(chosen, verdicts, strict=True):
         if verdict.accepted:
             batch[i] = believed(batch[i])
         else:

@@ -93,12 +93,12 @@ def _complaint(
 
 def meaning(maker: Any, parameter: str) -> str:
     """The ``Args`` entry of a parameter in a docstring; "" if there is none."""
-    said = re.search(
+    found = re.search(
         rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)",
         inspect.getdoc(maker) or "",
         re.MULTILINE,
     )
-    return " ".join(said[2].split()).rstrip(".") if said else ""
+    return " ".join(found[2].split()).rstrip(".") if found else ""
 
 
 def expected_verifier(where: str, got: object) -> TypeError:

@@ -169,7 +169,7 @@ class Calibrated(Composed):
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         each = supervised_each(self.members[0], batches)
-        return [[self._with_p(verdict) for verdict in said] for said in each]
+        return [[self._with_p(verdict) for verdict in verdicts] for verdicts in each]
 
     def _with_p(self, verdict: Verdict) -> Verdict:
         if verdict.abstained:

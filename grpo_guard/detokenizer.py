@@ -146,10 +146,10 @@ class Detokenizer:
                 return f"no token of the vocabulary at place {place}"
         for start, end in between(given, len(ids)):
             closed = end > start and ids[end - 1] in self.ends
-            said = ids[start : end - closed]
-            if not self.hidden.isdisjoint(said):
-                place = next(i for i, token in enumerate(said) if token in self.hidden)
-                what = "goes on after its end" if said[place] in self.ends else "special token"
+            turn = ids[start : end - closed]
+            if not self.hidden.isdisjoint(turn):
+                place = next(i for i, token in enumerate(turn) if token in self.hidden)
+                what = "goes on after its end" if turn[place] in self.ends else "special token"
                 return f"{what} at place {start + place}"
         return None
 

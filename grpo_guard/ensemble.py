@@ -81,8 +81,8 @@ class Cascade(AllOf):
         left = [list(range(len(batch))) for batch in batches]
         for index, member in enumerate(self.members):
             shown = [[b[i] for i in own] for b, own in zip(batches, left, strict=True)]
-            said = supervised_each(member, shown)
-            for own, places, verdicts in zip(rows, left, said, strict=True):
+            found = supervised_each(member, shown)
+            for own, places, verdicts in zip(rows, left, found, strict=True):
                 for i, verdict in zip(places, verdicts, strict=True):
                     own[i].append(self._counted(verdict, index))
                 places[:] = [i for i in places if not own[i][-1].rejected]
@@ -129,7 +129,7 @@ class Only(Composed):
         chosen = [list(compress(*pair)) for pair in zip(batches, applies, strict=True)]
         aside = abstain(self.name, Cause.NOT_APPLICABLE)
         left = zip(applies, map(iter, supervised_each(self.member, chosen)), strict=True)
-        return [[next(said) if yes else aside for yes in each] for each, said in left]
+        return [[next(verdicts) if yes else aside for yes in each] for each, verdicts in left]
 
 
 def only(

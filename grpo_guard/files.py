@@ -1,4 +1,4 @@
-"""Write files atomically, or append to them while they are read."""
+"""Write files atomically, or incrementally under their final name."""
 
 from __future__ import annotations
 

@@ -213,14 +213,14 @@ class _Worker:
 def _answer(reply: tuple[Any, ...]) -> Any:
     if reply[0] == "answer":
         return reply[1]
-    kind, error, said, trace = reply
+    kind, error, message, trace = reply
     raised: Exception | None = None
     if error is not None and kind == "raised":
         with contextlib.suppress(Exception):
             raised = pickle.loads(error)
     if raised is None:
         at = "" if kind == "raised" else "a worker process cannot load the call: "
-        raised = GraderError(f"{at}{said}")
+        raised = GraderError(f"{at}{message}")
     raised.add_note(f"In the worker process:\n{trace}")
     raise raised
 

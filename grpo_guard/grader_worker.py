@@ -87,15 +87,15 @@ def _graded(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 def _described(error: BaseException) -> tuple[bytes | None, str, str]:
     """The exception itself if it can be pickled, its message and its traceback."""
     trace = "".join(traceback.format_exception(error))[-4000:]
-    said = f"{type(error).__name__}: {error!s:.200}"
+    message = f"{type(error).__name__}: {error!s:.200}"
     if not isinstance(error, Exception):
-        return None, said, trace
+        return None, message, trace
     try:
         packed = cloudpickle.dumps(error)
         pickle.loads(packed)  # some can be pickled but not unpickled
     except Exception:
-        return None, said, trace
-    return bytes(packed), said, trace
+        return None, message, trace
+    return bytes(packed), message, trace
 
 
 def _die_with(parent: int) -> None:

@@ -71,7 +71,7 @@ def losing(
     can lift a better one above the mean. If nothing else stays in a group, none of them does.
 
     A label is the sender's claim. A rejected completion stays only if its reward is at most the
-    mean of its group and, too, of those that share its label: poison next to its own clean copy
+    mean of its group and also of those that share its label: poison next to its own clean copy
     under a label of its own loses whichever of the two the trainer compares. A label that no other
     unit of the group has changes nothing.
 

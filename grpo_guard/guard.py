@@ -271,7 +271,7 @@ class Guard:
         return metrics(verdicts) | nodes | self.store_metrics()
 
     def store_metrics(self) -> dict[str, float]:
-        """Time spent waiting for a store that another process keeps locked, see `store_figures`."""
+        """Failed waits for a store that another process keeps locked, see `store_figures`."""
         return store_figures(stores_of(self.verifier, self.ledger, self._lengths, self.identity))
 
     def _factors(

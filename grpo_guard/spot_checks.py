@@ -91,7 +91,6 @@ class SpotCheck(Composed):
 
     Args:
         members: Verifiers; if there are several, all must accept.
-        members: What verifies; of several all must accept.
         share: Share of a settled node's completions, in (0, 1]; no node is checked less.
         newcomers: Share of a new node's, at least ``share``.
         settled_after: Accepted completions after which a node is settled, >= 1.

@@ -191,7 +191,7 @@ class Not(Composed):
         self.name = f"not({member.name})"
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        return [list(map(self._negate, said)) for said in supervised_each(self.member, batches)]
+        return [list(map(self._negate, found)) for found in supervised_each(self.member, batches)]
 
     def _negate(self, verdict: Verdict) -> Verdict:
         outcome = verdict.outcome

@@ -103,7 +103,7 @@ class GuardedAgent:
             )
         if cls.mask_spans and cls.guard.policy.watches:
             raise FrameworkError(
-                f'{cls.__name__}: mask_spans takes tokens out of the loss, and on_reject="keep" '
+                f'{cls.__name__}: mask_spans removes tokens from the loss, and on_reject="keep" '
                 "changes nothing; choose one of the two"
             )
         if cls.mask_spans and cls.guard.policy.chosen().on_long == "scale":
