@@ -1,6 +1,6 @@
 """Atropos: judge and repair one group of scored rollouts.
 
-A group consists of lists of one length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or
+A group holds lists of equal length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or
 the token's own id if it trains), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No
 row can leave it: the server waits for a group of the size that its environment declared. A row that
 the guard leaves out gets the mean of those that stay, the trainer's mark for an advantage of 0, and

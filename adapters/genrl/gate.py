@@ -1,7 +1,7 @@
 """GenRL: decide which foreign trees are admitted.
 
-GenRL leaves nothing out of a group, so a tree that must not teach has to stay outside. A tree has
-one author, who mixes poison with bad completions to make it stand out; one proven completion
+GenRL cannot leave out part of a group, so trees that must not teach have to stay outside. A tree
+has one author, who mixes poison with bad completions to make it stand out; one proven completion
 condemns the whole tree. Trees that could not be judged stay outside, too: strangers have no claim
 to be admitted.
 """

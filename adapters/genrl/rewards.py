@@ -1,4 +1,4 @@
-"""GenRL: settle rewards if nothing can be left out of a group, and nothing may raise."""
+"""GenRL: settle rewards if no completion can leave its group, and nothing may raise."""
 
 from __future__ import annotations
 

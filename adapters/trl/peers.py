@@ -1,4 +1,4 @@
-"""TRL: other nodes' completions as the rows of a batch, through `rollout_func`.
+"""TRL: other nodes' completions as rows of the batch, through `rollout_func`.
 
     def sent(prompts, trainer):
         turns = [NODES[i % len(NODES)] for i in range(len(prompts))]
@@ -301,7 +301,7 @@ def _until_end(
 ) -> tuple[list[int], str | None]:
     """(the row without the padding after its end, what is wrong with it)
 
-    TRL trains on every id of a row, and verifiers do not read padding: if kept, pads after a good
+    TRL trains on all of a row's ids, and verifiers do not read padding: if kept, pads after a good
     answer would teach the model to send pads. The text does not show special tokens, so tokens
     after an EOS must not pass as part of the answer.
     """

@@ -123,7 +123,7 @@ class GuardedRewardManager:
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: Sequence[float]) -> Any:
-        """verl's own method: the score at the last token of each response, [B, R]."""
+        """verl's own method: the score at each response's last token, [B, R]."""
         from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
         return RewardManagerBase.assemble_rm_scores(data, scores)

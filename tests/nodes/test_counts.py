@@ -289,7 +289,7 @@ def test_from_a_guards_file(tmp_path):
 
 
 def test_the_old_name_says_what_took_its_place():
-    with pytest.raises(ImportError, match=r"FrequentFindings is gone: pass severity={KIND: 'count'"):
+    with pytest.raises(ImportError, match=r"FrequentFindings is gone: pass severity={KIND:"):
         from grpo_guard import FrequentFindings  # noqa: F401
 
 
