@@ -93,7 +93,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
     Raises:
         ValueError: the name is another's.
 
-    Example:
+    Examples:
         >>> @register_verifier("shouting")
         ... class Shouting(CompletionVerifier): ...
     """

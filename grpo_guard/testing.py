@@ -56,7 +56,7 @@ class VerifierContract:
 
     Every check raises AssertionError, with the promise, what was expected and what came.
 
-    Example:
+    Examples:
         >>> class TestShouting(VerifierContract):
         ...     examples = [
         ...         (Completion("Ready?", "Yes."), "accept"),
