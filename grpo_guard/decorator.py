@@ -44,7 +44,7 @@ def guard(
         FrameworkError: at decoration, if the calling convention is not recognised or the framework
             cannot do what the policy asks.
 
-    Example:
+    Examples:
         >>> @guard(ScreensVerifier())
         ... def reward(completions, **kwargs): ...
     """

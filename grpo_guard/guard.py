@@ -88,7 +88,7 @@ class Guard:
         ValueError: a cascade that "no_gain" cannot use, see `_require_standing_asked`; or
             ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
 
-    Example:
+    Examples:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
         >>> rewards = guard.apply(rewards, completions)
     """

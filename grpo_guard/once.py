@@ -38,7 +38,7 @@ def check(
         CompletionError: a field has the wrong form.
         TypeError: a field is unknown.
 
-    Example:
+    Examples:
         >>> check("7 - 5 = 3, so the answer is 3.", prompt="What is 7 - 5?").rejected
         True
     """

@@ -93,7 +93,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
     Raises:
         ValueError: another verifier has this name.
 
-    Example:
+    Examples:
         >>> @register_verifier("shouting")
         ... class Shouting(CompletionVerifier): ...
     """

@@ -101,7 +101,7 @@ class SpotCheck(Composed):
     Raises:
         ValueError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> guard = Guard(SpotCheck(LogProbBoundVerifier(...), share=0.1))
     """
 

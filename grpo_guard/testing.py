@@ -56,7 +56,7 @@ class VerifierContract:
 
     Every check raises AssertionError with the broken promise, what was expected and what was found.
 
-    Example:
+    Examples:
         >>> class TestShouting(VerifierContract):
         ...     examples = [
         ...         (Completion("Ready?", "Yes."), "accept"),

@@ -63,7 +63,7 @@ class EvidenceLedger:
         ValueError: an argument is out of range.
         LedgerError: the path holds something else, or cannot be a database.
 
-    Example:
+    Examples:
         >>> ledger = EvidenceLedger("run.sqlite")
         >>> guard = Guard(AllOf(StandingVerifier(ledger), verifier), ledger=ledger)
     """

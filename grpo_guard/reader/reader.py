@@ -59,7 +59,7 @@ class SpanReader:
         ValueError: an argument is out of range, or not exactly one of model and scorer.
         TypeError: the tokenizer is missing or cannot say where its tokens lie.
 
-    Example:
+    Examples:
         >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
     """
 

@@ -61,7 +61,7 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
     pieces. Formulas, numbers and markup between sentences are left out: they say little about who
     wrote them, and any reader finds them hard.
 
-    Example:
+    Examples:
         >>> list(sentences("12 + 3 = 15. All hail to the thief. Ok."))
         [(12, 35)]
         >>> list(sentences("All hail. 15. Bob."))
