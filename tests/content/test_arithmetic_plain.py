@@ -1,5 +1,7 @@
 """Lines that one scan settles hold the same equations as the full parser finds in them."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,13 +13,14 @@ from grpo_guard.content.arithmetic.plain import settled
 
 PIECES = tuple(
     piece.replace("_", " ")
-    for piece in (
+    for piece in re.findall(
+        r"\S+",
         "0 1 2 3 5 12 16 000 05 1,200 1,5 0.50 1.5 .5 1.2.3 1st 2x 3/8 "
         "= = = = + + - - * / x X ^ % ! ? . , ; : ( ) $ ' ~ -> ... << >> "
         "eggs a an and of is are makes gives times plus minus by percent half dozen hundred "
         "approximately about total the kg hours per pi AB sqrt two-egg Times which he "
-        "which_is that_is divided_by multiplied_by equal_to a_total_of of_the we_get"
-    ).split()
+        "which_is that_is divided_by multiplied_by equal_to a_total_of of_the we_get",
+    )
 )
 SUMS = tuple(
     f"{a} {sign} {b} = {value}"

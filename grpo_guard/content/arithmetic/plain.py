@@ -107,9 +107,9 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
     if last.operators or last.counted or not sides[0].operators:
         return False
     for i, (left, right) in enumerate(pairwise(sides)):
-        if not left.operators:
-            if left.counted or right.counted or (right is last and unit is not None):
-                return False  # "= 12 months = 1 year" compares measures
+        measured = left.counted or right.counted or (right is last and unit is not None)
+        if measured and not left.operators:
+            return False  # "= 12 months = 1 year"
         ranged = left.operators == "-" and i == 0 and left.value < 0
         if (ranged or left.operators == "//") and " " not in text[slice(*left.span)]:
             return False  # a range, a date
@@ -121,6 +121,13 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
 
 def _side(written: str, at: int) -> _Side | None:
     """Evaluate a side that begins at ``at`` in the text; None if the full parser must."""
+    written, size = written.lstrip(" $"), len(written)
+    start = at + size - len(written)
+    written = written.rstrip(" $")
+    span = start, start + len(written)
+    if written.isdigit():  # most right sides
+        read = number(written)
+        return None if read is None else _Side(read[0], "", False, span)
     total: Rational = 0
     term: Rational = 0
     operators, sign, counted = "", "", False
@@ -147,8 +154,7 @@ def _side(written: str, at: int) -> _Side | None:
             counted = True
         else:
             return None
-    first = len(written) - len(written.lstrip(" $"))
-    return _Side(total + term, operators, counted, (at + first, at + len(written.rstrip(" $"))))
+    return _Side(total + term, operators, counted, span)
 
 
 @lru_cache(maxsize=4096)
