@@ -18,7 +18,7 @@ from grpo_guard.content.arithmetic.notation import KEY_STARTS, number
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError, divide
 from grpo_guard.content.arithmetic.units import SCALES, is_plain, unit_words
 
-_LONGEST: Final = 20  # characters of a number, so that products of a few of them stay small
+_LONGEST: Final = 20  # characters of a number, so that products of a few stay small
 _MOST_OPERATORS: Final = 12
 _NUMBER: Final = rf"[0-9](?:[0-9]|[.,](?=[0-9])){{0,{_LONGEST - 1}}}+(?![0-9])(?![.,][0-9])"
 # Before a number, these words are operators.
