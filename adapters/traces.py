@@ -63,15 +63,8 @@ def rows_from(
     ends = _ends(parents, sampled)
     ended = "length" if read(bool, getattr(trace, "is_truncated", False)) is True else None
     paths = _paths(parents, ends)
-    problem = None
-    if paths is None:
-        paths, ends = [], []
-        problem = f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
-    elif any(sampled) and not ends:
-        problem = "a loop of turns"
-    elif any(read(_trains, node) is not False for node in _but(nodes, sampled)):
-        problem = "tokens that train in a message that the model did not write"
-    if problem is not None:
+    problem = _problem(nodes, sampled, ends, paths)
+    if paths is None or problem is not None:
         yield received("", "", **shared, finish_reason=ended, malformed=problem)
         return
     for end, path in zip(ends, paths, strict=True):
@@ -82,23 +75,44 @@ def rows_from(
         asked: Any = [messages[j] for j in path[:first]]
         if parents[path[0]] is not None:  # an `Unread`: nobody knows what came before it
             asked = parents[path[0]]
-        ids = read(branch.ids, None if shared["node"] is None else detokenizer)
-        ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
-        known, tokens = shared["node"] is None, ids.pop("given", ())
-        text, given, reader = read(branch.text), None, None
-        if isinstance(text, tuple):
-            text, chars = text
-            if detokenizer is not None and "completion_ids" in ids:
-                reader, chars = detokenizer, [(0, 0)] * len(tokens)
-            elif ids and len(chars) != len(tokens):
-                ids["malformed"] = "tokens within a turn that do not train"
-            given = read(Given, tokens, tuple(chars), True, known)
-        finish = ended if end == ends[-1] else None
-        yield received(
-            asked, text, given=given, **ids, **shared, finish_reason=finish, detokenizer=reader
-        )
+        own = _text_and_ids(branch, detokenizer, known=shared["node"] is None)
+        yield received(asked, **own, **shared, finish_reason=ended if end == ends[-1] else None)
     if not ends:
         yield received(messages, "", **shared, finish_reason=ended)
+
+
+def _problem(
+    nodes: Sequence[Any],
+    sampled: Sequence[bool],
+    ends: Sequence[int],
+    paths: Sequence[Sequence[int]] | None,
+) -> str | None:
+    """Why a trace as a whole is malformed; None if it is not."""
+    if paths is None:
+        return f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
+    if any(sampled) and not ends:
+        return "a loop of turns"
+    if any(read(_trains, node) is not False for node in _but(nodes, sampled)):
+        return "tokens that train in a message that the model did not write"
+    return None
+
+
+def _text_and_ids(
+    branch: _Branch, detokenizer: Detokenizer | None, *, known: bool
+) -> dict[str, Any]:
+    """Keywords for `received`; ``known`` = the trainer's own trace, so its messages are."""
+    ids = read(branch.ids, None if known else detokenizer)
+    ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
+    tokens = ids.pop("given", ())
+    text, given, reader = read(branch.text), None, None
+    if isinstance(text, tuple):
+        text, chars = text
+        if detokenizer is not None and "completion_ids" in ids:
+            reader, chars = detokenizer, [(0, 0)] * len(tokens)
+        elif ids and len(chars) != len(tokens):
+            ids["malformed"] = "tokens within a turn that do not train"
+        given = read(Given, tokens, tuple(chars), True, known)
+    return {"text": text, "given": given, "detokenizer": reader, **ids}
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:

@@ -84,8 +84,7 @@ class Completion(_Marked):
         finish_reason: What the sender's engine reported, e.g. ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
         given: Which of its tokens and characters were not sampled: tool results, user turns. A
-            claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do. None =
-            none.
+            claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
         prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
             it, so nothing in it excuses what the completion says (`trusted_prompt`), and its
             reference may be false (`trusted_reference`).
@@ -143,8 +142,7 @@ class Completion(_Marked):
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> Completion:
-        """A copy with other values of some fields. They must already be in the stored form: they
-        are not validated again, which would take ten times as long."""
+        """A copy with other values of some fields, already in stored form: not validated again."""
         own = dict(zip(_READ, _values(self), strict=True))
         return _restored(*(own | fields).values())
 

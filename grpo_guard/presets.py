@@ -173,9 +173,8 @@ def different_weights(
 ) -> Guard:
     """For nodes with different models: checks of the text, and the ledger.
 
-    It needs neither weights nor a judge. With your own model, usually the policy in training, a
-    reader has the last word on what rules propose, and finds foreign sentences that no rule
-    covers; see `ReaderVerifier` and docs/reader.md.
+    With your own model, usually the policy in training, a reader has the last word on what rules
+    propose, and finds foreign sentences that no rule covers; see `ReaderVerifier`.
 
     Args:
         model: The reader's model: the policy in training as an object, or the folder or id of one
@@ -190,24 +189,16 @@ def different_weights(
         state: Folder for what is remembered about nodes, as for `same_weights`.
         policy: Replaces ``POLICIES["different_weights"]``.
         beside: Additional verifiers.
-        length: Whether to scale the rewards of nodes that choose their length for the reward, if
-            the trainer can do that, whatever ``policy`` says; it rejects nobody. Off by default: an
-            honest model whose wrong answers are its short ones can look like such a node, and if
-            each node answers different prompts it finds nothing (docs/content-verifiers.md).
-        length_scaling: How to scale; passing it turns ``length`` on. None = `LengthScaling`
-            defaults.
+        length: Whether to scale the rewards of nodes that choose their length for the reward. Off
+            by default: an honest model whose wrong answers are its short ones can look like such a
+            node (docs/content-verifiers.md).
+        length_scaling: How to scale; passing it turns ``length`` on.
 
     Raises:
         ValueError: ``state`` is not a folder, or there is no model at ``model`` or ``reader``.
         TypeError: both ``model`` and ``reader``, or a model without its tokenizer.
         ImportError: transformers or torch is missing; the message names the install command.
     """
-    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-    from grpo_guard.content.code.verifier import CodeVerifier
-    from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
-    from grpo_guard.content.screens.verifier import ScreensVerifier
-    from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-
     if not isinstance(length, bool):
         raise TypeError(f"different_weights.length: expected True or False, got {length!r:.80}")
     store = _store(state)
@@ -215,7 +206,6 @@ def different_weights(
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
     reads = _reader(model, tokenizer, reader, frozen)
-    confirm = reads is not None
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
     chosen = policy or POLICIES["different_weights"]
@@ -226,15 +216,28 @@ def different_weights(
         store,
         chosen,
         *beside,
+        *_text_rules(store, confirm=reads is not None),
+        length_scaling=scaling,
+        reader=reads,
+        tokenizer=tokenizer,
+    )
+
+
+def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
+    """The rules of `different_weights`; ``confirm`` leaves doubtful findings to a reader."""
+    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+    from grpo_guard.content.code.verifier import CodeVerifier
+    from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+    from grpo_guard.content.screens.verifier import ScreensVerifier
+    from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+
+    return [
         ScreensVerifier(confirm=confirm),
         ArithmeticVerifier(confirm=confirm, store=store),
         AnswerWordsVerifier(confirm=confirm, store=store),
         CodeVerifier(reach=True, confirm=confirm),
         RecurrenceVerifier(confirm=confirm, store=store),
-        length_scaling=scaling,
-        reader=reads,
-        tokenizer=tokenizer,
-    )
+    ]
 
 
 @_called

@@ -147,7 +147,29 @@ def settle(
     if not any(rulings) and length_factors is None:  # nearly every batch: all keep their rewards
         lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
-    units = units_of(rollouts, n)
+    return _decided(
+        given, rulings, policy, weights, groups, labels, units_of(rollouts, n), length_factors,
+        lowest_seen,
+    )  # fmt: skip
+
+
+def _decided(
+    given: list[list[float | None]],
+    rulings: Sequence[Ruling],
+    policy: Policy,
+    weights: Sequence[float],
+    groups: Sequence[Hashable],
+    labels: Sequence[Hashable] | None,
+    units: Sequence[Hashable],
+    length_factors: Sequence[float] | None,
+    lowest_seen: float,
+) -> Settlement:
+    """The settlement of a batch in which something is ruled on or scaled; see `settle`.
+
+    Args:
+        given: Rewards with positive weight, as `_turned` gives them, [n, k].
+        units: What counts once in a group: rollouts, or completions without one, [n].
+    """
     rulings = _worst(rulings, units)
     length_factors = None if length_factors is None else _smallest(length_factors, units)
     reasons = [_reason(ruling, policy) for ruling in rulings]

@@ -47,9 +47,9 @@ def rows_from(
     For messages with images, only the text is judged; the images still distinguish groups.
 
     A column `MASK` marks the tokens of tool results. The text of such a row is decoded from its
-    tokens; without the column it is the text of the assistant's messages, and has no tokens to
-    score. If a row has a node, or comes from an unknown peer, its mask is the sender's claim, even
-    if the trainer uses it.
+    tokens; without the column it is the assistant's messages, and has no tokens to score. If a row
+    has a node, or comes from an unknown peer, its mask is the sender's claim, even if the trainer
+    uses it.
 
     The text of a row with a node is decoded from its ids, with all special tokens except one that
     closes it; ids that this would not show are malformed. Without a tokenizer, the guard does so.
@@ -75,9 +75,7 @@ def rows_from(
     # Only `peer_rollouts` sets this; even without a node, its rows are not the trainer's own.
     from_peers = bool(_present(kwargs, n, MALFORMED))
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
-    # `peer_rollouts` has already refused all other special tokens.
-    special = special_ids(tokenizer) if from_peers and tokenizer is not None else ()
-    theirs_in = tokenizer and Detokenizer.of(tokenizer, special=special, ends=ends)
+    theirs_in = _detokenizer(tokenizer, from_peers, ends)
     batch: list[Row] = []
     for i, completion in enumerate(kwargs["completions"]):
         row_ids, theirs = None if ids is None else ids[i], from_peers or nodes[i] is not None
@@ -104,6 +102,14 @@ def rows_from(
         )
         batch.append(row)
     return _grouped(batch, counted=not slots)
+
+
+def _detokenizer(tokenizer: Any, from_peers: bool, ends: Any) -> Detokenizer | None:
+    if tokenizer is None:
+        return None
+    # `peer_rollouts` has already refused all other special tokens.
+    special = special_ids(tokenizer) if from_peers else ()
+    return Detokenizer.of(tokenizer, special=special, ends=ends)
 
 
 def _uneven(mask: Any, ids: Any) -> str | None:

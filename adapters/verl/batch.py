@@ -107,6 +107,7 @@ def rows_from(
     rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
+        all_ids = ids
         mask = told.masks[i] if told else None
         if mask is None and turns is not None and int(turns[i] or 0) > 2:
             rows.append(Row(_plain(data, i), _unread(rejects_unread)))
@@ -116,18 +117,18 @@ def rows_from(
         log_probs = told.log_probs[i] if told else None
         # If a mask ends too early, verl trains on nothing after its end.
         own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
-        given, wrong = spans_given(own or (), len(ids)), _uneven(mask, ids, max_tokens)
+        given = spans_given(own or (), len(ids))
         if given == ((0, len(ids)),):
             if i < len(data) - 1 or rows:
                 continue  # it trains nothing
             ids, given = [], ()
-        finish = "stop"
-        if len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
-            finish = "length"
-        wrong = wrong or _wrong(ids, len(tokenizer))
-        if told is not None and told.unusable:
-            wrong = wrong or as_malformed("invalid log-probs")
+        cut = len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]
         own_prompt = bool(first.prompt) and not i
+        wrong = (
+            _uneven(mask, all_ids, max_tokens)
+            or _wrong(ids, len(tokenizer))
+            or (as_malformed("invalid log-probs") if told and told.unusable else None)
+        )
         if wrong is None and theirs and (problem := detokenizer.problem(ids, given)):
             wrong = as_malformed(problem)
         if len(given) > MAX_SPANS:
@@ -143,7 +144,7 @@ def rows_from(
             completion_ids=tuple(ids),
             given=among,
             rollout=rollout,
-            finish_reason=finish,
+            finish_reason="length" if cut else "stop",
         )
         rows.append(Row(_with_log_probs(completion, log_probs), wrong, decoded=True))
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -12,8 +12,9 @@ from contextlib import (
     nullcontext,
     redirect_stdout,
 )
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO, TypeAlias
 
 import typer
 
@@ -44,14 +45,25 @@ class Format(enum.StrEnum):
     json = "json"
 
 
+Source: TypeAlias = Annotated[
+    Path,
+    typer.Argument(
+        metavar="IN",
+        help="JSON lines with prompt and text (- is stdin), Parquet, or a folder of a trainer.",
+    ),
+]
+Table: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--table",
+        help="Print verdicts by cause and by node, with an example each. Without --config, "
+        "IN holds verdicts: a guard's log, or what this command wrote.",
+    ),
+]
+
+
 def verify(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="IN",
-            help="JSON lines with prompt and text (- is stdin), Parquet, or a folder of a trainer.",
-        ),
-    ],
+    source: Source,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The guard, as YAML.")
     ] = None,
@@ -79,14 +91,7 @@ def verify(
     summary: Annotated[
         Format, typer.Option("--format", help="Of the summary at the end.")
     ] = Format.table,
-    table: Annotated[
-        bool,
-        typer.Option(
-            "--table",
-            help="Print verdicts by cause and by node, with an example each. Without --config, "
-            "IN holds verdicts: a guard's log, or what this command wrote.",
-        ),
-    ] = False,
+    table: Table = False,
 ) -> None:
     """Verify completions from a file, and tell the guard's ledger if it has one.
 
@@ -99,24 +104,50 @@ def verify(
     Exit 0 also when some are rejected, 2 on bad input, 3 when more of those that are not rejected
     abstained than the guard's max_abstain_rate allows.
     """
-    from grpo_guard.cli.rows import Rows, opened
-    from grpo_guard.cli.summary import Summary
-    from grpo_guard.cli.verdict_table import VerdictTable, table_of
-    from grpo_guard.files import growing, require_other
-
     if table and config is None:
+        from grpo_guard.cli.verdict_table import table_of
+
         with bad_input():
             echo(table_of(source).text())
         return
     config, out = _required(config, "--config"), _required(out, "--out")
+    counted, most_abstained = _verify_file(
+        source, config, out, mapped=mapped or (), resume=resume, keep_going=keep_going,
+        guard_of=partial(_guard, config, engine, workers), table=table,
+    )  # fmt: skip
+    echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
+    if counted.table is not None:
+        echo(counted.table.text(), err=str(out) == "-")
+    if complaint := counted.too_many_abstained(most_abstained):
+        echo(complaint, err=True)
+        raise typer.Exit(3)
+
+
+def _verify_file(
+    source: Path,
+    config: Path,
+    out: Path,
+    *,
+    mapped: Sequence[str],
+    resume: bool,
+    keep_going: bool,
+    guard_of: Callable[[], AbstractContextManager[Guard]],
+    table: bool,
+) -> tuple[Summary, float]:
+    """Write the verdicts to ``out``; return the counts and the guard's ``max_abstain_rate``."""
+    from grpo_guard.cli.rows import Rows, opened
+    from grpo_guard.cli.summary import Summary
+    from grpo_guard.cli.verdict_table import VerdictTable
+    from grpo_guard.files import growing, require_other
+
     with ExitStack() as stack:
         with bad_input():
             require_other(out, source, config)
-            file = stack.enter_context(opened(source, mapped or ()))
+            file = stack.enter_context(opened(source, mapped))
             rows = Rows(file, str(source), keep_going=keep_going)
             done = _done(out, len(rows)) if resume else 0
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
-            guard = stack.enter_context(_guard(config, engine, workers))
+            guard = stack.enter_context(guard_of())
         counted = Summary(len(rows), done)
         counted.table = VerdictTable() if table else None
         try:
@@ -125,12 +156,7 @@ def verify(
         except KeyboardInterrupt:
             echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
             raise typer.Exit(130) from None
-    echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
-    if counted.table is not None:
-        echo(counted.table.text(), err=str(out) == "-")
-    if complaint := counted.too_many_abstained(guard.policy.max_abstain_rate):
-        echo(complaint, err=True)
-        raise typer.Exit(3)
+    return counted, guard.policy.max_abstain_rate
 
 
 def _required(given: Path | None, name: str) -> Path:
