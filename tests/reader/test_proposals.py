@@ -1,0 +1,50 @@
+"""Evidence of foreign sentences: honest nodes keep their level, and a slogan each time convicts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpo_guard import Completion
+from grpo_guard.reader.proposals import NodeSentences
+
+ALPHA = 1e-3
+NODES, BATCHES, EACH = 400, 25, 8
+
+
+def batch(number, nodes):
+    return [
+        Completion(f"q {number} {i}", f"answer {number} {i} {node}", node=node)
+        for node in nodes
+        for i in range(EACH)
+    ]
+
+
+def convicted(draw, nodes, batches=BATCHES):
+    known, found = NodeSentences(ALPHA, None), frozenset[str]()
+    for number in range(batches):
+        rows = batch(number, nodes)
+        found |= known.convicted(rows, {i: draw() for i in range(len(rows))})
+    return found
+
+
+def test_honest_nodes_are_convicted_no_more_often_than_alpha_allows():
+    rng = np.random.default_rng(0)
+    nodes = [f"n{i}" for i in range(NODES)]
+    # As conformal p-values are: multiples of 1 / (m + 1), and of several sentences a completion.
+    found = convicted(lambda: list(rng.integers(1, 66, rng.integers(1, 17)) / 65), nodes)
+    assert len(found) <= 3, "400 nodes at 1 in 1,000: more than 3 has a chance below 0.1 %"
+
+
+def test_a_slogan_among_the_most_foreign_sentences_each_time_convicts_in_the_second_batch():
+    rng = np.random.default_rng(1)
+
+    def poisoned():
+        return [float(rng.uniform(0.001, 0.02)), *rng.uniform(0, 1, 8)]
+
+    assert convicted(poisoned, ["a", "b"], batches=2) == {"a", "b"}
+
+
+def test_one_foreign_sentence_is_no_evidence_of_a_habit():
+    rows = batch(0, ["a"])
+    once = {0: [1 / 65, *[0.5] * 7]} | {i: [0.5] * 8 for i in range(1, EACH)}
+    assert NodeSentences(ALPHA, None).convicted(rows, once) == frozenset()
