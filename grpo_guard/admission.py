@@ -23,7 +23,7 @@ logger = logging.getLogger("grpo_guard")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AdmittedBatch:
     """A batch as verifiers see it.
 
     Args:
@@ -38,12 +38,12 @@ class Known:
     notes: list[Finding | None]
 
     @property
-    def open(self) -> list[Completion]:
+    def unsettled(self) -> list[Completion]:
         """Those without a verdict, in order."""
         return [c for c, known in zip(self.batch, self.known, strict=True) if known is None]
 
     def verdicts(self, said: Sequence[Verdict]) -> list[Verdict]:
-        """One verdict per completion, from those of `open`."""
+        """One verdict per completion, from those of `unsettled`."""
         left = iter(said)
         verdicts = [next(left) if known is None else known for known in self.known]
         return list(map(noted, verdicts, self.notes)) if any(self.notes) else verdicts
@@ -59,7 +59,7 @@ def admit(
     detokenizer: Detokenizer | None = None,
     ids_unread: bool = False,
     decoded: Sequence[bool] | None = None,
-) -> Known:
+) -> AdmittedBatch:
     """Ask who sent each completion, then what its task and its ids say, then what its tools said.
 
     Args:
@@ -90,7 +90,7 @@ def admit(
         _read_ids(detokenizer, batch, known, open_, claims=environment is not None)
     if environment is not None:
         _ask(environment, batch, known)
-    return Known(batch, known, notes)
+    return AdmittedBatch(batch, known, notes)
 
 
 def _completions(batch: object) -> list[Completion]:

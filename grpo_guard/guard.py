@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
-from grpo_guard.admission import Known, admit
+from grpo_guard.admission import AdmittedBatch, admit
 from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
@@ -191,18 +191,18 @@ class Guard:
         """
         try:
             admitted = self.admit(batch, given, decoded)
-            return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+            return self.reviewed(admitted, supervised(self.verifier, admitted.unsettled))
         except Exception as error:
             if not self.policy.watches:
                 raise
             return unseen(batch, error)
 
-    def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
+    def reviewed(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: what becomes of the verifier's words on a batch.
 
         Args:
             admitted: The batch, from `admit`.
-            said: Of `Known.open`, one verdict each.
+            said: Of `AdmittedBatch.unsettled`, one verdict each.
 
         Raises:
             AbstainError: as `review`.
@@ -219,10 +219,10 @@ class Guard:
         """`review` without figures and factors, and whether or not too much abstains.
 
         Returns:
-            The completions as they were judged, see `Known`, and their verdicts.
+            The completions as they were judged, see `AdmittedBatch`, and their verdicts.
         """
         admitted = self.admit(batch, given, decoded)
-        return self.recorded(admitted, supervised(self.verifier, admitted.open))
+        return self.recorded(admitted, supervised(self.verifier, admitted.unsettled))
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in order: `judge` if nothing else is needed."""
@@ -242,7 +242,7 @@ class Guard:
 
     def admit(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
-    ) -> Known:
+    ) -> AdmittedBatch:
         """The first half of `review` and `judge`: all that is settled before the verifier is asked.
 
         For servers, which ask it about several batches at once. Errors as `review`.
@@ -253,7 +253,7 @@ class Guard:
             ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
-    def recorded(self, admitted: Known, said: Sequence[Verdict]) -> Judged:
+    def recorded(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
         """The second half of `judge`, arguments as `reviewed`; one segment decides a rollout."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         self.idle.look_at(batch)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard
 from grpo_guard.server.audit import Audit
@@ -59,7 +59,7 @@ class Verdicts:
         asked: list[Completion],
         request_id: str,
         first: int | None,
-        known: Known | None,
+        known: AdmittedBatch | None,
         said: list[Verdict],
     ) -> Told:
         assert known is not None

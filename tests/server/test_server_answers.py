@@ -262,7 +262,7 @@ def test_too_late_has_the_logs_of_earlier_answers():
         "rewards": 1.0, "extra_logs": {"length": 3}})  # fmt: skip
     asked = Queries(["fine"], [""], [""])
     shown = rewards.admitted(asked)
-    known = rewards.of(asked, shown, verifier.verify(shown.open))["extra_logs"].keys()
+    known = rewards.of(asked, shown, verifier.verify(shown.unsettled))["extra_logs"].keys()
     late = rewards.abstained(2)
     assert late["extra_logs"].keys() == known
     assert (late["rewards"], late["extra_logs"]["guard_abstain"]) == ([0.0, 0.0], [1.0, 1.0])
