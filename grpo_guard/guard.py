@@ -191,13 +191,13 @@ class Guard:
         """
         try:
             admitted = self.admit(batch, given, decoded)
-            return self.reviewed(admitted, supervised(self.verifier, admitted.unsettled))
+            return self.finish_review(admitted, supervised(self.verifier, admitted.unsettled))
         except Exception as error:
             if not self.policy.watches:
                 raise
             return unseen(batch, error)
 
-    def reviewed(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
+    def finish_review(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: what becomes of the verifier's words on a batch.
 
         Args:
@@ -207,7 +207,7 @@ class Guard:
         Raises:
             AbstainError: as `review`.
         """
-        batch, verdicts = self.recorded(admitted, said)
+        batch, verdicts = self.record_verdicts(admitted, said)
         if not self.policy.watches:
             self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts)
@@ -222,7 +222,7 @@ class Guard:
             The completions as they were judged, see `AdmittedBatch`, and their verdicts.
         """
         admitted = self.admit(batch, given, decoded)
-        return self.recorded(admitted, supervised(self.verifier, admitted.unsettled))
+        return self.record_verdicts(admitted, supervised(self.verifier, admitted.unsettled))
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in order: `judge` if nothing else is needed."""
@@ -253,8 +253,8 @@ class Guard:
             ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
-    def recorded(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
-        """The second half of `judge`, arguments as `reviewed`; one segment decides a rollout."""
+    def record_verdicts(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
+        """The second half of `judge`, arguments as `finish_review`; one segment decides a rollout."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:

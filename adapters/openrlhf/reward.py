@@ -120,7 +120,7 @@ class GuardedReward:
             queries, prompts, labels: As OpenRLHF sends them.
         """
         function = self.function
-        review = None if known is None else _looked(lambda: self.guard.reviewed(known, said))
+        review = None if known is None else _looked(lambda: self.guard.finish_review(known, said))
         result = function.ask(queries, prompts, labels)
         result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
         if "rewards" not in result:

@@ -69,7 +69,7 @@ def judged(
 
     def next_one() -> tuple[T, list[Completion], list[Verdict]]:
         label, known = in_flight.popleft()
-        batch, verdicts = guard.recorded(known, supervised(guard.verifier, known.unsettled))
+        batch, verdicts = guard.record_verdicts(known, supervised(guard.verifier, known.unsettled))
         for one in there:
             one.forget(known.unsettled)
         return label, batch, verdicts

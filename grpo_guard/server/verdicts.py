@@ -64,7 +64,7 @@ class Verdicts:
     ) -> Told:
         assert known is not None
         try:
-            batch, verdicts = self._guard.recorded(known, said)
+            batch, verdicts = self._guard.record_verdicts(known, said)
         except Exception as error:
             # Verdicts that nobody keeps would let a convicted node start anew.
             logger.error("the ledger failed; all abstain", exc_info=error)
