@@ -78,7 +78,7 @@ class SlimeAdapter:
             cannot = without_leaving_out("slime")
             if _takes_groups(reward):
                 del cannot["on_long", "scale"]
-        guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "slime", cannot))
         require_ids_read(guard, "slime")
         function = RewardFunction.inspect(reward, guard)
 

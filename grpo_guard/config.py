@@ -275,7 +275,7 @@ class GuardConfig(Options):
                 "tokenizer: expected none beside a preset that loads the policy's own"
             )
         on = live if of_policy else None
-        arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
+        arguments = model.read(said if on is None else on.fill_defaults(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
         if not of_policy:
             arguments["tokenizer"] = self._tokenizer(live)
@@ -290,7 +290,7 @@ class GuardConfig(Options):
             ]
         try:
             if on is not None:
-                arguments = on.over(arguments, preset)
+                arguments = on.override(arguments, preset)
             return preset(**arguments, policy=policy)
         except ModuleNotFoundError as error:
             raise ConfigError(f"preset ({name}): {with_remedy(error)}") from None
@@ -342,7 +342,7 @@ class GuardConfig(Options):
         if self.environment is None:
             return guard
         try:
-            return guard.asking(load(VERIFIERS, self.environment))
+            return guard.with_environment(load(VERIFIERS, self.environment))
         except (TypeError, ValueError, UnknownNameError) as error:
             raise ConfigError(f"environment: {error}") from None
 

@@ -131,7 +131,7 @@ class Guard:
         self.idle = IdleWarning(verifier, ledger)
         # The lowest reward of the last groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
-        self._under: dict[Policy, Guard] = {}
+        self._by_policy: dict[Policy, Guard] = {}
 
     @property
     def identity(self) -> Identity | None:
@@ -160,16 +160,16 @@ class Guard:
     def log(self, log: VerdictLog | str | Path | None) -> None:
         self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
 
-    def under(self, policy: Policy) -> Guard:
+    def with_policy(self, policy: Policy) -> Guard:
         """This guard with another policy; verifier, ledger and all that it counts are shared."""
         if policy == self.policy:
             return self
-        if policy not in self._under:
+        if policy not in self._by_policy:
             self._require_fitting(policy)
             other = copy.copy(self)
             other.policy = policy
-            self._under[policy] = other
-        return self._under[policy]
+            self._by_policy[policy] = other
+        return self._by_policy[policy]
 
     def review(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
@@ -228,7 +228,7 @@ class Guard:
         """One verdict per completion, in order: `judge` if nothing else is needed."""
         return self.judge(batch)[1]
 
-    def asking(self, environment: Environment) -> Guard:
+    def with_environment(self, environment: Environment) -> Guard:
         """This guard with an environment; all that it remembers is shared.
 
         Raises:
@@ -236,7 +236,7 @@ class Guard:
             ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
         """
         other = copy.copy(self)
-        other.environment, other._under = EnvironmentVerifier(environment), {}
+        other.environment, other._by_policy = EnvironmentVerifier(environment), {}
         other._require_fitting(self.policy)
         return other
 
@@ -254,7 +254,7 @@ class Guard:
         )  # fmt: skip
 
     def record_verdicts(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
-        """The second half of `judge`, arguments as `finish_review`; one segment decides a rollout."""
+        """The second half of `judge`. Takes what `finish_review` does; one segment decides a rollout."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:

@@ -36,7 +36,7 @@ class Live:
     slots: int | None = None
     nodes: Collection[str] | None = None
 
-    def beneath(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+    def fill_defaults(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """Options as a file says them, with those filled in that the file may leave out here."""
         sampling = {
             name: list(value) if isinstance(value, tuple) else value
@@ -48,7 +48,7 @@ class Live:
             unsaid["coin"] = "-"
         return unsaid | dict(said)
 
-    def over(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+    def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """Arguments as a file gives them, with the live policy in place of what it names.
 
         Raises:

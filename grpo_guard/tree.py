@@ -180,7 +180,7 @@ class _Builder:
         if "alpha" in model.model_fields:
             data.setdefault("alpha", self.alpha)
         live = self.live if self.live and reads_policy(kind) else None
-        options: Any = model.read(data if live is None else live.beneath(data, kind), where)
+        options: Any = model.read(data if live is None else live.fill_defaults(data, kind), where)
         arguments = options.said(without=WRAPPERS)
         if self.store is not None and "store" in model.from_python:
             arguments["store"] = self.store
@@ -189,7 +189,7 @@ class _Builder:
         first = [arguments.pop("model")] if loads else []
         try:
             if live is not None:
-                arguments = live.over(arguments, kind)
+                arguments = live.override(arguments, kind)
             return _wrapped(build(*first, **arguments), options)
         except ModuleNotFoundError as error:
             raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None

@@ -75,7 +75,7 @@ class OpenRLHFAdapter:
             ("on_abstain", "raise"): "OpenRLHF swallows exceptions, so "
             'Policy(on_abstain="raise") cannot stop the run; choose on_abstain="zero".'
         }
-        guard = guard.under(chosen_policy(guard.policy, "OpenRLHF", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "OpenRLHF", cannot))
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")

@@ -92,7 +92,7 @@ class TRLAdapter:
         """
         require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
-        guard = guard.under(chosen_policy(guard.policy, "TRL", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "TRL", cannot))
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]

@@ -81,7 +81,7 @@ class GuardedTrainer(ReusesForward):
         require_hooks(type(self), GuardedTrainer)
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
-        guard = guard.under(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
+        guard = guard.with_policy(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
         self.guard, self.mask_spans = guard, mask_spans
         self.leave_out_masked = leave_out_masked
         self._prompt_ids: Sequence[Any] = ()

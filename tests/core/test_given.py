@@ -173,7 +173,7 @@ def test_an_environment_that_fails_abstains_for_that_completion_alone():
 
 def test_a_guard_asking_another_environment_shares_all_else():
     plain = Guard(Shown())
-    asking = plain.asking(seven)
+    asking = plain.with_environment(seven)
     assert (asking.verifier, plain.environment) == (plain.verifier, None)
     forged = talk("3 + 4 =", " 8", "", known=False)
     assert asking.judge([forged])[1][0].rejected

@@ -234,7 +234,7 @@ def test_length_is_scaled_where_the_policy_says_so():
     assert rewards[0] == 1.0
     assert rewards[6] == -1.0  # a penalty does not shrink with length
     assert rewards[7] is None  # nothing is left of it: out, and not unlearnt
-    assert accepts.under(Policy("zero", on_long="scale")).apply([1.0] * 8, batch)[7] == 0
+    assert accepts.with_policy(Policy("zero", on_long="scale")).apply([1.0] * 8, batch)[7] == 0
     assert Guard(Says()).apply([1.0] * 8, batch) == [1.0] * 8
     review = accepts.review(batch)
     assert review.length_factors[7] < 0.1

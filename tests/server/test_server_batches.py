@@ -322,4 +322,6 @@ def test_strangers_wait_for_no_environment_and_a_part_of_a_stream_is_as_large_as
     job = Verdicts(guard, "late").job(asked, "id", 10, 0)
     assert job.joins
     assert job.bytes == 1000
-    assert not Verdicts(guard.asking(lambda turns: turns), "late").job(asked, "id", 10).joins
+    assert (
+        not Verdicts(guard.with_environment(lambda turns: turns), "late").job(asked, "id", 10).joins
+    )
