@@ -254,7 +254,10 @@ class Guard:
         )  # fmt: skip
 
     def record_verdicts(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
-        """The second half of `judge`. Takes what `finish_review` does; one segment decides a rollout."""
+        """The second half of `judge`, with the arguments of `finish_review`.
+
+        One segment decides a rollout.
+        """
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:
