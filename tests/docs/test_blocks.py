@@ -102,7 +102,7 @@ def test_yaml_says_what_a_guard_file_may(block):
     if config.preset is None:
         leaves(config.verifier)
     else:
-        rest = {k: v for k, v in config.said().items() if k not in NOT_OF_PRESETS}
+        rest = {k: v for k, v in config.explicit_values().items() if k not in NOT_OF_PRESETS}
         preset_options(config.preset).read(rest, config.preset)
         for node in data.get("beside", []):
             leaves(node)
