@@ -136,7 +136,7 @@ class Completion(_Marked):
         return self.given if self.given and (self.given.masked or self.given.known) else None
 
     @property
-    def told(self) -> Given | None:
+    def verified_spans(self) -> Given | None:
         """What is given, where it is known to be nobody's words of those who answered."""
         return self.given if self.given and self.given.known else None
 

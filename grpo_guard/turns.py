@@ -56,7 +56,7 @@ class Said:
 
 def as_said(completion: Completion) -> Said | None:
     """What its author wrote; None where that is all of it."""
-    told = completion.told
+    told = completion.verified_spans
     if told is None:
         return None
     text, now = completion.text, 0
@@ -74,7 +74,7 @@ def turns(completion: Completion) -> list[Said]:
 
     Ids are those of all turns, since which of them are whose is not asked here.
     """
-    told, text = completion.told, completion.text
+    told, text = completion.verified_spans, completion.text
     around = between(told.chars if told else (), len(text))
     spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]
     own = _own(completion, "")
@@ -88,7 +88,7 @@ def own_words(batch: Sequence[Completion]) -> list[Completion]:
 
 def _own(completion: Completion, text: str) -> Completion:
     """Only this of its text, and of its ids and log-probs what was drawn."""
-    told, ids = completion.told, completion.completion_ids
+    told, ids = completion.verified_spans, completion.completion_ids
     if told is None:
         return completion
     own = completion.with_labels(text=text, given=None)

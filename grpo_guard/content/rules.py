@@ -212,7 +212,7 @@ class _Look:
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Decode JSON before any rule looks, so that all rules see what a JSON parser would.
-        if all(completion.told is None for completion in batch):
+        if all(completion.verified_spans is None for completion in batch):
             return self.rule.look([as_read(completion) for completion in batch])
         kinds = self.rule.by_turn
         parts = [self._parts(completion) for completion in batch]

@@ -121,7 +121,7 @@ def test_what_the_trainers_own_tools_said_is_known(tmp_path):
     trained(tmp_path, rollout, lambda verifier: Guard(verifier, ledger=Notes()))
     assert len(shown) == 6
     for completion, verdict in shown:
-        assert completion.told == completion.given
+        assert completion.verified_spans == completion.given
         assert completion.text[slice(*completion.given.chars[0])].strip().isdigit()
         assert verdict.accepted
 
@@ -152,7 +152,7 @@ def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
     assert rows[0].completion.given.tokens == ((3, 6),)
     start, end = rows[0].completion.given.chars[0]
     assert rows[0].completion.text[start:end] == tok.decode([1, 7, 1])  # special tokens, too
-    assert rows[0].completion.told is None
+    assert rows[0].completion.verified_spans is None
     assert rows[0].completion.context is not None
     # Unsigned work that an identity admits has no node, and is no word of the trainer's.
     nameless = peer_rollouts(["?"], [Sent(None, ids, given=[(3, 6)])], trainer)

@@ -35,7 +35,7 @@ def test_a_senders_word_is_a_claim_that_exempts_nothing():
     one = Completion.from_dict({"prompt": "p", "text": "abcd", "completion_ids": [1, 2, 3],
                                 "given": sent})  # fmt: skip
     assert one.given == Given(((1, 2),), ((1, 3),))
-    assert one.context is one.told is None
+    assert one.context is one.verified_spans is None
     assert own_words([one]) == [one]
     for more in ("masked", "known"):
         with pytest.raises(CompletionError, match="tokens and chars alone"):
@@ -154,7 +154,7 @@ def test_a_guard_believes_what_the_environment_says_the_same():
     verdicts = guard.review([hidden, good, ours, talk("7")]).verdicts
     assert [v.outcome.value for v in verdicts] == ["reject", "accept", "accept", "accept"]
     assert verdicts[0].verifier == "environment"
-    assert [c.told is not None for c in shown.batches[0]] == [True, True, False]
+    assert [c.verified_spans is not None for c in shown.batches[0]] == [True, True, False]
     assert [v.accepted for v in Guard(Shown()).review([hidden, good]).verdicts] == [False, True]
 
 

@@ -136,10 +136,10 @@ def test_all_turns_are_one_completion(tokenizer):
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.group == "u"
     assert completion.given.tokens[0] == (2, 3)
-    assert completion.told == completion.given  # the trainer's own agent loop asked
+    assert completion.verified_spans == completion.given  # the trainer's own agent loop asked
     data.non_tensor_batch["extra_info"] = np.array([{"node": "ann"}])
     (completion,) = completions_from(data, tokenizer, 99)
-    assert completion.told is None  # another node's mask: trained by, and not believed
+    assert completion.verified_spans is None  # another node's mask: trained by, and not believed
     assert completion.context == completion.given
     assert len(completion.given.chars) == 2
 
