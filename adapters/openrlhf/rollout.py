@@ -206,9 +206,9 @@ def number(value: Any) -> float | None:
 def believed(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """`put_right`; of what cannot be read at all two harmless tokens are left."""
+    """`repaired`; of what cannot be read at all two harmless tokens are left."""
     try:
-        return put_right(response, tokenizer, limit, special)
+        return repaired(response, tokenizer, limit, special)
     except Exception as error:
         end = int(getattr(tokenizer, "tokenizer", tokenizer).eos_token_id or 0)
         filler = {"observation_tokens": [end] * 2, "action_ranges": [(1, 2)], "images": None}
@@ -219,7 +219,7 @@ def believed(
         return {**response, **filler}, f"it could not be read: {type(error).__name__}"
 
 
-def put_right(
+def repaired(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
     """The response in a form that the trainer can take, and what was wrong with it.

@@ -198,7 +198,7 @@ class GuardedTrainer(ReusesForward):
         spans = self._masked(review, batch)
         own = [
             # What loses tokens keeps its reward. What an adapter put right is nobody's work.
-            Ruling.BARRED if row.put_right else Ruling.ACCEPTED if of_row else ruling_of(verdict)
+            Ruling.BARRED if row.was_repaired else Ruling.ACCEPTED if of_row else ruling_of(verdict)
             for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
         factors = review.length_factors or [1.0] * len(batch)
@@ -226,7 +226,7 @@ class GuardedTrainer(ReusesForward):
         # What fills an empty slot is nobody's: it has its reward, and trains nothing.
         self._taken_out = [
             ((0, len(row.completion.completion_ids or ())),)
-            if not settled.kept[start + i] or row.put_right
+            if not settled.kept[start + i] or row.was_repaired
             else spans[i]
             for i, row in enumerate(batch)
         ]

@@ -153,7 +153,7 @@ def test_where_nothing_trains_the_text_is_judged(more):
     ],
 )
 def test_tokens_that_do_not_fit_are_malformed_since_slime_trains_on_some(more):
-    assert row_from(Sample(**more), READS).put_right
+    assert row_from(Sample(**more), READS).was_repaired
 
 
 @pytest.mark.parametrize("node", [None, "n"])
