@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grpo_guard.completion import Completion, shown
 from grpo_guard.detokenizer import REMEDY, Detokenizer, UnreadableError
-from grpo_guard.environment import EnvironmentVerifier, believed
+from grpo_guard.environment import EnvironmentVerifier, with_verified_spans
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Verdict, noted, reject
 
@@ -116,7 +116,7 @@ def _ask(
     said = supervised(environment, [batch[i] for i in chosen])
     for i, verdict in zip(chosen, said, strict=True):
         if verdict.accepted:
-            batch[i] = believed(batch[i])
+            batch[i] = with_verified_spans(batch[i])
         else:
             known[i] = verdict
 

@@ -138,7 +138,7 @@ class EnvironmentVerifier(CompletionVerifier):
         return accept(self.name)
 
 
-def believed(completion: Completion) -> Completion:
+def with_verified_spans(completion: Completion) -> Completion:
     """The completion, of which it is known what was given."""
     if completion.given is None:
         return completion

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from grpo_guard.adapters.openrlhf.groups import Siblings, settle_group
-from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, believed, number
+from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, number, sanitize_response
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.framework import FrameworkError
@@ -148,7 +148,7 @@ class GuardedAgent:
                 **more,
             )
             given = response
-            response, problem = believed(response, hf_tokenizer, max_length, self.special)
+            response, problem = sanitize_response(response, hf_tokenizer, max_length, self.special)
             if problem is None:
                 original.update(given)
             rollout = Rollout(response, max_length, problem, prompt)

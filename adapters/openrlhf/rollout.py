@@ -36,7 +36,7 @@ class Rollout:
             ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key ``node`` may say who
             wrote it.
         limit: Tokens that the trainer keeps; it cuts off the rest.
-        problem: What had to be put right, see `believed`; it is not trained on.
+        problem: What had to be put right, see `sanitize_response`; it is not trained on.
         asked: The prompt that the trainer gave; None = not known.
         begins: The token from which it is read, if that is before the first one that trains.
     """
@@ -203,7 +203,7 @@ def number(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def believed(
+def sanitize_response(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
     """`repaired`; of what cannot be read at all two harmless tokens are left."""
