@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from grpo_guard.adapters.openrlhf.groups import Siblings, settle_group
+from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, number, sanitize_response
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.releases import require_release
@@ -74,7 +74,7 @@ class GuardedAgent:
     nodes: ClassVar[Sequence[str]] = ()
 
     # What outlasts a group: names that were logged, and how many groups in a row had no reward.
-    _siblings: Siblings[tuple[Rollout, Any], dict[str, Any]]
+    _siblings: GroupBarrier[tuple[Rollout, Any], dict[str, Any]]
     _logged: dict[str, float]
     _unrewarded: int
 
@@ -112,7 +112,7 @@ class GuardedAgent:
                 "mask_spans lets it keep its reward, at any length; choose one of the two"
             )
         made = super().__new__(cls)
-        made._siblings = Siblings(made._answers)
+        made._siblings = GroupBarrier(made._answers)
         made._logged, made._unrewarded = {}, cls.guard.policy.abstain_window
         return made
 
@@ -155,7 +155,7 @@ class GuardedAgent:
             return rollout.with_line_before(hf_tokenizer), hf_tokenizer
 
         # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
-        answer = await self._siblings.bring((id(sampling_params), str(prompt)), work)
+        answer = await self._siblings.submit((id(sampling_params), str(prompt)), work)
         if self.guard.policy.watches:
             # Of what had to be put right the reward is the executor's own as well.
             return {**answer, **original, "extra_logs": answer["extra_logs"]}
