@@ -34,11 +34,11 @@ from grpo_guard.adapters.trl.correction import (
 )
 from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.adapters.trl.grading import surviving, without_failed
-from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
 from grpo_guard.adapters.trl.sampler import check_sampler
+from grpo_guard.adapters.trl.trainer_checks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
