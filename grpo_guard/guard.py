@@ -15,7 +15,6 @@ from grpo_guard.admission import AdmittedBatch, admit
 from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
-from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.idle import IdleWarning
@@ -23,6 +22,7 @@ from grpo_guard.metrics import NodeFigures, metrics
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy, not_a_policy
+from grpo_guard.policy_checks import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.review import Review as Review
 from grpo_guard.review import require_rewards
 from grpo_guard.rollouts import decided

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from grpo_guard.admission import AdmittedBatch
 from grpo_guard.completion import Completion
 from grpo_guard.distributed.verifier import RayVerifier
-from grpo_guard.fitting import require_fitting
 from grpo_guard.guard import Guard
+from grpo_guard.policy_checks import require_fitting
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
