@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
     from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
     from grpo_guard.logprob.tail import TailProbabilityVerifier
+    from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
     from grpo_guard.nodes.ledger import EvidenceLedger
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-    from grpo_guard.nodes.standing_verifier import StandingVerifier
     from grpo_guard.spot_checks import SpotCheck
 
 __version__ = "0.2.0"
@@ -60,7 +60,7 @@ _LAZY = {
     "ScreensVerifier": "grpo_guard.content.screens.verifier",
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
     "SpotCheck": "grpo_guard.spot_checks",
-    "StandingVerifier": "grpo_guard.nodes.standing_verifier",
+    "ExclusionVerifier": "grpo_guard.nodes.exclusion_verifier",
     "TailProbabilityVerifier": "grpo_guard.logprob.tail",
 }
 
@@ -86,6 +86,7 @@ __all__ = [
     "CompletionVerifier",
     "Detokenizer",
     "EvidenceLedger",
+    "ExclusionVerifier",
     "Finding",
     "FrameworkError",
     "Guard",
@@ -106,7 +107,6 @@ __all__ = [
     "ScreensVerifier",
     "SeedReplayVerifier",
     "SpotCheck",
-    "StandingVerifier",
     "TailProbabilityVerifier",
     "Usage",
     "Verdict",

@@ -33,10 +33,10 @@ from grpo_guard.identity.ring import MOST_PINNED, KeyRing
 from grpo_guard.jsonl import InputError
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.model_paths import missing_models
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
-from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, without_secrets
 from grpo_guard.policy import Policy
@@ -315,7 +315,7 @@ class GuardConfig(Options):
             if self.ledger.exclude:
                 # Not in a cascade: what it cut off would be no evidence, and a convicted node
                 # could never be seen to have mended its ways.
-                verifier = AllOf(StandingVerifier(ledger), verifier)
+                verifier = AllOf(ExclusionVerifier(ledger), verifier)
         try:
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)

@@ -53,13 +53,13 @@ def _require_standing_asked(verifier: CompletionVerifier) -> None:
     not shown to them, and an excluded node would get its say back by tripping a screen.
 
     Raises:
-        ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
+        ValueError: a `Cascade` has a `ExclusionVerifier` in another member than its first.
     """
     if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
         raise ValueError(
-            'Policy.on_reject="no_gain": expected StandingVerifier as the first member of its '
+            'Policy.on_reject="no_gain": expected ExclusionVerifier as the first member of its '
             f"Cascade, or in an AllOf; got it later in {verifier.name!r}"
         )
     for member in verifier.members:

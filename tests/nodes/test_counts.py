@@ -13,9 +13,9 @@ from grpo_guard import (
     AllOf,
     AnswerWordsVerifier,
     ArithmeticVerifier,
+    ExclusionVerifier,
     Guard,
     ScreensVerifier,
-    StandingVerifier,
 )
 from grpo_guard.cli.main import app
 from grpo_guard.completion import Completion
@@ -156,7 +156,7 @@ def test_threat_any_name_is_bounded_and_told_apart(tmp_path, node):
 def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledger):
     # Otherwise an honest model that corrects itself would be shut out for it.
     arithmetic = ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
-    guard = Guard(AllOf(StandingVerifier(ledger), arithmetic), ledger=ledger)
+    guard = Guard(AllOf(ExclusionVerifier(ledger), arithmetic), ledger=ledger)
     rng = random.Random(0)
     shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "odd": 0.5}
     rejected = 0
