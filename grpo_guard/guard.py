@@ -19,6 +19,7 @@ from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.idle import IdleWarning
 from grpo_guard.metrics import NodeFigures, metrics
+from grpo_guard.moved import renamed
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy, not_a_policy
@@ -150,6 +151,11 @@ class Guard:
     @references.setter
     def references(self, references: References | None) -> None:
         self._sources.references = references
+
+    if not TYPE_CHECKING:  # which would make every attribute one of type Any
+
+        def __getattr__(self, name: str) -> Any:
+            raise renamed(type(self), name)
 
     @property
     def log(self) -> VerdictLog | None:

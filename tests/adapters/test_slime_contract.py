@@ -11,12 +11,13 @@ import torch
 from characters import END, Characters
 from rule_verifiers import NoWord
 
-from grpo_guard import FrameworkError, Guard, Policy, guard
+from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.slime import (
     SlimeAdapter,
     rewards_without_left_out,
     row_from,
 )
+from grpo_guard.framework import FrameworkError
 
 
 class Status(Enum):

@@ -8,7 +8,7 @@ from datasets import Dataset
 from rule_verifiers import NoWord
 from trl import GRPOConfig
 
-from grpo_guard import FrameworkError, Guard, LogProbBoundVerifier, Policy, SamplingSpec
+from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
 from grpo_guard.adapters.trl.batch import MASK, rows_from
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer, mask_of
@@ -16,6 +16,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks.word_problems import generate
+from grpo_guard.framework import FrameworkError
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
 PROMPTS = [problem.prompt for problem in generate(3, 4)]

@@ -18,12 +18,11 @@ from grpo_guard import (
     Policy,
     RecurrenceVerifier,
     ScreensVerifier,
-    Vote,
-    only,
 )
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard import Completion, CompletionError, Guard, Policy
+from grpo_guard import Completion, Guard, Policy
+from grpo_guard.completion import CompletionError
 from grpo_guard.environment import EnvironmentVerifier
 from grpo_guard.given import MAX_SPANS, Given, between, stretches
 from grpo_guard.jsonl import read_completions

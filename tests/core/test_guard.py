@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, Usage, only
-from grpo_guard.verdict import Cause, abstain, reject
+from grpo_guard import AbstainError, AllOf, Completion, Guard, Policy
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.ensemble import only
+from grpo_guard.verdict import Cause, Usage, abstain, reject
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,12 @@ import pytest
 
 from grpo_guard import (
     AllOf,
-    AnswerWordsVerifier,
     ArithmeticVerifier,
     CodeVerifier,
     Completion,
     EvidenceLedger,
-    ExclusionVerifier,
-    LengthScaling,
     LogProbBoundVerifier,
     Policy,
-    PublicCoin,
     RecurrenceVerifier,
     SamplingSpec,
     ScreensVerifier,
@@ -25,6 +21,10 @@ from grpo_guard import (
 )
 from grpo_guard.config import GuardConfig
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
 

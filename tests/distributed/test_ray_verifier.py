@@ -21,7 +21,6 @@ from grpo_guard import (
     Policy,
     RecurrenceVerifier,
     ScreensVerifier,
-    SpotCheck,
     presets,
 )
 from grpo_guard.config import ConfigError, GuardConfig
@@ -31,6 +30,7 @@ from grpo_guard.distributed.ahead import judged, on_ray
 from grpo_guard.distributed.cluster import ClusterError, RayMissingError
 from grpo_guard.environment import with_verified_spans
 from grpo_guard.given import Given
+from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.testing import check_verifier
 from grpo_guard.verdict import Verdict, accept, reject
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_parts import Words, client, rewards_of, strict, verdicts_of
 
-from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard import Guard, Policy
+from grpo_guard.framework import FrameworkError
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards, protocol_policy
