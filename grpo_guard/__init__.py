@@ -1,6 +1,6 @@
 """grpo-guard: verifies completions before they earn a GRPO reward.
 
-Importing this package loads neither torch nor a trainer; what needs them is loaded on first use.
+Importing this package loads neither torch nor a trainer; both are imported on first use.
 """
 
 from __future__ import annotations
