@@ -319,5 +319,5 @@ def test_rewards_stay_numbers_whatever_executors_have():
     assert number(None) is None
     assert math.isnan(number(float("nan")))
     for value in ([1.0, 2.0], []):
-        with pytest.raises(ValueError, match="one reward"):
+        with pytest.raises(ValueError, match="expected 1 reward for 1 sample"):
             number(value)
