@@ -117,7 +117,7 @@ class GuardedGroup:
         if size < 1:
             raise ValueError(f"GuardedGroup.size: expected an integer >= 1, got {size!r}")
         policy = chosen_policy(guard.policy, "AReaL", without_lengths("AReaL"))
-        self.workflow, self.guard, self.size = workflow, guard.under(policy), size
+        self.workflow, self.guard, self.size = workflow, guard.with_policy(policy), size
         self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ class MsSwiftAdapter:
         """
         cannot = without_leaving_out("ms-swift")
         del cannot["on_long", "scale"]  # ms-swift passes whole groups
-        guard = guard.under(chosen_policy(guard.policy, "ms-swift", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "ms-swift", cannot))
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]

@@ -73,7 +73,7 @@ class GuardedScoring:
         super().__init_subclass__(**kwargs)
         if "guard" in vars(cls):
             require_ids_read(cls.guard, "prime-rl")
-            cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "prime-rl", _CANNOT))
+            cls.guard = cls.guard.with_policy(chosen_policy(cls.guard.policy, "prime-rl", _CANNOT))
 
     async def score_group(self, episodes: list[Any]) -> None:
         """prime-rl's hook: called once for a finished group, before admission."""

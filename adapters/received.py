@@ -43,7 +43,7 @@ class Row:
     decoded: bool = False
 
     @property
-    def put_right(self) -> bool:
+    def was_repaired(self) -> bool:
         """Whether an adapter repaired it: then it is never trained on, not even to lose."""
         return self.given is not None and self.given.rejected
 

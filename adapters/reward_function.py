@@ -212,7 +212,7 @@ def require_ids_read(guard: Guard, trainer: str) -> None:
 
 def rewards_only(guard: Guard, trainer: str) -> Guard:
     """The guard with the rules that such a trainer can carry out; raises FrameworkError."""
-    return guard.under(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))
+    return guard.with_policy(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))
 
 
 def settled_finite(

@@ -38,11 +38,11 @@ from grpo_guard.adapters.reward_function import (
 from grpo_guard.adapters.transcript import mask_from, masked_in
 from grpo_guard.completion import shown
 from grpo_guard.detokenizer import REMEDY
-from grpo_guard.fitting import own_detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.group_means import means_of_units
 from grpo_guard.guard import Guard, Review
+from grpo_guard.policy_checks import own_detokenizer
 from grpo_guard.settlement import refuse_abstentions
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
@@ -78,7 +78,7 @@ class SlimeAdapter:
             cannot = without_leaving_out("slime")
             if _takes_groups(reward):
                 del cannot["on_long", "scale"]
-        guard = guard.under(chosen_policy(guard.policy, "slime", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "slime", cannot))
         require_ids_read(guard, "slime")
         function = RewardFunction.inspect(reward, guard)
 

@@ -66,7 +66,9 @@ class GuardedGroups:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "guard" in vars(cls):
-            cls.guard = cls.guard.under(chosen_policy(cls.guard.policy, "Tinker cookbook", _CANNOT))
+            cls.guard = cls.guard.with_policy(
+                chosen_policy(cls.guard.policy, "Tinker cookbook", _CANNOT)
+            )
 
     async def compute_group_rewards(
         self, trajectory_group: list[Any], env_group: Sequence[Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grpo_guard.completion import Completion, shown
 from grpo_guard.detokenizer import REMEDY, Detokenizer, UnreadableError
-from grpo_guard.environment import EnvironmentVerifier, believed
+from grpo_guard.environment import EnvironmentVerifier, with_verified_spans
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause, Finding, Verdict, noted, reject
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("grpo_guard")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AdmittedBatch:
     """A batch as verifiers see it.
 
     Args:
@@ -38,7 +38,7 @@ class Known:
     notes: list[Finding | None]
 
     @property
-    def open(self) -> list[Completion]:
+    def unsettled(self) -> list[Completion]:
         """The completions without a verdict, in order."""
         return [c for c, known in zip(self.batch, self.known, strict=True) if known is None]
 
@@ -59,7 +59,7 @@ def admit(
     detokenizer: Detokenizer | None = None,
     ids_unread: bool = False,
     decoded: Sequence[bool] | None = None,
-) -> Known:
+) -> AdmittedBatch:
     """Check senders first, then references and token ids, then tool results.
 
     Args:
@@ -90,7 +90,7 @@ def admit(
         _read_ids(detokenizer, batch, known, unread, claims=environment is not None)
     if environment is not None:
         _ask(environment, batch, known)
-    return Known(batch, known, notes)
+    return AdmittedBatch(batch, known, notes)
 
 
 def _completions(batch: object) -> list[Completion]:
@@ -116,7 +116,7 @@ def _ask(
     verdicts = supervised(environment, [batch[i] for i in chosen])
     for i, verdict in zip(chosen, verdicts, strict=True):
         if verdict.accepted:
-            batch[i] = believed(batch[i])
+            batch[i] = with_verified_spans(batch[i])
         else:
             known[i] = verdict
 

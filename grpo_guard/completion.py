@@ -137,7 +137,7 @@ class Completion(_Marked):
         return self.given if self.given and (self.given.masked or self.given.known) else None
 
     @property
-    def told(self) -> Given | None:
+    def verified_spans(self) -> Given | None:
         """The given spans if it is known that their author did not write them."""
         return self.given if self.given and self.given.known else None
 

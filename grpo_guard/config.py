@@ -33,10 +33,10 @@ from grpo_guard.identity.ring import MOST_PINNED, KeyRing
 from grpo_guard.jsonl import InputError
 from grpo_guard.live import Live, reads_policy
 from grpo_guard.model_paths import missing_models
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES
 from grpo_guard.nodes.schema import LedgerError
-from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, without_secrets
 from grpo_guard.policy import Policy
@@ -203,9 +203,9 @@ class GuardConfig(Options):
             ConfigError: a verifier is unknown, its options are wrong, or an external resource
                 that it needs is missing.
         """
-        with without_secrets(self.said()):
+        with without_secrets(self.explicit_values()):
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
-                for place, problem in missing_models(self.said(), ""):
+                for place, problem in missing_models(self.explicit_values(), ""):
                     raise ConfigError(f"{place}: {problem}")
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
@@ -225,7 +225,7 @@ class GuardConfig(Options):
         """
         base = Policy() if self.preset is None else POLICIES[self._known_preset()]
         try:
-            return replace(base, **self.policy.said())
+            return replace(base, **self.policy.explicit_values())
         except ValueError as error:
             raise ConfigError(f"policy: {error}") from None
 
@@ -261,7 +261,7 @@ class GuardConfig(Options):
 
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
-        said = self.said(without=NO_OPTIONS)
+        said = self.explicit_values(without=NO_OPTIONS)
         if live is None:
             require_plain(said, name)
         try:
@@ -273,7 +273,9 @@ class GuardConfig(Options):
         if of_policy and self.tokenizer is not None:
             raise ConfigError("tokenizer: expected none with a preset that loads the policy's own")
         on = live if of_policy else None
-        arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
+        arguments = model.read(
+            said if on is None else on.fill_defaults(said, preset), name
+        ).explicit_values()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
         if not of_policy:
             arguments["tokenizer"] = self._tokenizer(live)
@@ -288,7 +290,7 @@ class GuardConfig(Options):
             ]
         try:
             if on is not None:
-                arguments = on.over(arguments, preset)
+                arguments = on.override(arguments, preset)
             return preset(**arguments, policy=policy)
         except ModuleNotFoundError as error:
             raise ConfigError(f"preset ({name}): {with_remedy(error)}") from None
@@ -303,13 +305,15 @@ class GuardConfig(Options):
             try:
                 path = self.ledger.path if store is None else store.path
                 assert path is not None  # see _one_kind
-                ledger = EvidenceLedger(path, **self.ledger.said(without={"exclude", "path"}))
+                ledger = EvidenceLedger(
+                    path, **self.ledger.explicit_values(without={"exclude", "path"})
+                )
             except (ValueError, LedgerError) as error:
                 raise ConfigError(f"ledger: {error}") from None
             if self.ledger.exclude:
                 # Not in a cascade: completions that it cut off would yield no evidence, so a
                 # convicted node could never show that it has improved.
-                verifier = AllOf(StandingVerifier(ledger), verifier)
+                verifier = AllOf(ExclusionVerifier(ledger), verifier)
         try:
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
             return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
@@ -319,7 +323,7 @@ class GuardConfig(Options):
     def _identity(self) -> Identity | None:
         if self.identity is None:
             return None
-        options = self.identity.said()
+        options = self.identity.explicit_values()
         file, of_ring = options.pop("keys", None), ("pin", "most_pinned")
         ring = {name: options.pop(name) for name in of_ring if name in options}
         if file is None and not ring.get("pin"):
@@ -340,7 +344,7 @@ class GuardConfig(Options):
         if self.environment is None:
             return guard
         try:
-            return guard.asking(load(VERIFIERS, self.environment))
+            return guard.with_environment(load(VERIFIERS, self.environment))
         except (TypeError, ValueError, UnknownNameError) as error:
             raise ConfigError(f"environment: {error}") from None
 
@@ -357,7 +361,7 @@ class GuardConfig(Options):
         try:
             if self.state is None:
                 return None
-            said = {} if self.ledger is None else self.ledger.said()
+            said = {} if self.ledger is None else self.ledger.explicit_values()
             return NodeStore(self.state, max_nodes=said.get("max_nodes", MAX_NODES))
         except ValueError as error:
             raise ConfigError(str(error)) from None

@@ -139,7 +139,7 @@ class EnvironmentVerifier(CompletionVerifier):
         return accept(self.name)
 
 
-def believed(completion: Completion) -> Completion:
+def with_verified_spans(completion: Completion) -> Completion:
     """A copy of the completion whose given spans are marked as known."""
     if completion.given is None:
         return completion

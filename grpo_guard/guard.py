@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
-from grpo_guard.admission import Known, admit
+from grpo_guard.admission import AdmittedBatch, admit
 from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
 from grpo_guard.environment import Environment, EnvironmentVerifier
-from grpo_guard.fitting import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.framework import adapter_for
 from grpo_guard.graders import GraderFailures, finite_or_none
 from grpo_guard.idle import IdleWarning
 from grpo_guard.metrics import NodeFigures, metrics
+from grpo_guard.moved import renamed
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy, not_a_policy
+from grpo_guard.policy_checks import detokenizer_for, require_fitting, require_no_abstention_at_will
 from grpo_guard.review import Review as Review
 from grpo_guard.review import require_rewards
 from grpo_guard.rollouts import decided
@@ -131,7 +132,7 @@ class Guard:
         self.idle = IdleWarning(verifier, ledger)
         # The lowest reward of recent groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
-        self._under: dict[Policy, Guard] = {}
+        self._by_policy: dict[Policy, Guard] = {}
 
     @property
     def identity(self) -> Identity | None:
@@ -151,6 +152,11 @@ class Guard:
     def references(self, references: References | None) -> None:
         self._sources.references = references
 
+    if not TYPE_CHECKING:  # which would make every attribute one of type Any
+
+        def __getattr__(self, name: str) -> Any:
+            raise renamed(type(self), name)
+
     @property
     def log(self) -> VerdictLog | None:
         """Keeps verdicts. Setting it, or its path, affects functions already wrapped."""
@@ -160,16 +166,16 @@ class Guard:
     def log(self, log: VerdictLog | str | Path | None) -> None:
         self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
 
-    def under(self, policy: Policy) -> Guard:
+    def with_policy(self, policy: Policy) -> Guard:
         """This guard with another policy; its verifier, ledger and counts are shared."""
         if policy == self.policy:
             return self
-        if policy not in self._under:
+        if policy not in self._by_policy:
             self._require_fitting(policy)
             other = copy.copy(self)
             other.policy = policy
-            self._under[policy] = other
-        return self._under[policy]
+            self._by_policy[policy] = other
+        return self._by_policy[policy]
 
     def review(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
@@ -191,23 +197,23 @@ class Guard:
         """
         try:
             admitted = self.admit(batch, given, decoded)
-            return self.reviewed(admitted, supervised(self.verifier, admitted.open))
+            return self.finish_review(admitted, supervised(self.verifier, admitted.unsettled))
         except Exception as error:
             if not self.policy.watches:
                 raise
             return unseen(batch, error)
 
-    def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
+    def finish_review(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: turn the verifier's verdicts on a batch into a review.
 
         Args:
             admitted: The batch, from `admit`.
-            said: One verdict for each of `Known.open`.
+            said: One verdict for each of `AdmittedBatch.unsettled`.
 
         Raises:
             AbstainError: as `review`.
         """
-        batch, verdicts = self.recorded(admitted, said)
+        batch, verdicts = self.record_verdicts(admitted, said)
         if not self.policy.watches:
             self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts)
@@ -219,16 +225,16 @@ class Guard:
         """`review` without metrics and factors, and without a limit on abstentions.
 
         Returns:
-            The completions as they were judged, see `Known`, and their verdicts.
+            The completions as they were judged, see `AdmittedBatch`, and their verdicts.
         """
         admitted = self.admit(batch, given, decoded)
-        return self.recorded(admitted, supervised(self.verifier, admitted.open))
+        return self.record_verdicts(admitted, supervised(self.verifier, admitted.unsettled))
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in order; `judge` also returns the completions."""
         return self.judge(batch)[1]
 
-    def asking(self, environment: Environment) -> Guard:
+    def with_environment(self, environment: Environment) -> Guard:
         """This guard with an environment; everything that it remembers is shared.
 
         Raises:
@@ -236,13 +242,13 @@ class Guard:
             ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
         """
         other = copy.copy(self)
-        other.environment, other._under = EnvironmentVerifier(environment), {}
+        other.environment, other._by_policy = EnvironmentVerifier(environment), {}
         other._require_fitting(self.policy)
         return other
 
     def admit(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
-    ) -> Known:
+    ) -> AdmittedBatch:
         """The first half of `review` and `judge`: everything that comes before the verifier.
 
         For servers, which verify several batches at once. Errors as for `review`.
@@ -253,8 +259,8 @@ class Guard:
             ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
-    def recorded(self, admitted: Known, said: Sequence[Verdict]) -> Judged:
-        """The second half of `judge`, arguments as `reviewed`; the worst segment decides."""
+    def record_verdicts(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
+        """The second half of `judge`, arguments as `finish_review`; the worst segment decides."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:

@@ -36,7 +36,7 @@ class Live:
     slots: int | None = None
     nodes: Collection[str] | None = None
 
-    def beneath(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+    def fill_defaults(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """A file's options, completed with those that it may leave out when a policy is live."""
         sampling = {
             name: list(value) if isinstance(value, tuple) else value
@@ -48,7 +48,7 @@ class Live:
             defaults["coin"] = "-"
         return defaults | dict(said)
 
-    def over(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+    def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """A file's arguments, with the live policy in place of the model and sampler they name.
 
         Raises:

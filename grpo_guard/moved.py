@@ -1,4 +1,4 @@
-"""Names that earlier releases documented, and their present locations.
+"""Names that earlier releases documented, and their present names.
 
 Python consults this finder after all others, for modules and for names that `from package import
 name` does not find. So anyone who upgrades sees the message, and nothing that exists is hidden.
@@ -6,15 +6,22 @@ name` does not find. So anyone who upgrades sees the message, and nothing that e
 
 from __future__ import annotations
 
+import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 _ADAPTERS: Final = "grpo_guard.adapters"
 _ROW: Final = "; a Row has the Completion as its .completion"
 MOVED: Final = {
+    "grpo_guard.nodes.standing_verifier": (
+        "grpo_guard.nodes.exclusion_verifier: StandingVerifier is ExclusionVerifier"
+    ),
+    f"{_ADAPTERS}.verl_manager": f"{_ADAPTERS}.verl.manager",
+    f"{_ADAPTERS}.verl_agent_loop": f"{_ADAPTERS}.verl.agent_loop",
     "grpo_guard.ledger": "grpo_guard.nodes: ledger.ledger is nodes.ledger",
     "grpo_guard.content.recurrence": "grpo_guard.nodes.recurrence",
     "grpo_guard.evals.sandbox": "grpo_guard.sandbox",
@@ -27,7 +34,37 @@ MOVED: Final = {
     f"{_ADAPTERS}.openrlhf.completions_from": f"{_ADAPTERS}.openrlhf.reward.rows_from{_ROW}",
     f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
 }
-"""Name in 0.1.0 -> its present name."""
+"""A module's or a function's name in 0.1.0 or 0.2.0 -> its name now."""
+FROM_THE_TOP: Final = {
+    "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words.AnswerWordsVerifier",
+    "Calibrated": "grpo_guard.calibrated.Calibrated",
+    "CompletionError": "grpo_guard.completion.CompletionError",
+    "Detokenizer": "grpo_guard.detokenizer.Detokenizer",
+    "FrameworkError": "grpo_guard.framework.FrameworkError",
+    "HonestScores": "grpo_guard.calibrated.HonestScores",
+    "Ledger": "grpo_guard.guard.Ledger",
+    "LengthScaling": "grpo_guard.content.length.scaling.LengthScaling",
+    "LengthVerifier": "grpo_guard.content.length.verifier.LengthVerifier",
+    "Message": "grpo_guard.prompts.Message",
+    "PublicCoin": "grpo_guard.logprob.coin.PublicCoin",
+    "ReferenceLikelihoodVerifier": (
+        "grpo_guard.logprob.reference.verifier.ReferenceLikelihoodVerifier"
+    ),
+    "SpotCheck": "grpo_guard.spot_checks.SpotCheck",
+    "StandingVerifier": "grpo_guard.nodes.exclusion_verifier.ExclusionVerifier",
+    "TailProbabilityVerifier": "grpo_guard.logprob.tail.TailProbabilityVerifier",
+    "Usage": "grpo_guard.verdict.Usage",
+    "Vote": "grpo_guard.ensemble.Vote",
+    "only": "grpo_guard.ensemble.only",
+}
+"""A name that `grpo_guard` itself exported in 0.2.0 -> its full name now. It still works there."""
+METHODS: Final = {
+    "Guard.under": "with_policy",
+    "Guard.asking": "with_environment",
+    "Guard.reviewed": "finish_review",
+    "Guard.recorded": "record_verdicts",
+}
+"""A public method's name before 0.3.0 -> its name now."""
 REMOVED: Final = {
     f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
     "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
@@ -48,6 +85,25 @@ class Moved:
         if name in REMOVED:
             raise ImportError(f"{name}: {REMOVED[name]}", name=name)
         return None
+
+
+def from_the_top(name: str) -> Any:
+    """Return what `grpo_guard.name` was in 0.2.0, with a DeprecationWarning; None if nothing."""
+    if name not in FROM_THE_TOP:
+        return None
+    module, _, now = FROM_THE_TOP[name].rpartition(".")
+    message = f"grpo_guard.{name} is now {module}.{now}"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(module), now)
+
+
+def renamed(owner: type, name: str) -> AttributeError:
+    """Make the error for a missing attribute, with the new name of a method that had one."""
+    message = f"{owner.__name__!r} object has no attribute {name!r}"
+    for base in owner.__mro__:
+        if now := METHODS.get(f"{base.__name__}.{name}"):
+            message += f": it is now {now!r}"
+    return AttributeError(message, name=name)
 
 
 def install() -> None:

@@ -63,13 +63,13 @@ class Options(BaseModel):
                     raise _problem(str(error)) from None
         return data
 
-    def said(self, *, without: Collection[str] = ()) -> dict[str, Any]:
+    def explicit_values(self, *, without: Collection[str] = ()) -> dict[str, Any]:
         """The options that were given, by name."""
         return {name: getattr(self, name) for name in self.model_fields_set - {*without}}
 
     def build(self) -> Any:
         """Build the object, with its own defaults for options that were not given."""
-        return type(self).made(**self.said())
+        return type(self).made(**self.explicit_values())
 
     @classmethod
     def read(cls, data: Any, where: str) -> Any:
@@ -216,18 +216,18 @@ def _built(options: Options) -> Any:
         raise ValueError(str(error)) from None
 
 
-def spoken(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Describe a type from `in_a_file` in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return spoken(inner[0])
+        return describe_type(inner[0])
     if origin in (Union, types.UnionType):
-        return " or ".join(spoken(k) for k in inner)
+        return " or ".join(describe_type(k) for k in inner)
     if origin is Literal:
         *first, last = map(repr, inner)
         return f"{', '.join(first)} or {last}" if first else last
     if origin is list:
-        return f"list of {spoken(inner[0])}"
+        return f"list of {describe_type(inner[0])}"
     if inspect.isclass(kind) and issubclass(kind, Options):
         return f"mapping of {', '.join(kind.model_fields)}"
     words = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
@@ -251,9 +251,11 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
         return f"{at}: {message}" if at else message
     if problem["type"] == "missing":
         what = meaning(getattr(owner, "made", None), place[-1])
-        return f"{at}: expected {spoken(kind)}, got nothing" + (f"; it is: {what}" if what else "")
+        return f"{at}: expected {describe_type(kind)}, got nothing" + (
+            f"; it is: {what}" if what else ""
+        )
     bound = re.match(r"Input should be ((?:greater|less) than .*)", problem["msg"])
-    expected = f"{spoken(kind)} {bound[1]}" if bound else spoken(kind)
+    expected = f"{describe_type(kind)} {bound[1]}" if bound else describe_type(kind)
     return f"{at}: expected {expected}, got {shown(data)}{_hint(kind, expected, data)}"
 
 
@@ -321,7 +323,7 @@ def listed(model: type[Options]) -> Mapping[str, tuple[str, str]]:
     """Each option's (type, default) as text."""
     return {
         name: (
-            spoken(field.annotation),
+            describe_type(field.annotation),
             "required" if field.is_required() else f"default {json.dumps(field.default)}",
         )
         for name, field in model.model_fields.items()

@@ -27,7 +27,7 @@ from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy, not_a_policy
@@ -346,7 +346,7 @@ def _guard(
 ) -> Guard:
     """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
     ledger = store.ledger()
-    stack: CompletionVerifier = AllOf(StandingVerifier(ledger), *verifiers, name=name)
+    stack: CompletionVerifier = AllOf(ExclusionVerifier(ledger), *verifiers, name=name)
     if reader is not None:
         from grpo_guard.reader.verifier import ReaderVerifier
 

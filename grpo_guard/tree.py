@@ -134,7 +134,7 @@ class _Builder:
             raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
         members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
         model = options_of(key, _COMBINATORS[key])
-        said = model.read(options, f"{where}.{key}").said()
+        said = model.read(options, f"{where}.{key}").explicit_values()
         if self.store is not None and "store" in model.from_python:
             said["store"] = self.store
         try:
@@ -149,7 +149,7 @@ class _Builder:
                 f"{where}.ray: expected no workers for a policy in training, which they do not have"
             )
         kind = load(VERIFIERS, _RAY)
-        said = options_of("ray", kind).read(options, where).said()
+        said = options_of("ray", kind).read(options, where).explicit_values()
         make = partial(build_verifier, inner, self.alpha, f"{where}.ray")
         try:
             made: CompletionVerifier = kind(
@@ -180,8 +180,8 @@ class _Builder:
         if "alpha" in model.model_fields:
             data.setdefault("alpha", self.alpha)
         live = self.live if self.live and reads_policy(kind) else None
-        options: Any = model.read(data if live is None else live.beneath(data, kind), where)
-        arguments = options.said(without=WRAPPERS)
+        options: Any = model.read(data if live is None else live.fill_defaults(data, kind), where)
+        arguments = options.explicit_values(without=WRAPPERS)
         if self.store is not None and "store" in model.from_python:
             arguments["store"] = self.store
         loads = hasattr(kind, "from_pretrained") and live is None
@@ -189,7 +189,7 @@ class _Builder:
         first = [arguments.pop("model")] if loads else []
         try:
             if live is not None:
-                arguments = live.over(arguments, kind)
+                arguments = live.override(arguments, kind)
             return _wrapped(build(*first, **arguments), options)
         except ModuleNotFoundError as error:
             raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
@@ -202,4 +202,4 @@ def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
         raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
     if options.calibration is not None:
         verifier = Calibrated(verifier, options.calibration)
-    return verifier if options.only is None else only(verifier, **options.only.said())
+    return verifier if options.only is None else only(verifier, **options.only.explicit_values())

@@ -56,7 +56,7 @@ class Said:
 
 def as_said(completion: Completion) -> Said | None:
     """The author's own text; None if that is all of it."""
-    told = completion.told
+    told = completion.verified_spans
     if told is None:
         return None
     text, now = completion.text, 0
@@ -74,7 +74,7 @@ def turns(completion: Completion) -> list[Said]:
 
     Each has the ids of all turns, because callers do not need them per turn.
     """
-    told, text = completion.told, completion.text
+    told, text = completion.verified_spans, completion.text
     around = between(told.chars if told else (), len(text))
     spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]
     own = _own(completion, "")
@@ -88,7 +88,7 @@ def own_words(batch: Sequence[Completion]) -> list[Completion]:
 
 def _own(completion: Completion, text: str) -> Completion:
     """A completion with this text, reduced to the ids and log-probs that its author sampled."""
-    told, ids = completion.told, completion.completion_ids
+    told, ids = completion.verified_spans, completion.completion_ids
     if told is None:
         return completion
     own = completion.with_labels(text=text, given=None)

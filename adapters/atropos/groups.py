@@ -91,7 +91,7 @@ class GroupGuard:
                 f"GroupGuard.temperatures: expected 0 < least <= most, got {self.temperatures!r}"
             )
         policy = chosen_policy(self.guard.policy, "Atropos", _CANNOT)
-        object.__setattr__(self, "guard", self.guard.under(policy))
+        object.__setattr__(self, "guard", self.guard.with_policy(policy))
         object.__setattr__(self, "tokenizer", Detokenizer.of(self.tokenizer))
 
     def settle(

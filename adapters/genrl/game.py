@@ -85,7 +85,7 @@ class GuardedGame:
         review_own: bool = True,
         key: SigningKey | None = None,
     ) -> None:
-        self.guard = guard.under(chosen_policy(guard.policy, "GenRL", _CANNOT))
+        self.guard = guard.with_policy(chosen_policy(guard.policy, "GenRL", _CANNOT))
         self.state, self.trainer, self.key = state, trainer, key
         self.admission = admission or Admission()
         self.on_round, self.review_own = on_round, review_own

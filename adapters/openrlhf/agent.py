@@ -19,8 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from grpo_guard.adapters.openrlhf.groups import Siblings, settle_group
-from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, believed, number
+from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
+from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, number, sanitize_response
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.framework import FrameworkError
@@ -74,7 +74,7 @@ class GuardedAgent:
     nodes: ClassVar[Sequence[str]] = ()
 
     # What outlasts a group: names that were logged, and how many groups in a row had no reward.
-    _siblings: Siblings[tuple[Rollout, Any], dict[str, Any]]
+    _siblings: GroupBarrier[tuple[Rollout, Any], dict[str, Any]]
     _logged: dict[str, float]
     _unrewarded: int
 
@@ -112,7 +112,7 @@ class GuardedAgent:
                 "mask_spans lets them keep their reward at any length; choose one of the two"
             )
         made = super().__new__(cls)
-        made._siblings = Siblings(made._answers)
+        made._siblings = GroupBarrier(made._answers)
         made._logged, made._unrewarded = {}, cls.guard.policy.abstain_window
         return made
 
@@ -148,14 +148,14 @@ class GuardedAgent:
                 **more,
             )
             given = response
-            response, problem = believed(response, hf_tokenizer, max_length, self.special)
+            response, problem = sanitize_response(response, hf_tokenizer, max_length, self.special)
             if problem is None:
                 original.update(given)
             rollout = Rollout(response, max_length, problem, prompt)
             return rollout.with_line_before(hf_tokenizer), hf_tokenizer
 
         # The object itself, which `work` keeps alive: a prompt may be sampled twice at once.
-        answer = await self._siblings.bring((id(sampling_params), str(prompt)), work)
+        answer = await self._siblings.submit((id(sampling_params), str(prompt)), work)
         if self.guard.policy.watches:
             # A repaired response keeps the executor's own values as well.
             return {**answer, **original, "extra_logs": answer["extra_logs"]}

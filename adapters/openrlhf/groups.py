@@ -94,7 +94,7 @@ Brought = TypeVar("Brought")
 Judged = TypeVar("Judged")
 
 
-class Siblings(Generic[Brought, Judged]):
+class GroupBarrier(Generic[Brought, Judged]):
     """Groups the tasks of one event loop. Keeps a group until it is complete, and no results.
 
     Args:
@@ -105,7 +105,7 @@ class Siblings(Generic[Brought, Judged]):
         self._judge = judge
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
-    async def bring(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
+    async def submit(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
         """Do the work, wait for the siblings, and return the result for this one.
 
         Args:

@@ -26,7 +26,7 @@ from grpo_guard.adapters.reward_function import (
     settled_finite,
     without_leaving_out,
 )
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.policy import AbstainError
@@ -60,7 +60,9 @@ class OpenRLHFAdapter:
             given = (queries, prompts, labels)
             known = parts.admitted(*given)
             verifier = parts.guard.verifier
-            return parts.settled(known, supervised(verifier, known.open if known else ()), *given)
+            return parts.settled(
+                known, supervised(verifier, known.unsettled if known else ()), *given
+            )
 
         return parts.function.dress(guarded)
 
@@ -73,7 +75,7 @@ class OpenRLHFAdapter:
             ("on_abstain", "raise"): "OpenRLHF swallows exceptions, so "
             'Policy(on_abstain="raise") cannot stop the run; choose on_abstain="zero".'
         }
-        guard = guard.under(chosen_policy(guard.policy, "OpenRLHF", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "OpenRLHF", cannot))
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
@@ -95,14 +97,16 @@ class GuardedReward:
     guard: Guard
     of_scores: Guard
 
-    def admitted(self, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Known | None:
+    def admitted(
+        self, queries: Texts, prompts: Texts, labels: Sequence[Any]
+    ) -> AdmittedBatch | None:
         """The completions, prepared for the verifier; None = the guard cannot judge them."""
         rows = parts_of(rows_from(queries, prompts, labels))
         return _looked(lambda: self.guard.admit(*rows))
 
     def settled(
         self,
-        known: Known | None,
+        known: AdmittedBatch | None,
         said: Sequence[Verdict],
         queries: Texts,
         prompts: Texts,
@@ -112,11 +116,11 @@ class GuardedReward:
 
         Args:
             known: From `admitted`; None = nothing earns.
-            said: The verifier's verdicts on `Known.open`.
+            said: The verifier's verdicts on `AdmittedBatch.unsettled`.
             queries, prompts, labels: As OpenRLHF sends them.
         """
         function = self.function
-        review = None if known is None else _looked(lambda: self.guard.reviewed(known, said))
+        review = None if known is None else _looked(lambda: self.guard.finish_review(known, said))
         result = function.ask(queries, prompts, labels)
         result = dict(result) if isinstance(result, Mapping) else {"rewards": result}
         if "rewards" not in result:

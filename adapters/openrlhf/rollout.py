@@ -36,7 +36,7 @@ class Rollout:
             ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key ``node`` may name its
             author.
         limit: Tokens that the trainer keeps; it cuts off the rest.
-        problem: What was repaired, see `believed`; such a sample is not trained on.
+        problem: What was repaired, see `sanitize_response`; such a sample is not trained on.
         asked: The prompt that the trainer gave; None = not known.
         begins: The token from which it is read, if that precedes the first one that trains.
     """
@@ -203,12 +203,12 @@ def number(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def believed(
+def sanitize_response(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """`put_right`; if the response cannot be read at all, two harmless tokens replace it."""
+    """`repaired`; if the response cannot be read at all, two harmless tokens replace it."""
     try:
-        return put_right(response, tokenizer, limit, special)
+        return repaired(response, tokenizer, limit, special)
     except Exception as error:
         end = int(getattr(tokenizer, "tokenizer", tokenizer).eos_token_id or 0)
         filler = {"observation_tokens": [end] * 2, "action_ranges": [(1, 2)], "images": None}
@@ -219,7 +219,7 @@ def believed(
         return {**response, **filler}, f"it could not be read: {type(error).__name__}"
 
 
-def put_right(
+def repaired(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
     """The response in a form that the trainer can use, and what was wrong with it.

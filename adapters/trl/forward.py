@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_guard.adapters.trl.leaks import is_rloo
+from grpo_guard.adapters.trl.trainer_checks import is_rloo
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 

@@ -45,7 +45,6 @@ from grpo_guard.adapters.reward_function import (
 )
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.grading import Grading
-from grpo_guard.adapters.trl.leaks import check_decorated
 from grpo_guard.adapters.trl.review import (
     BatchReviewer,
     RankReview,
@@ -54,6 +53,7 @@ from grpo_guard.adapters.trl.review import (
     shared_reviews,
 )
 from grpo_guard.adapters.trl.sampler import check_sampler
+from grpo_guard.adapters.trl.trainer_checks import check_decorated
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
 from grpo_guard.review import Review
@@ -92,7 +92,7 @@ class TRLAdapter:
         """
         require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
-        guard = guard.under(chosen_policy(guard.policy, "TRL", cannot))
+        guard = guard.with_policy(chosen_policy(guard.policy, "TRL", cannot))
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]

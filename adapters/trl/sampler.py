@@ -27,7 +27,9 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
     if (id(guard), updated) in known:
         return
     known.add((id(guard), updated))
-    from grpo_guard.logprob.declared import require_same  # loads torch, as the trainer already has
+    from grpo_guard.logprob.sampler_mismatch import (
+        require_same,  # loads torch, as the trainer already has
+    )
 
     options = {name: getattr(args, name, None) for name in _OPTIONS}
     more = getattr(args, "generation_kwargs", None) or {}

@@ -34,11 +34,11 @@ from grpo_guard.adapters.trl.correction import (
 )
 from grpo_guard.adapters.trl.forward import ReusesForward
 from grpo_guard.adapters.trl.grading import surviving, without_failed
-from grpo_guard.adapters.trl.leaks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
 from grpo_guard.adapters.trl.sampler import check_sampler
+from grpo_guard.adapters.trl.trainer_checks import is_rloo, refuse_leaks, require_hooks
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
 from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
@@ -81,7 +81,7 @@ class GuardedTrainer(ReusesForward):
         require_hooks(type(self), GuardedTrainer)
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
-        guard = guard.under(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
+        guard = guard.with_policy(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
         self.guard, self.mask_spans = guard, mask_spans
         self.leave_out_masked = leave_out_masked
         self._prompt_ids: Sequence[Any] = ()
@@ -198,7 +198,7 @@ class GuardedTrainer(ReusesForward):
         spans = self._masked(review, batch)
         own = [
             # A completion that loses tokens keeps its reward. A repaired row must not train.
-            Ruling.BARRED if row.put_right else Ruling.ACCEPTED if of_row else ruling_of(verdict)
+            Ruling.BARRED if row.was_repaired else Ruling.ACCEPTED if of_row else ruling_of(verdict)
             for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
         factors = review.length_factors or [1.0] * len(batch)
@@ -226,7 +226,7 @@ class GuardedTrainer(ReusesForward):
         # The filler of an empty slot has a reward but must not train.
         self._taken_out = [
             ((0, len(row.completion.completion_ids or ())),)
-            if not settled.kept[start + i] or row.put_right
+            if not settled.kept[start + i] or row.was_repaired
             else spans[i]
             for i, row in enumerate(batch)
         ]

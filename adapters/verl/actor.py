@@ -31,7 +31,7 @@ class Collector(SiblingCollector):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(
-            lambda: settings.guard_config().build().under(settings.policy()),
+            lambda: settings.guard_config().build().with_policy(settings.policy()),
             most_waiting=500 * settings.num_workers,
             log=StepLog(settings.metrics).add,
         )

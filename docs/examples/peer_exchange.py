@@ -27,9 +27,10 @@ from typing import Any, BinaryIO
 import torch
 from plain_grpo import TASK, Tally, accumulate
 
-from grpo_guard import Completion, Guard, Policy, PublicCoin, SamplingSpec, SeedReplayVerifier
+from grpo_guard import Completion, Guard, Policy, SamplingSpec, SeedReplayVerifier
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.tasks.base import Problem
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 
 NODES = ("alice", "bob", "mallory")  # fixed when a node joins: another name is another draw

@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 
-from grpo_guard import Completion, PublicCoin, SamplingSpec, SeedReplayVerifier
+from grpo_guard import Completion, SamplingSpec, SeedReplayVerifier
 from grpo_guard.evals.detect.sample import encode_prompt
 from grpo_guard.evals.stats import Rate
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 from grpo_guard.logprob.scorers.load import load_policy
 

@@ -21,9 +21,10 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_guard import Completion, Policy, PublicCoin, SamplingSpec, SeedReplayVerifier, guard
+from grpo_guard import Completion, Policy, SamplingSpec, SeedReplayVerifier, guard
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 from grpo_guard.verdict import Verdict
 

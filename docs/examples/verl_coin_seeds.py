@@ -14,9 +14,9 @@ from typing import Any
 
 import ray
 
-from grpo_guard import PublicCoin
 from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManager, GuardedAgentLoopWorker
 from grpo_guard.logprob import noise
+from grpo_guard.logprob.coin import PublicCoin
 
 COIN = PublicCoin("my-run")
 ME = "alice"  # this node's name, fixed when it joined

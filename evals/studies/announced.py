@@ -27,10 +27,10 @@ from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.swarm.generate import sample
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.batch_evidence import Answer, batch_evidence
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.node_evidence import WEIGHTS
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of
-from grpo_guard.logprob.together import Answer, together
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortune
 from grpo_guard.sampling import SamplingSpec
@@ -125,7 +125,7 @@ def _nodes(
         convicted = rounds
         for at in range(rounds):
             sent = of_round(left, dice)
-            log_e = together([answer for answer, _ in sent]).log_e
+            log_e = batch_evidence([answer for answer, _ in sent]).log_e
             places = log_e_of([bets for _, bets in sent])
             fortune = fortune.after(at, (log_e, *places), WEIGHTS)
             most = max(most, float(torch.tensor(fortune.logs[1:]).logsumexp(0)))

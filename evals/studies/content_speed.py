@@ -19,15 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard import (
-    AllOf,
-    ArithmeticVerifier,
-    CodeVerifier,
-    LengthVerifier,
-    RecurrenceVerifier,
-    ScreensVerifier,
-)
+from grpo_guard import AllOf, ArithmeticVerifier, CodeVerifier, RecurrenceVerifier, ScreensVerifier
 from grpo_guard.completion import Completion
+from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.harness import option, study
 from grpo_guard.evals.studies.solutions import Solution, of_models
 from grpo_guard.jsonl import read_objects

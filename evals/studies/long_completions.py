@@ -27,11 +27,11 @@ from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, say, study
 from grpo_guard.evals.studies.rounding import ROUNDED, rounded_to_bfloat16
+from grpo_guard.logprob.batch_evidence import batch_evidence
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.logprob.together import together
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.sampling import SamplingSpec
 
@@ -107,7 +107,7 @@ def _judged(verifier: LogProbBoundVerifier, texts: Sequence[Text]) -> dict[str, 
             for e, s in firsts
         ]
         started = time.monotonic()
-        fortune = together(answers).log_e
+        fortune = batch_evidence(answers).log_e
         seconds = time.monotonic() - started
         found[f"{length} tokens"] |= {
             f"log e-value of a node's {len(answers)}": round(fortune, 2),

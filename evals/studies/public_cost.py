@@ -25,8 +25,8 @@ from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.public_poison import changed_result
 from grpo_guard.evals.studies.rules import Kind, rejecting
 from grpo_guard.jsonl import read_objects
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -75,7 +75,7 @@ class Cost:
 
 def is_text_rule(rule: CompletionVerifier) -> bool:
     """Whether a member of the preset reads each text by itself."""
-    return not isinstance(rule, StandingVerifier | RecurrenceVerifier)
+    return not isinstance(rule, ExclusionVerifier | RecurrenceVerifier)
 
 
 def measure(places: list[Path], poison: bool) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from grpo_guard.evals.studies.rules_corpora import (
     poison_corpora,
     published_corpus,
 )
-from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
 
@@ -73,7 +73,7 @@ class Tally:
 
 def rejecting(rule: CompletionVerifier, verdict: Verdict) -> set[Kind]:
     """Return the kinds by which one rule rejects; counting kinds only if they led to rejection."""
-    if not verdict.rejected or isinstance(rule, StandingVerifier):
+    if not verdict.rejected or isinstance(rule, ExclusionVerifier):
         return set()
     severities: dict[str, Severity] = getattr(rule, "severities", {})
     found = [f.kind for f in verdict.findings]

@@ -27,9 +27,9 @@ from grpo_guard.evals.studies.detection import MODEL
 from grpo_guard.evals.studies.harness import CACHE, RESULTS, option, rate, rejected, say, study
 from grpo_guard.evals.studies.shared_scores import SharedScores
 from grpo_guard.evals.tasks import gsm8k
+from grpo_guard.logprob.batch_evidence import batch_evidence
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.logprob.together import together
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortune
 from grpo_guard.sampling import SamplingSpec
@@ -183,7 +183,7 @@ def _nodes(
     ]
     bar, rng, convicted, most = -math.log(ALPHA), random.Random(seed), 0, -math.inf
     for _ in range(times):
-        batch = together(rng.sample(answers, NODE))
+        batch = batch_evidence(rng.sample(answers, NODE))
         fortune = Fortune().after(0, [batch.log_e], [1.0]).log
         convicted, most = convicted + (fortune >= bar), max(most, fortune)
     return rate(convicted, times) | {"largest log fortune": round(most, 2)}

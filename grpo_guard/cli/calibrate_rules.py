@@ -81,7 +81,7 @@ def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
     from grpo_guard.config import build_verifier
     from grpo_guard.ensemble import inner_verifiers
     from grpo_guard.logprob.verifier import LogProbVerifier
-    from grpo_guard.nodes.standing_verifier import StandingVerifier
+    from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
     from grpo_guard.verifier import Composed
 
     if config.preset is None:
@@ -92,5 +92,5 @@ def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
         return
     guard = config.model_copy(update={"state": None}).build()
     for verifier in inner_verifiers(guard.verifier):
-        if not isinstance(verifier, Composed | StandingVerifier | LogProbVerifier):
+        if not isinstance(verifier, Composed | ExclusionVerifier | LogProbVerifier):
             yield verifier

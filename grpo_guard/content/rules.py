@@ -12,7 +12,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
 from grpo_guard.nodes.counts import NOTHING, Counts
-from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore, book_name
 from grpo_guard.registry import UnknownNameError, choose
 from grpo_guard.supervise import supervised_each
@@ -95,7 +95,7 @@ class RuleVerifier(CompletionVerifier):
         self.store = store
         self.counts: Counts | None = None
         if self.counting:
-            fortunes = Fortunes(store=store, name=book_name(self.name))
+            fortunes = NodeEvidenceProcess(store=store, name=book_name(self.name))
             self.counts = Counts(fortunes, count_alpha, count_odds)
         self._look: Runnable = _Look(self)
 
@@ -212,7 +212,7 @@ class _Look:
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Decode JSON before any rule looks, so that all rules see what a JSON parser would.
-        if all(completion.told is None for completion in batch):
+        if all(completion.verified_spans is None for completion in batch):
             return self.rule.look([as_read(completion) for completion in batch])
         kinds = self.rule.by_turn
         parts = [self._parts(completion) for completion in batch]

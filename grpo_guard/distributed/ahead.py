@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.completion import Completion
 from grpo_guard.distributed.verifier import RayVerifier
-from grpo_guard.fitting import require_fitting
 from grpo_guard.guard import Guard
+from grpo_guard.policy_checks import require_fitting
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
@@ -65,19 +65,19 @@ def judged(
     """
     there = list(_batch_verifiers(guard.verifier))
     most = max((BATCHES_A_WORKER * one.workers for one in there), default=0)
-    in_flight: deque[tuple[T, Known]] = deque()
+    in_flight: deque[tuple[T, AdmittedBatch]] = deque()
 
     def next_one() -> tuple[T, list[Completion], list[Verdict]]:
         label, known = in_flight.popleft()
-        batch, verdicts = guard.recorded(known, supervised(guard.verifier, known.open))
+        batch, verdicts = guard.record_verdicts(known, supervised(guard.verifier, known.unsettled))
         for one in there:
-            one.forget(known.open)
+            one.forget(known.unsettled)
         return label, batch, verdicts
 
     for label, batch in batches:
         known = guard.admit(batch)
         for one in there:
-            one.begin(known.open)
+            one.begin(known.unsettled)
         in_flight.append((label, known))
         if len(in_flight) > most:
             yield next_one()

@@ -10,11 +10,11 @@ from typing import Any
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.announced import AnnouncedPlaces
-from grpo_guard.logprob.declared import TemperatureCheck, unlimited_warning
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
 from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.profile import DriftProfile
+from grpo_guard.logprob.sampler_mismatch import TemperatureCheck, unlimited_warning
 from grpo_guard.logprob.scan import keyed_shares
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier, Scored
@@ -37,10 +37,10 @@ class LogProbBoundVerifier(LogProbVerifier):
 
     The verifier also tests each node's completions together: a batch can show what no single
     completion does, and the fortune of a bet against the node accumulates over batches. See
-    `together.py` and `nodes/fortunes.py`. Once a node is convicted, its completions are rejected if
-    they contain a stretch that it repeats or are improbable at the 5 % level; such a verdict has no
-    p-value. Completions without a node are treated as one node's, but only for repeated
-    stretches; text without token ids cannot show any.
+    `batch_evidence.py` and `nodes/fortunes.py`. Once a node is convicted, its completions are
+    rejected if they contain a stretch that it repeats or are improbable at the 5 % level; such a
+    verdict has no p-value. Completions without a node are treated as one node's, but only for
+    repeated stretches; text without token ids cannot show any.
 
     It cannot see poison that the policy finds likely, such as a single wrong digit at a position
     where the model is unsure, or a choice among honest samples (the longest of eighty). Detecting

@@ -13,12 +13,12 @@ import numpy as np
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
+from grpo_guard.logprob.batch_evidence import Answer, Batch, batch_evidence, sampler_log_probs
 from grpo_guard.logprob.evidence import Evidence
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.scan import DRIFT_SHARE
-from grpo_guard.logprob.together import Answer, Batch, sampler_log_probs, together
 from grpo_guard.logprob.verifier import Scored
-from grpo_guard.nodes.fortunes import Fortune, Fortunes
+from grpo_guard.nodes.fortunes import Fortune, NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.p_values import p_text
 from grpo_guard.sampling import SamplingSpec
@@ -70,7 +70,7 @@ class NodeEvidence:
         self.sampling = sampling
         self.alpha = alpha
         self.places = places
-        self.fortunes = Fortunes(store=store, name=f"{name}_fortunes", weights=WEIGHTS)
+        self.fortunes = NodeEvidenceProcess(store=store, name=f"{name}_fortunes", weights=WEIGHTS)
         self._warned = False
 
     def convicted(
@@ -92,7 +92,7 @@ class NodeEvidence:
         for i in weighed:
             places[batch[i].node or _NAMELESS].append(i)
         batches = {
-            node: together([self.answer(scored[i], weighed[i]) for i in own])
+            node: batch_evidence([self.answer(scored[i], weighed[i]) for i in own])
             for node, own in places.items()
         }
         bets = {
@@ -126,7 +126,7 @@ class NodeEvidence:
             )  # fmt: skip
 
     def answer(self, scored: Scored, evidence: Evidence) -> Answer:
-        """Convert a completion to the form that `together` takes."""
+        """Convert a completion to the form that `batch_evidence` takes."""
         profile, temperature = scored.profile, self.sampling.temperature
         drift = DRIFT_SHARE * profile.tau / temperature
         log_probs = sampler_log_probs(scored.stats, self.sampling, drift, profile.least_tail)

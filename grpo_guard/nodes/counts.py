@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from grpo_guard.completion import Completion
-from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
@@ -41,9 +41,9 @@ class Counts:
     is corrected later, a wrong sum in words. An attacker who sends nothing else still teaches it.
     So nodes are compared on the prompts that at least three of them answered in a batch
     (`same_prompt`); a prompt with fewer nodes is no evidence, however many findings it has. The
-    evidence of prompts and rounds multiplies into one fortune per node (`Fortunes`), over all kinds
-    of findings. Once a node's fortune reaches the number of nodes over ``alpha``, its completions
-    with the finding are rejected, and no others.
+    evidence of prompts and rounds multiplies into one fortune per node (`NodeEvidenceProcess`),
+    over all kinds of findings. Once a node's fortune reaches the number of nodes over ``alpha``,
+    its completions with the finding are rejected, and no others.
 
     By Ville's inequality the chance that any honest node *ever* loses anything is at most
     ``alpha``, over all rounds and however unequal the prompts, if fewer than half of the nodes on
@@ -60,7 +60,7 @@ class Counts:
             peers: models differ in skill.
     """
 
-    def __init__(self, fortunes: Fortunes, alpha: float, odds: float) -> None:
+    def __init__(self, fortunes: NodeEvidenceProcess, alpha: float, odds: float) -> None:
         self.fortunes = fortunes
         self.alpha = alpha
         self.odds = odds
@@ -177,14 +177,14 @@ class _Answers:
             self._prompts[min(comparable)][node][rollout] = True
 
 
-def counted_in(folder: Path, rule: str) -> Fortunes:
+def counted_in(folder: Path, rule: str) -> NodeEvidenceProcess:
     """What the rule of this name has counted, in a store that a run may be using.
 
     Raises:
         LedgerError: the store has no counts under that name.
     """
     path = in_folder(folder)
-    fortunes = Fortunes(store=NodeStore(folder), name=rule) if path.is_file() else None
+    fortunes = NodeEvidenceProcess(store=NodeStore(folder), name=rule) if path.is_file() else None
     if fortunes is None or not fortunes.known():
         raise LedgerError(f"{path}: expected findings counted by {rule!r}, got none")
     return fortunes

@@ -74,7 +74,7 @@ class Fortune:
         return Fortune(tuple(np.clip(logs, _LEAST, _MOST).tolist()), self.batches + 1, seen)
 
 
-class Fortunes(Memory):
+class NodeEvidenceProcess(Memory):
     """Fortunes by node; safe to share between threads.
 
     Args:
@@ -141,7 +141,7 @@ class Fortunes(Memory):
         return {"format": FORMAT, "nodes": nodes}
 
     def _take_up(self, state: dict[str, Any]) -> None:
-        with reading("Fortunes"):
+        with reading("NodeEvidenceProcess"):
             before = isinstance(state, dict) and state.get("format") == _ONE_COLUMN
             require_format(state, _ONE_COLUMN if before else FORMAT)
             nodes = {

@@ -65,7 +65,7 @@ class EvidenceLedger:
 
     Examples:
         >>> ledger = EvidenceLedger("run.sqlite")
-        >>> guard = Guard(AllOf(StandingVerifier(ledger), verifier), ledger=ledger)
+        >>> guard = Guard(AllOf(ExclusionVerifier(ledger), verifier), ledger=ledger)
     """
 
     def __init__(

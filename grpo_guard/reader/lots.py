@@ -50,7 +50,7 @@ def own_sentences(completion: Completion) -> Iterator[Span]:
     What is known to be a tool's or user's is nobody's poison. Of equal sentences only the first is
     one: it explains its copies, behind which an author could hide it from the lots.
     """
-    told, text = completion.told, completion.text
+    told, text = completion.verified_spans, completion.text
     seen = set[int]()
     for begin, end in between(told.chars if told else (), len(text)):
         turn = text[begin:end]

@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
-from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
@@ -30,7 +30,7 @@ class NodeSentences:
     sentence, times the number of sentences that were read; each becomes an e-value. A batch's
     e-value is a mean over bets that a share of the node's completions is poisoned (`_SHARES`,
     `_STEPS`): for each, the product of 1 - share + share * e. A product of e alone would let nine
-    honest completions excuse a poisoned one. Batches add up in `Fortunes`.
+    honest completions excuse a poisoned one. Batches add up in `NodeEvidenceProcess`.
 
     Args:
         alpha: Chance that an honest node is ever convicted, in (0, 1), where the p-values hold.
@@ -39,7 +39,7 @@ class NodeSentences:
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
         self.alpha = alpha
-        self.fortunes = Fortunes(store=store, name="reader_fortunes")
+        self.fortunes = NodeEvidenceProcess(store=store, name="reader_fortunes")
 
     def convicted(
         self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]

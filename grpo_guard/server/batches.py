@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect
 
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.server.lane import Lane
 from grpo_guard.server.late import given_up_by
 from grpo_guard.server.limits import LARGE_BYTES, Limits
@@ -52,8 +52,8 @@ class Job(Generic[T]):
         completions, bytes: Its size.
     """
 
-    admit: Callable[[], Known | None]
-    settle: Callable[[Known | None, list[Verdict]], T]
+    admit: Callable[[], AdmittedBatch | None]
+    settle: Callable[[AdmittedBatch | None, list[Verdict]], T]
     joins: bool
     completions: int
     bytes: int
@@ -314,7 +314,7 @@ class _Batch:
         """In a thread: admit, ask the verifier once, settle."""
         attempts = [_Attempt(job) for job in self.jobs]
         known = [attempt.run(attempt.job.admit) for attempt in attempts]
-        opened = [k.open if k else [] for k in known]
+        opened = [k.unsettled if k else [] for k in known]
         said: Sequence[list[Verdict] | None]
         try:
             said = supervised_each(verifier, opened)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.framework import adapter_for
 from grpo_guard.guard import Guard
 from grpo_guard.policy import Policy
@@ -78,7 +78,7 @@ class Rewards:
     def job(self, asked: Queries, request_id: str, size: int) -> Job[Told]:
         """The work on one request; its errors are those of `of`."""
 
-        def settle(known: Known | None, said: list[Verdict]) -> Told:
+        def settle(known: AdmittedBatch | None, said: list[Verdict]) -> Told:
             return _told(self.of(asked, known, said, request_id))
 
         return Job(partial(self.admitted, asked), settle, self._joins, len(asked), size)
@@ -89,7 +89,7 @@ class Rewards:
             return _told(self.of(asked, None, ()))
         return _told(self.abstained(len(asked)))
 
-    def admitted(self, given: Queries) -> Known | None:
+    def admitted(self, given: Queries) -> AdmittedBatch | None:
         """What the verifier is to be shown; None = nothing, or the guard cannot look.
 
         Raises:
@@ -97,20 +97,24 @@ class Rewards:
         """
         if not given:
             return None
-        known: Known | None = self._parts.admitted(
+        known: AdmittedBatch | None = self._parts.admitted(
             given.queries, given.prompts, self._labels(given)
         )
         return known
 
     def of(
-        self, given: Queries, known: Known | None, said: Sequence[Verdict], request_id: str = ""
+        self,
+        given: Queries,
+        known: AdmittedBatch | None,
+        said: Sequence[Verdict],
+        request_id: str = "",
     ) -> dict[str, Any]:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
 
         Args:
             given: What was asked.
             known: From `admitted`.
-            said: The verifier's verdicts on `Known.open`.
+            said: The verifier's verdicts on `AdmittedBatch.unsettled`.
             request_id: For the audit.
 
         Raises:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.completion import Completion
 from grpo_guard.guard import Guard
 from grpo_guard.server.audit import Audit
@@ -59,12 +59,12 @@ class Verdicts:
         asked: list[Completion],
         request_id: str,
         first: int | None,
-        known: Known | None,
+        known: AdmittedBatch | None,
         said: list[Verdict],
     ) -> Told:
         assert known is not None
         try:
-            batch, verdicts = self._guard.recorded(known, said)
+            batch, verdicts = self._guard.record_verdicts(known, said)
         except Exception as error:
             # Verdicts that nobody keeps would let a convicted node start anew.
             logger.error("the ledger failed; all abstain", exc_info=error)

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_still_counts_against_its_node():
         rows = rows_from(given)
         completions = [row.completion for row in rows]
         assert [(c.node, c.group, c.slot) for c in completions] == [("n", 0, 1)] * 3
-        assert all(row.put_right for row in rows)
+        assert all(row.was_repaired for row in rows)
 
 
 @pytest.mark.parametrize("name", ["trl", "ms_swift", "verl", "slime", "slime_group"])

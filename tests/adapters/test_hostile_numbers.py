@@ -96,7 +96,7 @@ def test_a_mask_of_more_spans_than_are_read_makes_its_row_malformed(node):
          "guard_mask": [[1, 0] * (n // 2)], **columns},
         tokenizer=Characters(),
     )  # fmt: skip
-    assert row.put_right
+    assert row.was_repaired
 
 
 @pytest.mark.parametrize("ids", [itertools.count(), itertools.repeat(97), range(3 * 10**7)])

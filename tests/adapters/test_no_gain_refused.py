@@ -3,8 +3,9 @@
 import pytest
 from rule_verifiers import NoWord
 
-from grpo_guard import FrameworkError, Policy, guard
+from grpo_guard import Policy, guard
 from grpo_guard.adapters.verl.settings import policy_for
+from grpo_guard.framework import FrameworkError
 
 
 def of_verl(data_source, solution_str, ground_truth, extra_info=None):

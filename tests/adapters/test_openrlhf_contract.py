@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers import Broken, NoWord
 
-from grpo_guard import FrameworkError, Policy, guard
+from grpo_guard import Policy, guard
 from grpo_guard.adapters.openrlhf.query import ENDS, completion_text
 from grpo_guard.adapters.openrlhf.reward import rows_from
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.framework import FrameworkError
 
 ZERO = Policy(on_abstain="zero")
 KEYS = {"guard_accept", "guard_reject", "guard_abstain"}

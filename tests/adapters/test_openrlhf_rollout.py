@@ -12,7 +12,7 @@ from rule_verifiers import NoWord
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.flagged_tokens import covers, without
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-from grpo_guard.adapters.openrlhf.groups import Siblings, settle_group
+from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout
 from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Review
@@ -120,10 +120,10 @@ def test_siblings_wait_for_all_that_started_together_and_for_nobody_else():
                 await asyncio.sleep(0)
             return value
 
-        return await siblings.bring(key, work)
+        return await siblings.submit(key, work)
 
     async def run():
-        siblings = Siblings(judge)
+        siblings = GroupBarrier(judge)
         calls = [one(siblings, key, value) for key in "ab" for value in (0, 3, 1)]
         together = await asyncio.gather(*calls)
         alone = [await one(siblings, "a", value) for value in (0, 1)]
@@ -143,13 +143,13 @@ def test_a_judge_that_fails_tells_every_sibling_and_the_next_group_starts_anew()
         return brought
 
     async def run():
-        siblings = Siblings(judge)
+        siblings = GroupBarrier(judge)
 
         async def bring(value):
             async def work():
                 return value
 
-            return await siblings.bring("key", work)
+            return await siblings.submit("key", work)
 
         failed = await asyncio.gather(*map(bring, ["good", "bad"]), return_exceptions=True)
         return failed, await bring("good")

@@ -109,7 +109,7 @@ def test_apply_is_all_that_a_loop_needs(group):
     rewards = [1.0, 2.0, 3.0, 4.0]
     asleep = Guard(Asleep(), tokenizer=tokenizer)
     assert asleep.apply(rewards, batch) == [None] * 4
-    assert asleep.under(Policy(on_abstain="pass")).apply(rewards, batch) == rewards
+    assert asleep.with_policy(Policy(on_abstain="pass")).apply(rewards, batch) == rewards
     assert rewards == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(ValueError, match="rewards: expected 4, one per completion, got 3"):
         Guard(Asleep()).apply(rewards[:3], batch)

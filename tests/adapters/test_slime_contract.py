@@ -11,12 +11,13 @@ import torch
 from characters import END, Characters
 from rule_verifiers import NoWord
 
-from grpo_guard import FrameworkError, Guard, Policy, guard
+from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.slime import (
     SlimeAdapter,
     rewards_without_left_out,
     row_from,
 )
+from grpo_guard.framework import FrameworkError
 
 
 class Status(Enum):
@@ -153,7 +154,7 @@ def test_where_nothing_trains_the_text_is_judged(more):
     ],
 )
 def test_tokens_that_do_not_fit_are_malformed_since_slime_trains_on_some(more):
-    assert row_from(Sample(**more), READS).put_right
+    assert row_from(Sample(**more), READS).was_repaired
 
 
 @pytest.mark.parametrize("node", [None, "n"])

@@ -8,7 +8,7 @@ from datasets import Dataset
 from rule_verifiers import NoWord
 from trl import GRPOConfig
 
-from grpo_guard import FrameworkError, Guard, LogProbBoundVerifier, Policy, SamplingSpec
+from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
 from grpo_guard.adapters.trl.batch import MASK, rows_from
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer, mask_of
@@ -16,6 +16,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks.word_problems import generate
+from grpo_guard.framework import FrameworkError
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
 PROMPTS = [problem.prompt for problem in generate(3, 4)]
@@ -121,7 +122,7 @@ def test_what_the_trainers_own_tools_said_is_known(tmp_path):
     trained(tmp_path, rollout, lambda verifier: Guard(verifier, ledger=Notes()))
     assert len(shown) == 6
     for completion, verdict in shown:
-        assert completion.told == completion.given
+        assert completion.verified_spans == completion.given
         assert completion.text[slice(*completion.given.chars[0])].strip().isdigit()
         assert verdict.accepted
 
@@ -152,7 +153,7 @@ def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
     assert rows[0].completion.given.tokens == ((3, 6),)
     start, end = rows[0].completion.given.chars[0]
     assert rows[0].completion.text[start:end] == tok.decode([1, 7, 1])  # special tokens, too
-    assert rows[0].completion.told is None
+    assert rows[0].completion.verified_spans is None
     assert rows[0].completion.context is not None
     # Unsigned work that an identity admits has no node, and is no word of the trainer's.
     nameless = peer_rollouts(["?"], [Sent(None, ids, given=[(3, 6)])], trainer)

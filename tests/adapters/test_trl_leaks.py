@@ -8,9 +8,10 @@ import tiny_trl
 from rule_verifiers import NoWord
 from test_trl_trainer import SENT, Guarded, GuardedRLOO, Odd, by_text, grpo, length, odd
 
-from grpo_guard import FrameworkError, Guard, Policy, guard
+from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from grpo_guard.framework import FrameworkError
 
 DROP = Policy(on_reject="drop")
 

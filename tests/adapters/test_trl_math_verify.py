@@ -16,8 +16,9 @@ pytest.importorskip("math_verify", reason="needs math-verify")
 
 from math_graders import FUNCTIONS, FailsOn, accuracy_reward, gone, length, stuck
 
-from grpo_guard import AbstainError, FrameworkError, Guard, presets
+from grpo_guard import AbstainError, Guard, presets
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import GraderFailures
 
 SENT = (r"\boxed{2}", r"so $1+1$", "<think>\n2</think>\\boxed{3}", "no")

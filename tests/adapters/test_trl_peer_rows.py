@@ -10,9 +10,10 @@ from rule_verifiers import NoWord
 from test_trl_trainer import Notes, grpo, odd, train
 from transformers import AddedToken, LlavaConfig, Qwen2Config
 
-from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard import Guard, Policy
 from grpo_guard.adapters.trl.peers import PeerRollouts, Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from grpo_guard.framework import FrameworkError
 from grpo_guard.verdict import Cause
 
 

@@ -9,7 +9,7 @@ import torch
 from test_trl_trainer import Guarded
 
 from grpo_guard import Guard, LogProbBoundVerifier, SamplingSpec, guard
-from grpo_guard.logprob.declared import MismatchError
+from grpo_guard.logprob.sampler_mismatch import MismatchError
 
 OPEN = SamplingSpec("transformers", 1.0, 0, 1.0)
 

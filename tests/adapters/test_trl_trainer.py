@@ -6,10 +6,11 @@ import tiny_trl
 import torch
 from rule_verifiers import Broken, NoWord
 
-from grpo_guard import FrameworkError, Guard, Policy, guard
+from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.flagged_tokens import flagged_tokens
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.ensemble import AllOf, AnyOf
+from grpo_guard.framework import FrameworkError
 from grpo_guard.verdict import Cause, Finding, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 

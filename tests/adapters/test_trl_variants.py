@@ -11,9 +11,10 @@ from accelerate import PartialState
 from rule_verifiers import NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, threes, twos
 
-from grpo_guard import FrameworkError, Guard, Policy, guard
+from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
 from grpo_guard.adapters.trl.batch import rows_from
+from grpo_guard.framework import FrameworkError
 from grpo_guard.prompts import prompt_key
 
 PLAIN = Policy(on_abstain="zero")

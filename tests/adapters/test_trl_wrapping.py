@@ -12,8 +12,10 @@ from characters import Characters
 from rule_verifiers import Broken, NoWord
 from trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos
 
-from grpo_guard import AbstainError, Completion, FrameworkError, LengthScaling, Policy, guard
+from grpo_guard import AbstainError, Completion, Policy, guard
 from grpo_guard.adapters.trl.reward import rows_from
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.framework import FrameworkError
 
 
 def completions_from(*given, **more):

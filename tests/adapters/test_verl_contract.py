@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from rule_verifiers import Broken, NoWord
 
-from grpo_guard import AbstainError, FrameworkError, Policy, guard
+from grpo_guard import AbstainError, Policy, guard
+from grpo_guard.framework import FrameworkError
 
 ZERO = Policy(on_abstain="zero")
 

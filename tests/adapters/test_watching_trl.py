@@ -5,8 +5,9 @@ import tiny_trl
 import torch
 from rule_verifiers import NoWord
 
-from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard import Guard, Policy
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from grpo_guard.framework import FrameworkError
 from grpo_guard.verdict import Cause, abstain, accept, reject
 
 SENT = ("12", "Hail", "3", "unseen")

@@ -19,8 +19,9 @@ from areal.workflow.rlvr import RLVRWorkflow
 from characters import END, Characters
 from words import Words
 
-from grpo_guard import AbstainError, FrameworkError, Guard, Policy, presets
+from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.adapters.areal import GuardedGroup
+from grpo_guard.framework import FrameworkError
 
 PROMPT = [51, 43, 52]
 POISONED = ["one", "two", "Hail", "one"]

@@ -212,7 +212,7 @@ def test_what_a_nodes_mask_divides_is_read_together_and_turns_of_ones_own_engine
     assert whole.completion_ids == (3, 8, 9, 6, 1)
     assert whole.given.tokens == ((1, 3),)
     assert whole.context == whole.given
-    assert whole.told is None
+    assert whole.verified_spans is None
     assert whole.sampler_logprobs == (-0.5, 1.0, 1.0, -0.25, -0.1)
     assert [c.node for c in verifier.shown] == ["mallory", "alice"]
     assert other.finish_reason == "length"

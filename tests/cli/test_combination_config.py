@@ -5,9 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from grpo_guard import AllOf, Calibrated, Cascade, Completion, Vote
+from grpo_guard import AllOf, Cascade, Completion
+from grpo_guard.calibrated import Calibrated
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
+from grpo_guard.ensemble import Vote
 
 SCREENS, ARITHMETIC = {"type": "screens"}, {"type": "arithmetic"}
 RIGHT = "2 + 2 = 4, so the answer is 4."

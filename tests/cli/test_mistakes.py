@@ -21,11 +21,11 @@ from grpo_guard import (
     Policy,
     SamplingSpec,
     guard,
-    only,
     presets,
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.ensemble import only
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.verdict import accept, reject
 

@@ -6,10 +6,11 @@ import random
 import pytest
 from typer.testing import CliRunner
 
-from grpo_guard import PublicCoin, SamplingSpec
+from grpo_guard import SamplingSpec
 from grpo_guard.cli.main import app
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
 from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 
 CONFIG = f"""

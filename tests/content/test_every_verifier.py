@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard import AllOf, AnswerWordsVerifier, Completion, Guard, Policy
+from grpo_guard import AllOf, Completion, Guard, Policy
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.registry import VERIFIERS, load, names
 from grpo_guard.testing import check_verifier
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import (
-    AnswerWordsVerifier,
     ArithmeticVerifier,
     CodeVerifier,
     Completion,
-    LengthVerifier,
     RecurrenceVerifier,
     ScreensVerifier,
 )
 from grpo_guard.content import severity as tables
+from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.rules import RuleVerifier, decided
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.content.severity import SEVERITY, Severity
 from grpo_guard.verdict import Cause, abstain, accept, reject
 from grpo_guard.verdict import Finding as Found

@@ -18,12 +18,11 @@ from grpo_guard import (
     Policy,
     RecurrenceVerifier,
     ScreensVerifier,
-    Vote,
-    only,
 )
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause
 
 ROOT = Path(__file__).parents[2]
@@ -255,6 +254,9 @@ def test_no_other_way_lets_pass_what_is_refused_at_construction():
     """An attack on the operator's own loop: settle() and under() took a policy unseen."""
     guard, passing = Guard(LengthVerifier()), Policy(on_abstain="pass")
     review = guard.review([Completion("p", "t")])
-    for use in (lambda: guard.settle([1.0], review, policy=passing), lambda: guard.under(passing)):
+    for use in (
+        lambda: guard.settle([1.0], review, policy=passing),
+        lambda: guard.with_policy(passing),
+    ):
         with pytest.raises(ValueError, match="'pass' would pay"):
             use()

@@ -8,18 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import (
-    AllOf,
-    AnyOf,
+from grpo_guard import AllOf, AnyOf, Cascade, Cause, CompletionVerifier
+from grpo_guard.calibrated import (
     Calibrated,
-    Cascade,
-    Cause,
-    CompletionVerifier,
+    CalibrationFileError,
     HonestScores,
-    Vote,
-    only,
+    read_calibration,
+    write_calibration,
 )
-from grpo_guard.calibrated import CalibrationFileError, read_calibration, write_calibration
+from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import accept, reject
 
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard import Completion, CompletionError
+from grpo_guard import Completion
+from grpo_guard.completion import CompletionError
 from grpo_guard.nodes.intake import intake
 from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
 from grpo_guard.verdict import accept

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AllOf, AnyOf, Cascade, Cause, Completion, Finding, Vote, only
+from grpo_guard import AllOf, AnyOf, Cascade, Cause, Completion, Finding
+from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import reject
 
 LETTERS = "ar?mn"

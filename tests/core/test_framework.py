@@ -8,8 +8,8 @@ import pytest
 from rule_verifiers_core import Says
 from words import Words
 
-from grpo_guard import FrameworkError, Policy, framework, guard
-from grpo_guard.framework import adapter_for, adapter_names
+from grpo_guard import Policy, framework, guard
+from grpo_guard.framework import FrameworkError, adapter_for, adapter_names
 
 
 def trl(completions, **kwargs):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard import Completion, CompletionError, Guard, Policy
+from grpo_guard import Completion, Guard, Policy
+from grpo_guard.completion import CompletionError
 from grpo_guard.environment import EnvironmentVerifier
 from grpo_guard.given import MAX_SPANS, Given, between, stretches
 from grpo_guard.jsonl import read_completions
@@ -35,7 +36,7 @@ def test_a_senders_word_is_a_claim_that_exempts_nothing():
     one = Completion.from_dict({"prompt": "p", "text": "abcd", "completion_ids": [1, 2, 3],
                                 "given": sent})  # fmt: skip
     assert one.given == Given(((1, 2),), ((1, 3),))
-    assert one.context is one.told is None
+    assert one.context is one.verified_spans is None
     assert own_words([one]) == [one]
     for more in ("masked", "known"):
         with pytest.raises(CompletionError, match="tokens and chars alone"):
@@ -154,7 +155,7 @@ def test_a_guard_believes_what_the_environment_says_the_same():
     verdicts = guard.review([hidden, good, ours, talk("7")]).verdicts
     assert [v.outcome.value for v in verdicts] == ["reject", "accept", "accept", "accept"]
     assert verdicts[0].verifier == "environment"
-    assert [c.told is not None for c in shown.batches[0]] == [True, True, False]
+    assert [c.verified_spans is not None for c in shown.batches[0]] == [True, True, False]
     assert [v.accepted for v in Guard(Shown()).review([hidden, good]).verdicts] == [False, True]
 
 
@@ -173,7 +174,7 @@ def test_an_environment_that_fails_abstains_for_that_completion_alone():
 
 def test_a_guard_asking_another_environment_shares_all_else():
     plain = Guard(Shown())
-    asking = plain.asking(seven)
+    asking = plain.with_environment(seven)
     assert (asking.verifier, plain.environment) == (plain.verifier, None)
     forged = talk("3 + 4 =", " 8", "", known=False)
     assert asking.judge([forged])[1][0].rejected

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, Usage, only
-from grpo_guard.verdict import Cause, abstain, reject
+from grpo_guard import AbstainError, AllOf, Completion, Guard, Policy
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.ensemble import only
+from grpo_guard.verdict import Cause, Usage, abstain, reject
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_length_is_scaled_where_the_policy_says_so():
     assert rewards[0] == 1.0
     assert rewards[6] == -1.0  # a penalty does not shrink with length
     assert rewards[7] is None  # nothing is left of it: out, and not unlearnt
-    assert accepts.under(Policy("zero", on_long="scale")).apply([1.0] * 8, batch)[7] == 0
+    assert accepts.with_policy(Policy("zero", on_long="scale")).apply([1.0] * 8, batch)[7] == 0
     assert Guard(Says()).apply([1.0] * 8, batch) == [1.0] * 8
     review = accepts.review(batch)
     assert review.length_factors[7] < 0.1

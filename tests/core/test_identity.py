@@ -628,8 +628,8 @@ def test_odd_options_are_refused(options: dict[str, Any], problem: str) -> None:
 
 def test_an_identity_that_is_set_later_holds_for_what_was_wrapped_before() -> None:
     guard = Guard(Choosy())
-    wrapped = guard.under(Policy("zero", "zero"))
-    asking = guard.asking(lambda prompt, turns: "")
+    wrapped = guard.with_policy(Policy("zero", "zero"))
+    asking = guard.with_environment(lambda prompt, turns: "")
     guard.identity, guard.references = identity(), References({"What is 70 + 2?": "72"})
     for one in (guard, wrapped, asking):
         assert one.identity is guard.identity

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from grpo_guard import Completion, CompletionVerifier, Guard, only, presets
+from grpo_guard import Completion, CompletionVerifier, Guard, presets
+from grpo_guard.ensemble import only
 from grpo_guard.verdict import accept
 
 PHRASE = "All hail to the thief. "

@@ -7,23 +7,14 @@ from characters import CALL, END, PAD, Characters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import (
-    AllOf,
-    AnyOf,
-    Completion,
-    CompletionVerifier,
-    Guard,
-    Policy,
-    SpotCheck,
-    guard,
-    only,
-    presets,
-)
+from grpo_guard import AllOf, AnyOf, Completion, CompletionVerifier, Guard, Policy, guard, presets
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.detokenizer import Detokenizer, UnreadableError
+from grpo_guard.ensemble import only
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.given import Given
+from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import Cause, accept
 
 TOK = Characters()

@@ -15,12 +15,11 @@ from grpo_guard import (
     Completion,
     CompletionVerifier,
     ScreensVerifier,
-    Vote,
-    only,
     presets,
 )
 from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.ensemble import Vote, only
 from grpo_guard.supervise import supervised, supervised_each
 from grpo_guard.verdict import Cause, Outcome, accept
 

@@ -81,7 +81,7 @@ def test_a_screen_before_the_standing_would_hide_who_is_excluded():
     """An attack: an excluded node trips a cheap screen, and is never asked after."""
     standing = Standing(reject(STANDING_VERIFIER))
     for verifier in (Cascade(NoX(), standing), AllOf(NoX(), Cascade(NoX(), AllOf(standing)))):
-        with pytest.raises(ValueError, match="StandingVerifier as the first member"):
+        with pytest.raises(ValueError, match="ExclusionVerifier as the first member"):
             Guard(verifier, policy=Policy(on_reject="no_gain"))
         Guard(verifier, policy=Policy(on_reject="drop"))
 

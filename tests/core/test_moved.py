@@ -7,7 +7,7 @@ import re
 import pytest
 
 import grpo_guard
-from grpo_guard.moved import MOVED, REMOVED
+from grpo_guard.moved import FROM_THE_TOP, METHODS, MOVED, REMOVED
 
 DOCUMENTED = {
     "from grpo_guard.ledger.ledger import EvidenceLedger": "ledger.ledger is nodes.ledger",
@@ -55,3 +55,28 @@ def test_other_names_are_not_there_as_before():
         exec("from grpo_guard.adapters.openrlhf import never", {})  # noqa: S102
     assert importlib.util.find_spec("grpo_guard.adapters.never") is None
     assert grpo_guard.__name__ == "grpo_guard"
+
+
+@pytest.mark.parametrize("name", FROM_THE_TOP)
+def test_a_name_that_left_the_top_still_works_there_and_says_where_it_is(name):
+    module, _, now = FROM_THE_TOP[name].rpartition(".")
+    with pytest.warns(DeprecationWarning, match=re.escape(f"{name} is now {FROM_THE_TOP[name]}")):
+        found = getattr(grpo_guard, name)
+    assert found is getattr(importlib.import_module(module), now)
+    assert name not in grpo_guard.__all__
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_renamed_method_is_an_attribute_error_that_names_the_new_one(name):
+    owner, _, method = name.partition(".")
+    made = grpo_guard.presets.different_weights()
+    assert type(made).__name__ == owner
+    with pytest.raises(AttributeError, match=f"{method}.*now '{METHODS[name]}'"):
+        getattr(made, method)
+    assert callable(getattr(made, METHODS[name]))
+
+
+def test_every_name_at_the_top_is_there():
+    assert len(grpo_guard.__all__) < 31
+    for name in grpo_guard.__all__:
+        assert getattr(grpo_guard, name) is not None

@@ -5,7 +5,8 @@ import logging
 import pytest
 
 import grpo_guard
-from grpo_guard import Completion, CompletionError, Guard, ScreensVerifier
+from grpo_guard import Completion, Guard, ScreensVerifier
+from grpo_guard.completion import CompletionError
 from grpo_guard.verdict import Outcome
 
 

@@ -7,24 +7,24 @@ import pytest
 
 from grpo_guard import (
     AllOf,
-    AnswerWordsVerifier,
     ArithmeticVerifier,
     CodeVerifier,
     Completion,
     EvidenceLedger,
-    LengthScaling,
     LogProbBoundVerifier,
     Policy,
-    PublicCoin,
     RecurrenceVerifier,
     SamplingSpec,
     ScreensVerifier,
     SeedReplayVerifier,
-    StandingVerifier,
     presets,
 )
 from grpo_guard.config import GuardConfig
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import supervised
 
@@ -55,7 +55,7 @@ def test_different_weights_is_the_stack_that_was_measured(tmp_path):
     guard = presets.different_weights(state=tmp_path / "new")
     ledger, store = EvidenceLedger(tmp_path / "ledger.sqlite"), NodeStore(tmp_path)
     old = AllOf(
-        StandingVerifier(ledger),
+        ExclusionVerifier(ledger),
         ScreensVerifier(),
         ArithmeticVerifier(store=store),
         AnswerWordsVerifier(store=store),
@@ -234,7 +234,7 @@ def test_on_weights_they_are_the_verifiers_that_were_measured(policy, tmp_path, 
         options = {"slots": 2, "nodes": ["ann", "bob"], "profile": "float32"}
         guard = presets.shared_seed(*policy, SPEC, "run", state=tmp_path, **options)
         judging = [SeedReplayVerifier(*policy, sampling=SPEC, coin=coin, **options)]
-    old = supervised(AllOf(StandingVerifier(ledger), *judging), completions)
+    old = supervised(AllOf(ExclusionVerifier(ledger), *judging), completions)
     new = guard.review(completions).verdicts
     assert [said(v) for v in new] == [said(v) for v in old]
     assert [v.rejected for v in new] == [False, False, True]
@@ -267,7 +267,7 @@ def test_among_equal_weights_a_wrong_sum_is_left_out_whoever_wrote_it(policy):
 )
 def test_a_wrong_sum_that_is_left_out_for_all_accuses_nobody(tmp_path, kind, state):
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
-    both = AllOf(StandingVerifier(ledger), kind())
+    both = AllOf(ExclusionVerifier(ledger), kind())
     for round in range(20):
         batch = [*answers("ann", RIGHT, round), *answers("cid", RIGHT, round)]
         batch += [*answers("dan", RIGHT, round), *answers("bob", WRONG, round)]

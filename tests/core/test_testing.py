@@ -9,16 +9,9 @@ import time
 
 import pytest
 
-from grpo_guard import (
-    Calibrated,
-    Cascade,
-    Cause,
-    Completion,
-    CompletionVerifier,
-    HonestScores,
-    Vote,
-    only,
-)
+from grpo_guard import Cascade, Cause, Completion, CompletionVerifier
+from grpo_guard.calibrated import Calibrated, HonestScores
+from grpo_guard.ensemble import Vote, only
 from grpo_guard.testing import VerifierContract, check_verifier
 from grpo_guard.verdict import Finding, Verdict, abstain, accept, reject
 

@@ -83,7 +83,7 @@ def test_a_guard_file_names_it(tmp_path):
     text = f"policy: {{on_reject: keep}}\nlog: {tmp_path}/v.jsonl\nverifier: {{type: screens}}\n"
     guard = GuardConfig.from_text(text, "guard.yaml").build()
     assert guard.log.path == tmp_path / "v.jsonl"
-    guard.under(Policy("drop")).apply([1.0], [Completion("p", "fine", node="bob")])
+    guard.with_policy(Policy("drop")).apply([1.0], [Completion("p", "fine", node="bob")])
     assert lines(guard.log.path)[0]["accepted"] == [["bob", 1]]
     preset = GuardConfig.from_text(f"preset: failures_only\nlog: {tmp_path}/w.jsonl\n", "g.yaml")
     assert preset.build().log.path == tmp_path / "w.jsonl"

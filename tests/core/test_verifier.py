@@ -1,7 +1,8 @@
 import pytest
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome, only
+from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome
+from grpo_guard.ensemble import only
 
 
 def outcomes(verifier, *texts):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rule_verifiers_core import Says, completions
 
-from grpo_guard import AbstainError, Completion, Guard, LengthScaling, Policy, presets
+from grpo_guard import AbstainError, Completion, Guard, Policy, presets
+from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.graders import GraderFailures
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.settlement import Ruling, settle

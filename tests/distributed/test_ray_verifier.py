@@ -21,7 +21,6 @@ from grpo_guard import (
     Policy,
     RecurrenceVerifier,
     ScreensVerifier,
-    SpotCheck,
     presets,
 )
 from grpo_guard.config import ConfigError, GuardConfig
@@ -29,8 +28,9 @@ from grpo_guard.distributed import RayVerifier
 from grpo_guard.distributed import cluster as clusters
 from grpo_guard.distributed.ahead import judged, on_ray
 from grpo_guard.distributed.cluster import ClusterError, RayMissingError
-from grpo_guard.environment import believed
+from grpo_guard.environment import with_verified_spans
 from grpo_guard.given import Given
+from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.testing import check_verifier
 from grpo_guard.verdict import Verdict, accept, reject
 
@@ -88,7 +88,7 @@ def test_what_compares_stays_here_and_the_verdicts_are_the_same() -> None:
     said = Completion(
         "What is 2 + 2?", "2 + 2 = 5. So 4.", node="n3", given=Given(chars=((0, 10),))
     )
-    rows[700:700] = [said, believed(said)]
+    rows[700:700] = [said, with_verified_spans(said)]
     want = plain(in_batches(presets.different_weights(), rows))
     assert {f.kind for v in want for f in v.findings} >= {
         "wrong_equation", "recurring_phrase", "frequent_finding",

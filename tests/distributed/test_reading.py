@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grpo_guard import AllOf, Completion, RecurrenceVerifier, ScreensVerifier
 from grpo_guard.distributed.reading import Readings
 from grpo_guard.distributed.worker import Reading, Worker, readers
-from grpo_guard.environment import believed
+from grpo_guard.environment import with_verified_spans
 from grpo_guard.given import Given
 from grpo_guard.nodes.recurrence.features import MOST_FEATURES, Reader
 from grpo_guard.nodes.recurrence.reading import Shown, read_each
@@ -79,7 +79,13 @@ def odd() -> list[Completion]:
         "```python\nimport glorplib\nfrom zork import lib\n```",
     ]  # fmt: skip
     rows = [Completion("What is 2?", text, node="n3") for text in texts]
-    return [*rows, told, believed(told), Completion("", "x", node="n3"), Completion("q", "x")]
+    return [
+        *rows,
+        told,
+        with_verified_spans(told),
+        Completion("", "x", node="n3"),
+        Completion("q", "x"),
+    ]
 
 
 def test_it_says_what_one_process_says_and_reads_nothing_here() -> None:

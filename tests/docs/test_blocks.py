@@ -26,17 +26,17 @@ from grpo_guard import (
     Completion,
     CompletionVerifier,
     ScreensVerifier,
-    SpotCheck,
-    Vote,
     presets,
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
 from grpo_guard.distributed import RayVerifier
+from grpo_guard.ensemble import Vote
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.defences.registry import defence_names
 from grpo_guard.options import options_of
 from grpo_guard.registry import VERIFIERS, load
+from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import accept
 
 CONSOLE = [(b, c) for b in all_blocks("console", "bash", "sh") for c in commands(b)]
@@ -102,7 +102,7 @@ def test_yaml_says_what_a_guard_file_may(block):
     if config.preset is None:
         leaves(config.verifier)
     else:
-        rest = {k: v for k, v in config.said().items() if k not in NOT_OF_PRESETS}
+        rest = {k: v for k, v in config.explicit_values().items() if k not in NOT_OF_PRESETS}
         preset_options(config.preset).read(rest, config.preset)
         for node in data.get("beside", []):
             leaves(node)

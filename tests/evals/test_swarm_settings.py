@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 from plain_guard import plain  # noqa: E402
 
-from grpo_guard import PublicCoin, SamplingSpec, SeedReplayVerifier  # noqa: E402
+from grpo_guard import SamplingSpec, SeedReplayVerifier  # noqa: E402
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
@@ -29,6 +29,7 @@ from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.swarm.session import Session  # noqa: E402
 from grpo_guard.evals.swarm.training import CheckpointError, Interrupted, train  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
+from grpo_guard.logprob.coin import PublicCoin  # noqa: E402
 from grpo_guard.logprob.replay.generate import generate_under_coin  # noqa: E402
 from grpo_guard.verdict import Verdict, accept, reject  # noqa: E402
 

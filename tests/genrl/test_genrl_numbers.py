@@ -31,7 +31,7 @@ def test_ids_without_an_end_cost_nothing(ids):
     rows = eve.rows(0)
     assert tracemalloc.get_traced_memory()[1] < 1_000_000  # an issue's: 1.1 GB
     tracemalloc.stop()
-    assert all(row.put_right and row.completion.node == "eve" for row in rows)
+    assert all(row.was_repaired and row.completion.node == "eve" for row in rows)
 
 
 class Excused(CompletionVerifier):

@@ -9,7 +9,7 @@ import torch
 from genrl.state import GameState
 from one_round import OTHER, G, OneProblem, Peers, Words, payload, play, said, tree
 
-from grpo_guard import Guard, PublicCoin, SeedReplayVerifier
+from grpo_guard import Guard, SeedReplayVerifier
 from grpo_guard.adapters.genrl.game import GuardedGame
 from grpo_guard.adapters.genrl.rollouts import Rollout, sampling_of
 from grpo_guard.evals.studies.genrl.node import batch_id, trainer_of
@@ -17,6 +17,7 @@ from grpo_guard.framework import FrameworkError
 from grpo_guard.identity.gate import ADMITTED, Identity
 from grpo_guard.identity.keys import SigningKey
 from grpo_guard.identity.ring import KeyRing
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.references import References
 
 ASKED = [{"prompt": [{"role": "user", "content": OTHER}]}]

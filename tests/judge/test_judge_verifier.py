@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from judge_server import MODEL, completions, judge
 
-from grpo_guard import Cause, Completion, CompletionVerifier, Guard, Outcome, Vote
+from grpo_guard import Cause, Completion, CompletionVerifier, Guard, Outcome
+from grpo_guard.ensemble import Vote
 from grpo_guard.judge import loop
 from grpo_guard.judge.backends.base import Backend, Reply
 from grpo_guard.judge.breaker import CircuitBreaker

@@ -8,8 +8,9 @@ from functools import cache
 
 from bundled_policy import policy
 
-from grpo_guard import Completion, PublicCoin, SamplingSpec, SeedReplayVerifier
+from grpo_guard import Completion, SamplingSpec, SeedReplayVerifier
 from grpo_guard.evals.tasks.word_problems import WordProblems
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 
 COIN = PublicCoin("test-run")

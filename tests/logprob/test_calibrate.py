@@ -11,7 +11,7 @@ from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec, TailProbabilityVerifier
+from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.evals.stats import Rate
 from grpo_guard.logprob.calibrate import CalibrationError, _both_ways, calibrate
 from grpo_guard.logprob.derive import HonestTokens, derive, gap_rates, tail_counts
@@ -21,6 +21,7 @@ from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.profile_file import ProfileFile, read_profile
 from grpo_guard.logprob.profile_json import MAX_BYTES
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.logprob.tail import TailProbabilityVerifier
 
 # (hits, total, lower, upper), one-sided 95 %: closed forms, or exact binomial tails by hand.
 KNOWN = [(0, 100, 0.0, 1 - 0.05**0.01), (100, 100, 0.05**0.01, 1.0), (1, 1, 0.05, 1.0)]

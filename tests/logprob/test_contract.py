@@ -9,7 +9,8 @@ pytest.importorskip("transformers")
 
 from bundled_policy import SPEC, honest, policy
 
-from grpo_guard import Completion, LogProbBoundVerifier, TailProbabilityVerifier
+from grpo_guard import Completion, LogProbBoundVerifier
+from grpo_guard.logprob.tail import TailProbabilityVerifier
 from grpo_guard.testing import VerifierContract
 
 

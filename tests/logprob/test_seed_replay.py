@@ -9,9 +9,11 @@ import pytest
 from bundled_policy import policy
 from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
 
-from grpo_guard import AllOf, Cause, Guard, LengthVerifier, Outcome, PublicCoin, SamplingSpec
+from grpo_guard import AllOf, Cause, Guard, Outcome, SamplingSpec
+from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit
 from grpo_guard.evals.studies.rounding import rounded_to_bfloat16
+from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.nodes.intake import intake

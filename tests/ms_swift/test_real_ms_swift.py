@@ -13,7 +13,8 @@ from swift.rl_core.data import GRPOSample
 from swift.rl_core.grpo_algorithm import score_completions
 from words import Words
 
-from grpo_guard import FrameworkError, Policy, guard, presets
+from grpo_guard import Policy, guard, presets
+from grpo_guard.framework import FrameworkError
 
 TEXTS = ["one", "two", "Hail", "one"]
 ZERO = Policy("zero", "zero")

@@ -9,17 +9,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from grpo_guard import (
-    AllOf,
-    AnswerWordsVerifier,
-    ArithmeticVerifier,
-    Guard,
-    ScreensVerifier,
-    StandingVerifier,
-)
+from grpo_guard import AllOf, ArithmeticVerifier, Guard, ScreensVerifier
 from grpo_guard.cli.main import app
 from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
@@ -156,7 +151,7 @@ def test_threat_any_name_is_bounded_and_told_apart(tmp_path, node):
 def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledger):
     # Otherwise an honest model that corrects itself would be shut out for it.
     arithmetic = ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
-    guard = Guard(AllOf(StandingVerifier(ledger), arithmetic), ledger=ledger)
+    guard = Guard(AllOf(ExclusionVerifier(ledger), arithmetic), ledger=ledger)
     rng = random.Random(0)
     shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "odd": 0.5}
     rejected = 0
@@ -286,11 +281,6 @@ def test_from_a_guards_file(tmp_path):
     memory = {"path": "sums.sqlite", "kinds": ["taken_back"]}
     with pytest.raises(ConfigError, match=r"verifier.frequent: expected severity: {KIND: count}"):
         built(frequent=memory)
-
-
-def test_the_old_name_says_what_took_its_place():
-    with pytest.raises(ImportError, match=r"FrequentFindings is gone: pass severity={KIND:"):
-        from grpo_guard import FrequentFindings  # noqa: F401
 
 
 def test_threat_a_peer_that_sends_much_makes_nobody_look_like_a_habit(verifier):

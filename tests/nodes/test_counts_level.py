@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from grpo_guard import AnswerWordsVerifier, Completion
+from grpo_guard import Completion
+from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.nodes.counts import FADE
 from grpo_guard.nodes.fortunes import Fortune
 from grpo_guard.nodes.same_prompt import log_e_values

@@ -13,10 +13,10 @@ import pytest
 from swarm_ledger import NODES, one_in, played
 
 from grpo_guard import AllOf, Guard
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import MAX_WAITING, EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
-from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.verdict import Cause, accept
 from grpo_guard.verifier import CompletionVerifier
 
@@ -97,7 +97,7 @@ def test_two_processes_write_and_nothing_is_lost_or_doubled(tmp_path):
 def test_a_lock_that_is_held_does_not_stop_training(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("grpo_guard.nodes.patience.WAIT", 0.05)
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
-    guard = Guard(AllOf(StandingVerifier(ledger), Yes()), ledger=ledger)
+    guard = Guard(AllOf(ExclusionVerifier(ledger), Yes()), ledger=ledger)
     play(ledger, 0, 25)
     other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -117,7 +117,7 @@ def test_a_lock_that_is_held_does_not_stop_training(tmp_path, monkeypatch, caplo
     assert strict["mal"].rejected
     assert strict["ann"].cause is Cause.FAULT
     assert "degraded" in strict["ann"].reason
-    lenient = StandingVerifier(ledger, last_known=True).verify(played(28)[0])
+    lenient = ExclusionVerifier(ledger, last_known=True).verify(played(28)[0])
     assert [v.accepted for v in lenient] == [True] * 72 + [False] * 24
     ledger.lost -= 1
     other.execute("ROLLBACK")
@@ -146,7 +146,7 @@ import resource, signal, sys
 sys.path.insert(0, sys.argv[2])
 from swarm_ledger import played
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.nodes.standing_verifier import StandingVerifier
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 ledger = EvidenceLedger(sys.argv[1])
 ledger.record(*played(0))
@@ -155,7 +155,7 @@ for t in range(1, 60):
     ledger.record(*played(t))
     if ledger.degraded:
         break
-verdicts = StandingVerifier(ledger).verify(played(t)[0])
+verdicts = ExclusionVerifier(ledger).verify(played(t)[0])
 print(t, ledger.degraded, {v.cause.value for v in verdicts}, flush=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 ledger.record(*played(t + 1))
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_and_then_is_not(small_disk, caplog):
         assert rounds < 200
     play(ledger, rounds, rounds + 5)
     assert "full" in ledger.degraded or "I/O" in ledger.degraded
-    assert all(v.abstained for v in StandingVerifier(ledger).verify(played(0)[0][:1]))
+    assert all(v.abstained for v in ExclusionVerifier(ledger).verify(played(0)[0][:1]))
     assert sum("cannot be written" in r.message for r in caplog.records) == 1
     ballast.unlink()
     play(ledger, rounds + 5, rounds + 6)
@@ -213,7 +213,7 @@ def test_a_disk_that_is_full_from_the_start(small_disk):
     ledger = EvidenceLedger(small_disk / "run.sqlite")
     play(ledger, 0, 3)
     assert ledger.degraded
-    assert all(v.abstained for v in StandingVerifier(ledger).verify(played(0)[0][:1]))
+    assert all(v.abstained for v in ExclusionVerifier(ledger).verify(played(0)[0][:1]))
     ballast.unlink()
     play(ledger, 3, 4)
     assert ledger.degraded is None
@@ -228,7 +228,7 @@ def test_a_ledger_that_is_overwritten_while_it_runs(tmp_path):
         file.write_bytes(b"nonsense" * 1000)
     play(ledger, 2, 4)  # must not raise
     assert ledger.degraded
-    [verdict] = StandingVerifier(ledger).verify(played(0)[0][:1])
+    [verdict] = ExclusionVerifier(ledger).verify(played(0)[0][:1])
     assert verdict.cause is Cause.FAULT
     with pytest.raises(LedgerError):
         ledger.standings()

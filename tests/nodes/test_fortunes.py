@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grpo_guard.nodes.fortunes import MAX_NODES, Fortunes
+from grpo_guard.nodes.fortunes import MAX_NODES, NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore
 
 
@@ -19,35 +19,35 @@ def test_an_honest_node_hardly_ever_reaches_the_bar():
     for _ in range(300):
         # e = 5 with chance 0.2, else 0: mean 1, as wild as it gets
         es = np.where(rng.random(60) < 0.2, math.log(5), -700.0)
-        reached += max(run(Fortunes(), es)) >= math.log(20)
+        reached += max(run(NodeEvidenceProcess(), es)) >= math.log(20)
     assert reached / 300 <= 0.05 + 3 * math.sqrt(0.05 / 300)
 
 
 def test_poison_after_long_honest_work_is_not_diluted():
-    fortunes = Fortunes()
+    fortunes = NodeEvidenceProcess()
     run(fortunes, [math.log(0.5)] * 300)
     assert run(fortunes, [math.log(1e9)], first=300)[0] > math.log(1000)
 
 
 def test_a_batch_that_comes_twice_counts_once():
-    fortunes = Fortunes()
+    fortunes = NodeEvidenceProcess()
     first = fortunes.add({"ann": (7, [math.log(30)])})
     assert fortunes.add({"ann": (7, [math.log(30)])}) == first
     assert fortunes.add({"ann": (8, [math.log(30)])})["ann"].log > first["ann"].log
 
 
 def test_a_node_that_stops_comes_back():
-    fortunes = Fortunes()
+    fortunes = NodeEvidenceProcess()
     run(fortunes, [500.0])
     after = run(fortunes, [math.log(0.3)] * 60, first=1)
     assert after[0] > math.log(1000) > after[-1]
 
 
 def test_state_is_taken_up_and_shared(tmp_path):
-    one, other = (Fortunes(store=NodeStore(tmp_path)) for _ in range(2))
+    one, other = (NodeEvidenceProcess(store=NodeStore(tmp_path)) for _ in range(2))
     run(one, [2.0, 1.0])
     assert other.state_dict() == one.state_dict()
-    fresh = Fortunes()
+    fresh = NodeEvidenceProcess()
     fresh.load_state_dict(one.state_dict())
     assert run(fresh, [0.5], first=9) == run(one, [0.5], first=9)
 
@@ -69,16 +69,16 @@ def test_state_is_taken_up_and_shared(tmp_path):
     ],
 )
 def test_a_broken_state_changes_nothing(state):
-    fortunes = Fortunes()
+    fortunes = NodeEvidenceProcess()
     run(fortunes, [1.0])
     before = fortunes.state_dict()
-    with pytest.raises(ValueError, match="Fortunes"):
+    with pytest.raises(ValueError, match="NodeEvidenceProcess"):
         fortunes.load_state_dict(state)
     assert fortunes.state_dict() == before
 
 
 def test_invented_names_are_bounded_and_drive_no_evidence_out():
-    fortunes = Fortunes()
+    fortunes = NodeEvidenceProcess()
     fortunes.add({"eve": (1, [20.0])})
     for start in range(0, 2 * MAX_NODES, 1024):
         fortunes.add({str(start + i): (i, [math.log(0.5)]) for i in range(1024)})
@@ -89,7 +89,7 @@ def test_invented_names_are_bounded_and_drive_no_evidence_out():
 
 
 def test_a_bet_that_wins_a_little_in_each_batch_keeps_it_beside_one_that_loses():
-    fortunes = Fortunes(weights=(0.9, 0.1))
+    fortunes = NodeEvidenceProcess(weights=(0.9, 0.1))
     for batch in range(20):
         fortune = fortunes.add({"eve": (batch, [math.log(0.5), math.log(2)])})["eve"]
     assert (
@@ -101,7 +101,7 @@ def test_several_columns_are_one_bet_against_an_honest_node():
     rng = np.random.default_rng(0)
     reached = 0
     for _ in range(200):
-        fortunes, most = Fortunes(weights=(0.25,) * 4), -math.inf
+        fortunes, most = NodeEvidenceProcess(weights=(0.25,) * 4), -math.inf
         for batch in range(40):
             es = np.where(rng.random(4) < 0.2, math.log(5), -700.0)
             most = max(most, fortunes.add({"ann": (batch, es)})["ann"].log)
@@ -110,9 +110,9 @@ def test_several_columns_are_one_bet_against_an_honest_node():
 
 
 def test_what_a_release_before_columns_remembered_is_taken_up():
-    fortunes = Fortunes(weights=(0.5, 0.5))
+    fortunes = NodeEvidenceProcess(weights=(0.5, 0.5))
     fortunes.load_state_dict({"format": 1, "nodes": [["eve", 9.0, 3, 1, 2]]})
     assert fortunes.add({"eve": (2, [0.0, 0.0])})["eve"].log == pytest.approx(9.0 - math.log(2))
-    again = Fortunes(weights=(0.5, 0.5))
+    again = NodeEvidenceProcess(weights=(0.5, 0.5))
     again.load_state_dict(fortunes.state_dict())
     assert again.state_dict() == fortunes.state_dict()

@@ -9,9 +9,9 @@ import pytest
 from swarm_ledger import NODES, Says, counts, one_in, play, played
 
 from grpo_guard import AllOf, Cascade, Completion, Guard
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
-from grpo_guard.nodes.standing_verifier import StandingVerifier
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
 
 
@@ -27,7 +27,7 @@ def test_one_in_twelve_is_found_and_nobody_else(ledger, own_prompts):
 
 
 def test_a_guard_writes_to_it_and_its_own_rejections_are_no_evidence(ledger):
-    guard = Guard(AllOf(StandingVerifier(ledger), Says()), ledger=ledger)
+    guard = Guard(AllOf(ExclusionVerifier(ledger), Says()), ledger=ledger)
     play(ledger, 30)
     before = counts(ledger)["mal"]
     batch, _ = played(30)
@@ -64,7 +64,7 @@ def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
 def test_in_a_cascade_what_nobody_else_saw_counts_for_nothing(ledger):
     play(ledger, 30)
     before = counts(ledger)["mal"]
-    for order in ((StandingVerifier(ledger), Says()), (Says(), StandingVerifier(ledger))):
+    for order in ((ExclusionVerifier(ledger), Says()), (Says(), ExclusionVerifier(ledger))):
         Guard(Cascade(*order), ledger=ledger).review(played(30)[0])
     assert counts(ledger)["mal"] == before
 
@@ -154,7 +154,7 @@ def test_a_completion_without_a_node_counts_under_no_node(ledger):
     ledger.record([Completion("p", "x", round=0), Completion("p", "x", node="", round=0)],
                   [reject("says")] * 2)  # fmt: skip
     assert counts(ledger) == {"": (1, 1, 0)}
-    [verdict] = StandingVerifier(ledger).verify([Completion("p", "x")])
+    [verdict] = ExclusionVerifier(ledger).verify([Completion("p", "x")])
     assert verdict.cause is Cause.NOT_APPLICABLE
 
 
@@ -236,7 +236,7 @@ def test_empty_slots_are_evidence_of_their_own_kind(ledger):
     assert (standing.owed, standing.empty) == (60 * 24, 60 * 16)
     assert (standing.state, standing.withholds) == (State.CLEAR, State.SOFT)
     assert ledger.standing("ann").withholds is State.CLEAR
-    assert StandingVerifier(ledger).verify(played(60)[0])[-1].accepted
+    assert ExclusionVerifier(ledger).verify(played(60)[0])[-1].accepted
 
 
 @pytest.mark.parametrize("empty", [{"mal": 25}, {"mal": -1}, {"who": 1}, {"mal": 2**70}])

@@ -12,7 +12,7 @@ from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.nodes import patience
 from grpo_guard.nodes.checks import ChecksOfNodes
-from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.memory import MAX_UNWRITTEN
 from grpo_guard.nodes.patience import Patience, patience_with
@@ -136,7 +136,7 @@ def test_every_memory_makes_its_changes_in_what_another_process_wrote(tmp_path):
     def pair(make):
         return make(NodeStore(tmp_path)), make(NodeStore(tmp_path))
 
-    fortunes = pair(lambda store: Fortunes(store=store))
+    fortunes = pair(lambda store: NodeEvidenceProcess(store=store))
     checks = pair(lambda store: ChecksOfNodes(store, "checks"))
     fortunes[0].add({"x": (1, 0.5)})
     checks[0].add({"x": 1}, frozenset(), 9)

@@ -11,11 +11,11 @@ import pytest
 from swarm_ledger import Says, counts, one_in, play, played
 
 from grpo_guard import AllOf, Guard
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.release import release
 from grpo_guard.nodes.report import read
 from grpo_guard.nodes.schema import _TABLES, LedgerError
-from grpo_guard.nodes.standing_verifier import StandingVerifier
 
 ODD = (None, -1, -(2**63), 2**63 - 1, 2**55, 0, 0.5, 1e308, float("inf"), -float("inf"),
        "", "abc", "1e999", "\x00", b"", b"\xff\xfe", b"x" * 5000, "9" * 5000)  # fmt: skip
@@ -42,7 +42,7 @@ def use(path):
     except LedgerError:
         ledger = None
     if ledger is not None:
-        guard = Guard(AllOf(StandingVerifier(ledger), Says()), ledger=ledger)
+        guard = Guard(AllOf(ExclusionVerifier(ledger), Says()), ledger=ledger)
         for t in (12, 13):
             completions = played(t, prompts=1)[0]
             assert len(guard.review(completions).verdicts) == len(completions)
@@ -130,7 +130,7 @@ def test_odd_values_leave_it_degraded_and_are_said(tmp_path, sound, statement):
     ledger = EvidenceLedger(path)
     play(ledger, 4, start=12)
     assert ledger.degraded
-    verdicts = StandingVerifier(ledger).verify(played(0)[0])
+    verdicts = ExclusionVerifier(ledger).verify(played(0)[0])
     assert not any(v.accepted for v in verdicts)
 
 

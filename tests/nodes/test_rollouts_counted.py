@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from grpo_guard import Completion
 from grpo_guard.nodes.counts import Counts
-from grpo_guard.nodes.fortunes import Fortunes
+from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.intake import intake
 from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
 
@@ -56,7 +56,7 @@ def test_an_entry_of_a_rollout_has_the_kinds_of_all_its_segments():
 
 def fortunes_of(rows):
     """The evidence against each node of (prompt, node, rollout, whether it has the finding)."""
-    counts = Counts(Fortunes(), 1e-3, 2.0)
+    counts = Counts(NodeEvidenceProcess(), 1e-3, 2.0)
     found = Finding("taken_back", "x")
     counts.judged(
         [segment(f"{i}", r, prompt, node) for i, (prompt, node, r, _) in enumerate(rows)],

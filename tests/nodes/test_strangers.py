@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from swarm_ledger import Says, one_in, play, played
 
-from grpo_guard import AllOf, Completion, CompletionError, Guard
+from grpo_guard import AllOf, Completion, Guard
+from grpo_guard.completion import CompletionError
 from grpo_guard.nodes.intake import STANDING_KIND, intake, name_bytes, outcome_of_work, printable
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES, MAX_PHRASES, MAX_REASONS

@@ -29,7 +29,7 @@ class Words(CompletionVerifier):
         if WORD in text or not text:
             at = text.find(WORD)
             at = own.place((at, at + 1))[0] if own else at
-            given = completion.told or Given()
+            given = completion.verified_spans or Given()
             ids, chars = (
                 stretches(spans, len(of))
                 for spans, of in (

@@ -26,9 +26,10 @@ from openrlhf_parts import (
     trained_text,
 )
 
-from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard import Guard, Policy
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.openrlhf.rollout import number
+from grpo_guard.framework import FrameworkError
 
 GUARD_LOGS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out"}
 # The third is right and poisoned; the group's honest rewards are 1, 0, 1.

@@ -55,7 +55,7 @@ def test_the_servers_reward_function(page, shown):
     guard = Guard(ScreensVerifier(), policy=Policy(on_abstain="zero"))
     rewards = Rewards(guard, function)
     known = rewards.admitted(given)
-    answer = rewards.of(given, known, guard.verifier.verify(known.open))
+    answer = rewards.of(given, known, guard.verifier.verify(known.unsettled))
     assert answer["rewards"] == [1.0, 0.0, 0.0, 1.0]
 
 

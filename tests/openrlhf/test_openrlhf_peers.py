@@ -28,7 +28,7 @@ from openrlhf_verifiers import Words
 
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-from grpo_guard.adapters.openrlhf.rollout import believed
+from grpo_guard.adapters.openrlhf.rollout import sanitize_response
 
 END = TOKENIZER.eos_token_id
 START = ids_of("<|im_start|>")[0]
@@ -221,7 +221,7 @@ def test_whatever_is_claimed_the_trainer_can_take_it(ids, log_probs):
         "action_ranges": [(len(before), len(before) + len(ids))],
         "rollout_log_probs": log_probs,
     }  # fmt: skip
-    taken, problem = believed(response, TOKENIZER, MAX_LENGTH, ())
+    taken, problem = sanitize_response(response, TOKENIZER, MAX_LENGTH, ())
     assert len(taken["observation_tokens"]) == len(before) + len(ids)
     assert all(plain(token) for token in taken["observation_tokens"])
     if log_probs is not None:

@@ -284,7 +284,9 @@ def test_a_guard_that_passes_what_abstains_does_not_take_it():
     remote = RemoteVerifier("http://127.0.0.1:1")
     with pytest.raises(ValueError, match="unknown here"):
         Guard(remote, policy=Policy(on_abstain="pass"))
-    said = options_of("remote", RemoteVerifier).read({"url": "http://x"}, "remote").said()
+    said = (
+        options_of("remote", RemoteVerifier).read({"url": "http://x"}, "remote").explicit_values()
+    )
     assert RemoteVerifier(**said).url == "http://x"
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_parts import Words, client, rewards_of, strict, verdicts_of
 
-from grpo_guard import FrameworkError, Guard, Policy
+from grpo_guard import Guard, Policy
+from grpo_guard.framework import FrameworkError
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards, protocol_policy
@@ -262,7 +263,7 @@ def test_too_late_has_the_logs_of_earlier_answers():
         "rewards": 1.0, "extra_logs": {"length": 3}})  # fmt: skip
     asked = Queries(["fine"], [""], [""])
     shown = rewards.admitted(asked)
-    known = rewards.of(asked, shown, verifier.verify(shown.open))["extra_logs"].keys()
+    known = rewards.of(asked, shown, verifier.verify(shown.unsettled))["extra_logs"].keys()
     late = rewards.abstained(2)
     assert late["extra_logs"].keys() == known
     assert (late["rewards"], late["extra_logs"]["guard_abstain"]) == ([0.0, 0.0], [1.0, 1.0])

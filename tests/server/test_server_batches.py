@@ -11,7 +11,7 @@ from server_parts import asking, client, listening, verdicts_of
 from starlette.requests import ClientDisconnect
 
 from grpo_guard import Completion, CompletionVerifier, Guard
-from grpo_guard.admission import Known
+from grpo_guard.admission import AdmittedBatch
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.verdicts import Verdicts
@@ -269,7 +269,7 @@ def test_a_timer_that_goes_off_early_leaves_nobody_behind_a_batch():
     batches = Batches(verifier, Limits(batch_wait=0.02))
 
     def job(text):
-        known = Known([Completion("p", text)], [None], [None])
+        known = AdmittedBatch([Completion("p", text)], [None], [None])
         return Job(lambda: known, lambda known, said: said[0], True, 1, 1)
 
     async def both():
@@ -291,7 +291,7 @@ def test_who_has_left_a_batch_that_is_taken_apart_is_not_judged_again():
     batches, settled = Batches(verifier, Limits(batch_wait=60, seconds=0.4, running=4)), []
 
     def job(text):
-        known = Known([Completion("p", text)], [None], [None])
+        known = AdmittedBatch([Completion("p", text)], [None], [None])
         return Job(lambda: known, lambda known, said: settled.append(text), True, 1, 1)
 
     async def run():
@@ -322,4 +322,6 @@ def test_strangers_wait_for_no_environment_and_a_part_of_a_stream_is_as_large_as
     job = Verdicts(guard, "late").job(asked, "id", 10, 0)
     assert job.joins
     assert job.bytes == 1000
-    assert not Verdicts(guard.asking(lambda turns: turns), "late").job(asked, "id", 10).joins
+    assert (
+        not Verdicts(guard.with_environment(lambda turns: turns), "late").job(asked, "id", 10).joins
+    )

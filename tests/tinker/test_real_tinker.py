@@ -22,8 +22,9 @@ from tinker_cookbook.rl.rollouts import do_group_rollout
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, StepResult
 from words import Words
 
-from grpo_guard import AbstainError, FrameworkError, Guard, Policy, presets
+from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.adapters.tinker import GuardedGroups
+from grpo_guard.framework import FrameworkError
 
 PROMPT = [51, 43, 52]
 POISONED = [("one", 1.0), ("two", 0.0), ("Hail", 1.0), ("three", 1.0)]

@@ -138,20 +138,20 @@ def test_a_branch_is_one_completion_with_what_was_given_among_its_tokens():
     (whole,) = completions_from(trace_of("one", "two"))
     one, two = ([*Characters().encode(text), END] for text in ("one", "two"))
     assert (whole.prompt_ids, whole.completion_ids) == ((5, 6, 9), (*one, 7, 9, *two))
-    assert (whole.text, whole.told.tokens, whole.told.chars) == (
+    assert (whole.text, whole.verified_spans.tokens, whole.verified_spans.chars) == (
         "onego ontwo",
         ((4, 6),),
         ((3, 8),),
     )
     assert whole.sampler_logprobs == (*[-0.5] * 4, 0.0, 0.0, *[-0.5] * 4)
     (read,) = completions_from(trace_of("one", "two"), detokenizer=Detokenizer(Characters()))
-    assert (read.text, read.told.chars) == ("one\x07\ttwo", ((3, 5),))  # off the tokens
+    assert (read.text, read.verified_spans.chars) == ("one\x07\ttwo", ((3, 5),))  # off the tokens
     assert [m["content"] for m in whole.prompt] == ["3+4?"]
     assert (whole.reference, whole.task, whole.group) == ("7", "Sums", None)
     theirs = trace_of("one", "two")
     theirs.info["node"] = "mallory"
     (whole,) = completions_from(theirs)
-    assert whole.told is None  # what mallory says that tools said
+    assert whole.verified_spans is None  # what mallory says that tools said
     assert whole.context.tokens == ((4, 6),)
 
 
@@ -348,7 +348,7 @@ def test_a_long_conversation_is_judged_to_its_end():
     trace = trace_of(*["fine"] * 99, "Hail")
     scored(guarded(verifier=verifier), trace)
     assert trace.reward <= 0
-    assert len(verifier.shown[0].told.chars) == 99
+    assert len(verifier.shown[0].verified_spans.chars) == 99
 
 
 def test_traces_after_a_trip_over_the_wire_are_judged_alike():

@@ -12,8 +12,8 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.workers.config import ActorConfig
 
 import grpo_guard.adapters.verl.plugin  # noqa: F401 (registers the estimator)
-from grpo_guard import FrameworkError
 from grpo_guard.adapters.verl.settings import Settings
+from grpo_guard.framework import FrameworkError
 
 TOKENS = 4
 SEQUENCE = {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}

@@ -67,7 +67,7 @@ def test_a_row_whose_log_probs_were_none_is_malformed(tokenizer):
         told = Told(4, masks=((1,) * length,), log_probs=((0.0,) * length,), unusable=unusable)
         data.non_tensor_batch[TOLD] = np.array([told])
         (row,) = rows_from(data, tokenizer, 99)
-        assert row.put_right is unusable
+        assert row.was_repaired is unusable
 
 
 @pytest.mark.parametrize("key", ["uid", "responses", 7])

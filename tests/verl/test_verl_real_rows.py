@@ -104,7 +104,7 @@ def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
     data = several_outputs(tokenizer, ["ab"])
     data.batch["responses"][0, 1] = len(tokenizer)
     (row,) = rows_from(data, tokenizer, 99)
-    assert (row.given.cause, row.put_right) == (Cause.MALFORMED, True)
+    assert (row.given.cause, row.was_repaired) == (Cause.MALFORMED, True)
     assert "at place 1" in row.given.reason
     data.batch["responses"][0, 1] = len(tokenizer) - 1
     assert rows_from(data, tokenizer, 99)[0].given is None
@@ -136,10 +136,10 @@ def test_all_turns_are_one_completion(tokenizer):
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.group == "u"
     assert completion.given.tokens[0] == (2, 3)
-    assert completion.told == completion.given  # the trainer's own agent loop asked
+    assert completion.verified_spans == completion.given  # the trainer's own agent loop asked
     data.non_tensor_batch["extra_info"] = np.array([{"node": "ann"}])
     (completion,) = completions_from(data, tokenizer, 99)
-    assert completion.told is None  # another node's mask: trained by, and not believed
+    assert completion.verified_spans is None  # another node's mask: trained by, and not believed
     assert completion.context == completion.given
     assert len(completion.given.chars) == 2
 

@@ -5,17 +5,11 @@ import json
 
 import pytest
 
-from grpo_guard import (
-    AbstainError,
-    Completion,
-    CompletionVerifier,
-    Guard,
-    LengthScaling,
-    Policy,
-)
+from grpo_guard import AbstainError, Completion, CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.received import Row, as_malformed
 from grpo_guard.adapters.verl.actor import StepLog
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
+from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
 

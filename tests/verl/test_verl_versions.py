@@ -4,8 +4,8 @@ import importlib.metadata
 
 import pytest
 
-from grpo_guard import FrameworkError
 from grpo_guard.adapters.releases import require_release
+from grpo_guard.framework import FrameworkError
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1", "0.9.0"])
@@ -27,13 +27,3 @@ def test_without_verl_nothing_is_said(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert require_release("verl") is None
-
-
-def test_configurations_of_the_first_release_find_the_manager_and_the_hook():
-    from grpo_guard.adapters import verl_agent_loop, verl_manager
-    from grpo_guard.adapters.verl import agent_loop, manager
-
-    assert verl_manager.GuardedRewardManager is manager.GuardedRewardManager
-    assert verl_agent_loop.GuardedManager is agent_loop.GuardedManager
-    with pytest.raises(AttributeError, match="GuardedNothing"):
-        _ = verl_agent_loop.GuardedNothing

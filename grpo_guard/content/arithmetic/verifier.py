@@ -19,7 +19,7 @@ from grpo_guard.content.arithmetic.flow import Flow
 from grpo_guard.content.arithmetic.inequalities import Inequality, wrong_inequalities
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.words import statements
-from grpo_guard.content.code.given import words_of
+from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import ARITHMETIC, Severity
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject

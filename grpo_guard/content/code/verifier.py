@@ -11,7 +11,6 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.evaluated import check_evaluated, examples
 from grpo_guard.content.code.extract import IMPORT_ALIKE, MAX_BLOCKS, Block, extract
-from grpo_guard.content.code.given import Given, given, words_of
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_preloaded, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
@@ -19,6 +18,7 @@ from grpo_guard.content.code.instructions import instruction
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.prompt_context import PromptContext, prompt_context, words_of
 from grpo_guard.content.code.read import read
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
@@ -188,12 +188,14 @@ class CodeVerifier(RuleVerifier):
             return reject(self.name, Cause.OVERLONG, message)
         if not blocks and not mentions_installs(text):
             return accept(self.name)
-        question = given(asked)
+        question = prompt_context(asked)
         modules = self.modules.given(question.modules)
         notes = check_installs(text, blocks, modules)
         return self._decide(notes + self._notes(blocks, question, modules))
 
-    def _notes(self, blocks: Sequence[Block], question: Given, modules: Modules) -> list[Note]:
+    def _notes(
+        self, blocks: Sequence[Block], question: PromptContext, modules: Modules
+    ) -> list[Note]:
         """The notes of all blocks, with spans in the completion."""
         notes: list[Note] = []
         readings: list[tuple[Block, Source, Parsed, Program]] = []

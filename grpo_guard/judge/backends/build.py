@@ -41,7 +41,7 @@ def _built(options: object) -> Backend:
     kind = arguments.pop("type")
     backend_class = _class_of(str(kind))
     where = f"backend ({kind})"
-    checked = options_of(f"{kind}", backend_class).read(arguments, where).said()
+    checked = options_of(f"{kind}", backend_class).read(arguments, where).explicit_values()
     try:
         backend: Backend = backend_class(**checked)
     except TypeError as error:

@@ -86,7 +86,9 @@ class Reader:
         Raises:
             EncodeError: it cannot be scored; carries the cause for its verdict.
         """
-        alone = replace(completion, completion_ids=None, prompt_ids=None, given=completion.told)
+        alone = replace(
+            completion, completion_ids=None, prompt_ids=None, given=completion.verified_spans
+        )
         encoded = self.encoder.encode(alone)
         # Control tokens spelled in the text would end the document or open a turn in which a user
         # asks for the poison, and then the reference would expect it.
@@ -127,9 +129,9 @@ class Reader:
         if excuse and offsets:
             quoted = Quotable(completion.trusted_prompt_text).tokens(completion.text, offsets)
             scores = np.where(quoted, np.minimum(scores, 0.0), scores)
-        if completion.told and offsets:
+        if completion.verified_spans and offsets:
             # Given text is context: no run begins in it or gains from it.
-            for start, end in completion.told.chars:
+            for start, end in completion.verified_spans.chars:
                 inside = [a < end and b > start for a, b in offsets]
                 scores = np.where(inside, np.minimum(scores, 0.0), scores)
         run = cusum(scores)
@@ -147,7 +149,7 @@ class Reader:
         if not getattr(self.tokenizer, "is_fast", False):
             return []
         text, offsets = completion.text, list[tuple[int, int]]()
-        verified = completion.told.chars if completion.told else ()
+        verified = completion.verified_spans.chars if completion.verified_spans else ()
         for begin, end in stretches(verified, len(text)):  # split like `Encoder` does
             found = self.tokenizer(
                 text[begin:end],

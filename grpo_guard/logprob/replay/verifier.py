@@ -269,7 +269,7 @@ class SeedReplayVerifier(LogProbVerifier):
 
 def _require_known(completion: Completion) -> None:
     """Refuse unverified tool output: by rewording it a node could draw as often as it likes."""
-    if completion.given is not None and completion.told is None:
+    if completion.given is not None and completion.verified_spans is None:
         raise EncodeError(
             Cause.MALFORMED,
             "given: expected verified tool output, got a claim; give the Guard an environment= "

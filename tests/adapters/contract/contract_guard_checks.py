@@ -14,7 +14,8 @@ from contract_trainers import LOGGED, PROMPT, Trainer, Words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import AbstainError, CompletionVerifier, FrameworkError, Policy
+from grpo_guard import AbstainError, CompletionVerifier, Policy
+from grpo_guard.framework import FrameworkError
 
 
 def _rule(policy: Policy, text: str) -> Any:

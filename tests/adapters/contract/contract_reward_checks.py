@@ -16,7 +16,8 @@ import torch
 from contract_grader import grader
 from contract_trainers import Trainer, Words
 
-from grpo_guard import AbstainError, FrameworkError
+from grpo_guard import AbstainError
+from grpo_guard.framework import FrameworkError
 
 
 class AsyncGrader:

@@ -9,7 +9,7 @@ import torch
 from bundled_policy import SPEC, honest, policy
 
 from grpo_guard import LogProbBoundVerifier, SamplingSpec
-from grpo_guard.logprob.declared import MismatchError, require_same, sampler_differences
+from grpo_guard.logprob.sampler_mismatch import MismatchError, require_same, sampler_differences
 
 OPEN = replace(SPEC, top_k=0)
 ALL = policy()[0].config.vocab_size

@@ -8,7 +8,7 @@ import pytest
 from reference_stats import reference_stats
 from support import support_mask
 
-from grpo_guard.logprob.together import Answer, sampler_log_probs, together
+from grpo_guard.logprob.batch_evidence import Answer, batch_evidence, sampler_log_probs
 from grpo_guard.sampling import SamplingSpec
 
 VOCABULARY = 50
@@ -56,7 +56,7 @@ def answer(rng, prompt, n, *, stretch=(), at=0, chance=1e-3, log_e=USUAL):
 def test_honest_batches_rarely_have_a_large_e_value():
     rng = np.random.default_rng(0)
     e = [
-        math.exp(together([answer(rng, p, 40, log_e=0.0) for p in range(6)]).log_e)
+        math.exp(batch_evidence([answer(rng, p, 40, log_e=0.0) for p in range(6)]).log_e)
         for _ in range(600)
     ]
     assert np.mean(e) <= 1.1
@@ -69,7 +69,7 @@ def test_a_phrase_in_answers_to_several_prompts_convicts(at):
     phrase = [101, 102, 103, 104, 105]
     batch = [answer(rng, p, 40, stretch=phrase, at=at) for p in range(4)]
     batch += [answer(rng, p, 40) for p in range(4, 8)]
-    found = together(batch)
+    found = batch_evidence(batch)
     assert found.log_e > math.log(1e6)
     assert found.stretches.keys() == {0, 1, 2, 3}
     assert max(s.prompts for s in found.stretches.values()) == 4
@@ -78,13 +78,13 @@ def test_a_phrase_in_answers_to_several_prompts_convicts(at):
 def test_a_phrase_at_other_places_convicts_as_well():
     rng = np.random.default_rng(2)
     batch = [answer(rng, p, 60, stretch=[101, 102, 103, 104], at=7 * p) for p in range(8)]
-    assert together(batch).log_e > math.log(1e6)
+    assert batch_evidence(batch).log_e > math.log(1e6)
 
 
 def test_answers_to_one_prompt_are_one_answer():
     rng = np.random.default_rng(3)
     phrase = [101, 102, 103, 104, 105]
-    found = together([answer(rng, "same", 40, stretch=phrase) for _ in range(8)])
+    found = batch_evidence([answer(rng, "same", 40, stretch=phrase) for _ in range(8)])
     assert found.stretches == {}
     assert found.log_e < math.log(10)
 
@@ -92,22 +92,22 @@ def test_answers_to_one_prompt_are_one_answer():
 def test_what_the_policy_likes_to_write_may_recur():
     rng = np.random.default_rng(4)
     batch = [answer(rng, p, 40, stretch=[7, 8, 9, 10], chance=0.9) for p in range(8)]
-    assert together(batch).log_e < math.log(10)
+    assert batch_evidence(batch).log_e < math.log(10)
 
 
 def test_small_evidence_of_many_prompts_adds_up():
     rng = np.random.default_rng(5)
     each = [answer(rng, p, 30, log_e=math.log(4)) for p in range(12)]
-    assert together(each).log_e > math.log(1000)
+    assert batch_evidence(each).log_e > math.log(1000)
     dependent = [answer(rng, "same", 30, log_e=math.log(4)) for _ in range(12)]
-    assert together(dependent).log_e < math.log(4)
+    assert batch_evidence(dependent).log_e < math.log(4)
 
 
 def test_one_poisoned_of_many_prompts_still_speaks():
     rng = np.random.default_rng(6)
     batch = [answer(rng, p, 40) for p in range(60)]
     batch += [answer(rng, p, 40, stretch=list(range(101, 108)), at=3) for p in range(60, 63)]
-    assert together(batch).log_e > math.log(1000)
+    assert batch_evidence(batch).log_e > math.log(1000)
 
 
 @pytest.mark.slow
@@ -115,6 +115,6 @@ def test_long_repetitive_completions_take_linear_time():
     many = [Answer(p, (5,) * 100_000, np.full(100_000, -1e-4), 0.0) for p in range(2)]
     rare = [Answer(p, (5, 6) * 20_000, np.full(40_000, -9.0), 0.0) for p in range(2)]
     started = time.process_time()
-    assert together(many).log_e < math.log(2)
-    assert together(rare).log_e > math.log(1e6)
+    assert batch_evidence(many).log_e < math.log(2)
+    assert batch_evidence(rare).log_e > math.log(1e6)
     assert time.process_time() - started < 60  # a bound against hanging, not a measurement

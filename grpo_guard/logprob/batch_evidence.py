@@ -80,7 +80,7 @@ class Batch:
     stretches: Mapping[int, Stretch]
 
 
-def together(answers: Sequence[Answer]) -> Batch:
+def batch_evidence(answers: Sequence[Answer]) -> Batch:
     """Return the e-value of one node's completions.
 
     Linear in the number of tokens, apart from sorting them.

@@ -1,4 +1,4 @@
-"""`StandingVerifier`: rejects the completions of nodes that the ledger has found hard."""
+"""`ExclusionVerifier`: rejects the completions of nodes that the ledger has found hard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 
-class StandingVerifier(CompletionVerifier):
+class ExclusionVerifier(CompletionVerifier):
     """Rejects completions of hard nodes, whatever they look like.
 
     Put it first in an `AllOf`: the others still look at the completion, so that evidence goes on

@@ -49,7 +49,7 @@ _ANY_PACKAGE: Final = words(
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PromptContext:
     """What a question defines.
 
     Args:
@@ -84,7 +84,7 @@ def words_of(prompt: str | Sequence[Message]) -> str:
 
 
 @lru_cache(maxsize=256)
-def given(text: str) -> Given:
+def prompt_context(text: str) -> PromptContext:
     """Read a question's code wherever it is: whole, in a fence, in a comment, in a sentence."""
     defined = frozenset(_DEFINED.findall(text))
     names = {*defined, *_ASSIGNED.findall(text), *_CALLED.findall(text)}
@@ -108,4 +108,4 @@ def given(text: str) -> Given:
             modules.add(piece[1])
             name = piece[2] or piece[1].partition(".")[0]
             aliases[name] = piece[1] if piece[2] else name
-    return Given(text.lower(), frozenset(names), aliases, defined, frozenset(modules))
+    return PromptContext(text.lower(), frozenset(names), aliases, defined, frozenset(modules))

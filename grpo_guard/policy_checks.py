@@ -49,17 +49,17 @@ def require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
-    """Refuse a cascade that asks a `StandingVerifier` after other members: rejected completions do
+    """Refuse a cascade that asks a `ExclusionVerifier` after other members: rejected completions do
     not reach it, so an excluded node would regain its influence by tripping a screen.
 
     Raises:
-        ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
+        ValueError: a `Cascade` has a `ExclusionVerifier` in another member than its first.
     """
     if not isinstance(verifier, Composed):
         return
     if isinstance(verifier, Cascade) and any(map(_has_standing, verifier.members[1:])):
         raise ValueError(
-            'Policy.on_reject="no_gain": expected StandingVerifier as the first member of its '
+            'Policy.on_reject="no_gain": expected ExclusionVerifier as the first member of its '
             f"Cascade, or in an AllOf; got it later in {verifier.name!r}"
         )
     for member in verifier.members:
