@@ -17,7 +17,7 @@ _ROW: Final = "; a Row has the Completion as its .completion"
 MOVED: Final = {
     "grpo_guard.ledger": "grpo_guard.nodes: ledger.ledger is nodes.ledger",
     "grpo_guard.content.recurrence": "grpo_guard.nodes.recurrence",
-    "grpo_guard.evals.sandbox": "grpo_guard.sandbox",
+    "grpo_guard.sandbox": "grpo_guard.evals.sandbox",
     f"{_ADAPTERS}.trl_batch": f"{_ADAPTERS}.trl.batch: completions_from is rows_from{_ROW}",
     f"{_ADAPTERS}.trl_peers": f"{_ADAPTERS}.trl.peers",
     f"{_ADAPTERS}.trl_trainer": f"{_ADAPTERS}.trl.trainer",
@@ -27,7 +27,7 @@ MOVED: Final = {
     f"{_ADAPTERS}.openrlhf.completions_from": f"{_ADAPTERS}.openrlhf.reward.rows_from{_ROW}",
     f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
 }
-"""Its name in 0.1.0 -> what it is called now."""
+"""Name in an earlier release -> its name now."""
 REMOVED: Final = {
     f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
     "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",

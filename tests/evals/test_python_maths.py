@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_guard.evals.attacks.code import FUNCTIONS, CodeAttack
+from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.evals.tasks.programs import notes_of, program_of
@@ -31,7 +32,6 @@ from grpo_guard.evals.tasks.python_maths import (
     read,
 )
 from grpo_guard.jsonl import InputError
-from grpo_guard.sandbox.result import Limits
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"

@@ -143,7 +143,7 @@ def test_presets_are_plans() -> None:
 
 @pytest.mark.slow
 def test_an_attack_needs_something_to_poison(tmp_path: Path) -> None:
-    pytest.importorskip("grpo_guard.sandbox.sandbox")
+    pytest.importorskip("grpo_guard.evals.sandbox.sandbox")
     out = tmp_path / "out"
     said = called("--attack", "math", "--task", "python_maths", "-o", str(out))
     if said.exit_code == 1:

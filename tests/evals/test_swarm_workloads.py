@@ -93,7 +93,7 @@ def test_tasks_are_loaded_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calc", [True, False])
 def test_python_maths_with_and_without_the_attackers_library(tmp_path: Path, calc: bool) -> None:
-    from grpo_guard.sandbox.sandbox import SandboxUnavailableError
+    from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
 
     try:
         task = load_task("python_maths", questions(tmp_path), calc=calc)

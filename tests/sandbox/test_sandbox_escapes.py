@@ -15,8 +15,8 @@ import pytest
 from sandbox_attempts import ATTEMPTS, EXHAUSTION, PRELUDE, TOOLS
 from sandbox_outside import Outside, processes
 
-from grpo_guard.sandbox.result import Limits, Run
-from grpo_guard.sandbox.sandbox import LAYERS, Layer, Sandbox, SandboxUnavailableError
+from grpo_guard.evals.sandbox.result import Limits, Run
+from grpo_guard.evals.sandbox.sandbox import LAYERS, Layer, Sandbox, SandboxUnavailableError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 

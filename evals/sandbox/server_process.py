@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.sandbox.inside.config import Config
+from grpo_guard.evals.sandbox.inside.config import Config
 
 # Seconds for a server to start, and to report after a program's own time is up.
 _START: Final = 60.0

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
-from grpo_guard.sandbox.inside.config import EXIT_MEMORY, EXIT_OK, Config
-from grpo_guard.sandbox.result import Limits, Run, Status
-from grpo_guard.sandbox.server_process import Ended, ServerGoneError, ServerProcess
+from grpo_guard.evals.sandbox.inside.config import EXIT_MEMORY, EXIT_OK, Config
+from grpo_guard.evals.sandbox.result import Limits, Run, Status
+from grpo_guard.evals.sandbox.server_process import Ended, ServerGoneError, ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
