@@ -6,16 +6,16 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import pytest
-from code_programs import judge, tagged
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.content.code.extract import MAX_BLOCKS, extract
 from grpo_guard.content.code.verifier import MAX_FINDINGS, MAX_TEXT
 from grpo_guard.verdict import Cause
+from tests.content.code_programs import judge, tagged
+from tests.helpers.subprocesses import environment
 
 LIMIT = 50_000
 PIECES = [
@@ -66,19 +66,19 @@ def test_the_longest_texts_are_read_in_seconds() -> None:
 @pytest.mark.slow
 def test_no_text_within_the_limit_kills_the_process() -> None:
     script = (
-        "import sys, threading; sys.path.insert(0, sys.argv[1])\n"
-        "from test_code_bounds import LIMIT, hostile\n"
-        "from code_programs import judge\n"
+        "import threading\n"
+        "from tests.content.test_code_bounds import LIMIT, hostile\n"
+        "from tests.content.code_programs import judge\n"
         "def run():\n"
         "    for text in hostile(LIMIT - 100):\n"
         "        assert judge(text).findings is not None\n"
         "    print('alive')\n"
         "thread = threading.Thread(target=run); thread.start(); thread.join()\n"
     )
-    folder = str(Path(__file__).parent)
     done = subprocess.run(
-        [sys.executable, "-c", script, folder], capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300,
+        env=environment(),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "alive"
 

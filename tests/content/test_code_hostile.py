@@ -6,10 +6,10 @@ import time
 import tracemalloc
 
 import pytest
-from code_programs import judge, tagged
 
 from grpo_guard.content.code.verifier import MAX_TEXT
 from grpo_guard.verdict import Cause
+from tests.content.code_programs import judge, tagged
 
 SIZE = MAX_TEXT - 1000
 

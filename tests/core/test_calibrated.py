@@ -6,7 +6,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import (
     AllOf,
@@ -21,6 +20,7 @@ from grpo_guard import (
 )
 from grpo_guard.calibrated import CalibrationFileError, read_calibration, write_calibration
 from grpo_guard.verdict import accept, reject
+from tests.core.rule_verifiers_core import Says, completions
 
 
 class Scores(CompletionVerifier):

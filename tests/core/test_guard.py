@@ -4,10 +4,10 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AbstainError, AllOf, Completion, Guard, LengthScaling, Policy, Usage, only
 from grpo_guard.verdict import Cause, abstain, reject
+from tests.core.rule_verifiers_core import Says, completions
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome, only
+from tests.core.rule_verifiers_core import Says, completions
 
 
 def outcomes(verifier, *texts):

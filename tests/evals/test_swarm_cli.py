@@ -259,7 +259,7 @@ def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_is_a_policy(tmp_path: Path) -> None:
-    from tiny_eval_policy import save_tiny
+    from tests.evals.tiny_eval_policy import save_tiny
 
     folder = save_tiny(tmp_path / "policy")
     arguments = (*SMALL, "--iterations", "1", "--defence", "none", "--policy", str(folder), "-o")

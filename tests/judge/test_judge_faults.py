@@ -11,9 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import judge_server as judge_server_module
 import pytest
-from judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.config import ConfigError, GuardConfig
@@ -22,6 +20,8 @@ from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.modes import LogitMode
 from grpo_guard.judge.verifier import JudgeVerifier
+from tests.judge import judge_server as judge_server_module
+from tests.judge.judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
 
 # Faults that the author can cause reject, all others abstain.
 EXPECTED = {

@@ -9,7 +9,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from judge_server import MODEL, completions, judge
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Guard, Outcome, Vote
 from grpo_guard.judge import loop
@@ -20,6 +19,7 @@ from grpo_guard.judge.loop import LoopThread, background_loop
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.references import References
 from grpo_guard.verdict import accept
+from tests.judge.judge_server import MODEL, completions, judge
 
 
 def test_screens_decide_before_any_call(server):
@@ -300,7 +300,7 @@ def test_its_own_loop_refuses_to_wait_for_itself():
 def test_unsure_rejects_unless_told_to_abstain(server):
     import json
 
-    import judge_server as module
+    from tests.judge import judge_server as module
 
     answer = {"own_answer": "?", "evidence": "", "verdict": "unsure", "confidence": 0.1}
     module.ANSWERS["unsure"] = module.chat(json.dumps(answer))

@@ -7,10 +7,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from bundled_policy import SPEC, honest, policy
-
 from grpo_guard import Completion, LogProbBoundVerifier, TailProbabilityVerifier
 from grpo_guard.testing import VerifierContract
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 
 def examples():

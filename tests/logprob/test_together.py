@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from reference_stats import reference_stats
-from support import support_mask
 
 from grpo_guard.logprob.together import Answer, sampler_log_probs, together
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
+from tests.helpers.support import support_mask
 
 VOCABULARY = 50
 USUAL = math.log(0.8)

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sandbox_outside import processes
 
 from grpo_guard.evals.sandbox.inside.kernel import machine
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
+from tests.sandbox.sandbox_outside import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_attempts import ATTEMPTS, EXHAUSTION, PRELUDE, TOOLS
-from sandbox_outside import Outside, processes
 
 from grpo_guard.evals.sandbox.result import Limits, Run
 from grpo_guard.evals.sandbox.sandbox import LAYERS, Layer, Sandbox, SandboxUnavailableError
+from tests.sandbox.sandbox_attempts import ATTEMPTS, EXHAUSTION, PRELUDE, TOOLS
+from tests.sandbox.sandbox_outside import Outside, processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 

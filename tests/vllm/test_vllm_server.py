@@ -15,8 +15,6 @@ import openai
 import psutil
 import pytest
 import torch
-from reference_stats import reference_stats
-from vllm_policy import PROMPTS, policy_folder
 
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.evals.studies.bench.vllm_server import ServerError, vllm_server
@@ -27,6 +25,8 @@ from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer
 from grpo_guard.logprob.stats import FLATTENINGS
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause
+from tests.helpers.reference_stats import reference_stats
+from tests.vllm.vllm_policy import PROMPTS, policy_folder
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"
