@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import warnings
 
 import pytest
@@ -51,14 +50,11 @@ def hostile(size: int) -> list[str]:
 
 # The longest texts that are read at all.
 @pytest.mark.slow
-def test_the_longest_texts_are_read_in_seconds() -> None:
-    slowest = 0.0
+@pytest.mark.timeout(300)  # read again from each character, these would take longer
+def test_the_longest_texts_are_read_once() -> None:
     for text in hostile(MAX_TEXT - 10_000):
         assert len(text) <= MAX_TEXT
-        started = time.process_time()
-        judge(text)
-        slowest = max(slowest, time.process_time() - started)
-    assert slowest < 5  # about 0.5 s on an idle core
+        assert len(judge(text).findings) <= MAX_FINDINGS
 
 
 # A C stack overflow kills the process, so only another process can show that none happened. A

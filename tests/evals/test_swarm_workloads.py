@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,11 +138,9 @@ def test_an_unknown_id_is_asked_of_the_hub_once(monkeypatch: pytest.MonkeyPatch)
         raise OSError("no such model\nand more")
 
     monkeypatch.setattr(huggingface_hub, "model_info", refused)
-    started = time.process_time()
     with pytest.raises(ValueError, match=r"gives no model nobody/nothing: OSError: no such model$"):
         named.load("nobody/nothing", dtype="float32", device="cpu")
     assert asked == ["nobody/nothing"]
-    assert time.process_time() - started < 60  # generous: loading retries for that long
 
 
 def test_a_policy_with_a_chat_template_is_asked_in_chats(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import pickle
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -178,7 +177,7 @@ def test_a_slow_answer_does_not_delay_anothers_second_question(server):
     slow, quick = verifier.verify(completions("hang", "quick"))
     assert slow.cause is Cause.TIMEOUT
     assert (quick.cause, quick.usage.requests) == (Cause.MALFORMED, 2)
-    assert quick.seconds < 3
+    assert quick.seconds < slow.seconds
 
 
 def test_making_a_screen_fail_does_not_skip_it(server):
@@ -320,9 +319,8 @@ def test_a_panel_is_a_vote(server):
 @pytest.mark.slow
 def test_requests_run_concurrently(server):
     server.delay = 0.2
-    started = time.monotonic()
     assert all(v.accepted for v in judge(server).verify(completions(*["good"] * 64)))
-    assert time.monotonic() - started < 64 * 0.2 / 2
+    assert server.most_open > 4
 
 
 def test_huge_and_odd_texts_get_their_verdicts(server):

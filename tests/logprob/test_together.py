@@ -1,7 +1,6 @@
 """A node's batch: e-values have mean at most 1, and repetition convicts."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -111,10 +110,9 @@ def test_one_poisoned_of_many_prompts_still_speaks():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # quadratic work would take longer
 def test_long_repetitive_completions_take_linear_time():
     many = [Answer(p, (5,) * 100_000, np.full(100_000, -1e-4), 0.0) for p in range(2)]
     rare = [Answer(p, (5, 6) * 20_000, np.full(40_000, -9.0), 0.0) for p in range(2)]
-    started = time.process_time()
     assert together(many).log_e < math.log(2)
     assert together(rare).log_e > math.log(1e6)
-    assert time.process_time() - started < 60  # a bound against hanging, not a measurement

@@ -179,9 +179,7 @@ def test_a_busy_server_is_asked_again():
         return [1.0]
 
     with served(Guard(Words()), slow, running=1, waiting=4) as url:
-        started = time.monotonic()
         responses = of_group(SingleTurnAgentExecutor([url]), *["It is 7."] * 8)
-        assert time.monotonic() - started > 1.0
     assert [r["reward"] for r in responses] == [[1.0]] * 8
 
 

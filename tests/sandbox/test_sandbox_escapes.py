@@ -81,7 +81,6 @@ def test_nothing_is_used_up(name: str, walled: Walled, folder: Path) -> None:
     assert traces == []
     assert run.status in expected, (run.status, run.stdout[:200])
     assert len(run.stdout) <= walled.sandbox.limits.output_bytes
-    assert run.seconds < 60
     assert walled.sandbox.run("print(6 * 7)").stdout == "42\n"
 
 

@@ -5,7 +5,6 @@ import random
 import signal
 import sys
 import threading
-import time
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -274,9 +273,7 @@ def test_killed_server_comes_last(server, folder, policy, honest):
     family = [child, *child.children(recursive=True)]
     killer = threading.Timer(0.7, os.killpg, (child.pid, signal.SIGKILL))
     killer.start()
-    started = time.monotonic()
     with pytest.raises(EngineUnavailableError) as caught:
         scorer_of(server, folder, timeout=60, attempts=3).score(sequences, SPECS["plain"])
     assert caught.value.cause is Cause.PROVIDER
-    assert time.monotonic() - started < 30
     assert psutil.wait_procs(family, timeout=10)[1] == []
