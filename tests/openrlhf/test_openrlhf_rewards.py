@@ -40,7 +40,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from grpo_guard import Policy, guard
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from openrlhf_verifiers import FullDisk, Words, graded
+from tests.openrlhf.openrlhf_verifiers import FullDisk, Words, graded
 
 @dataclass
 class Settings:
