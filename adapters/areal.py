@@ -1,9 +1,9 @@
 """AReaL: a reward function, and a workflow that guards whole groups.
 
 `ArealAdapter` guards ``reward_fn(prompt, completions, prompt_ids, completion_ids, **data)``. AReaL
-calls it in a pool of processes, so it must stand in a module; each process has a guard of its own,
-a call that raises is repeated up to three times, and one that takes 15 s becomes a reward of 0
-whatever the guard says. It can leave nothing out.
+calls it in a pool of processes, so it must be defined in a module; each process has its own guard.
+A call that raises is repeated up to three times, and one that takes 15 s becomes a reward of 0
+whatever the guard says. It cannot leave anything out.
 
 `GuardedGroup` can: it runs the episodes of a group itself and settles them together::
 
@@ -12,11 +12,11 @@ whatever the guard says. It can leave nothing out.
             super().__init__(RLVRWorkflow(**options), presets.failures_only(), size=8)
 
 with ``gconfig.n_samples: 1`` and ``reward_norm.group_size: 8``. A workflow may return None for an
-episode, and AReaL leaves it out; but its normalisation cuts the batch into groups of a fixed size,
-so that one episode less shifts every later group onto its neighbours' rewards, and three that came
-of four are given advantages of 100,000. Here what is left out, and what failed, keeps its place: it
-gets the mean of those that stay and an empty loss mask. The deviation counts its place, and so does
-a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which comes later.
+episode, and AReaL leaves it out. But its normalisation cuts the batch into groups of a fixed size,
+so one missing episode shifts every later group onto its neighbours' rewards, and a group of three
+out of four got advantages of 100,000. Here, episodes that are left out or failed keep their place:
+they get the mean of those that stay and an empty loss mask. The deviation counts their places, and
+so does a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which is applied later.
 
 Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).
@@ -53,11 +53,11 @@ class ArealAdapter:
     recognised_by: ClassVar = frozenset(_ORDER)
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form, called the same way.
+        """Wrap a reward function in a guarded one with the same signature.
 
         Raises:
-            FrameworkError: a list, an async function (AReaL calls it in a process), no function, or
-                a policy that leaves completions out of their group.
+            FrameworkError: a list, an async function (AReaL calls it in a process), not a function,
+                or a policy that leaves completions out of their group.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("AReaL takes one reward function, got a list; guard that one")
@@ -78,9 +78,9 @@ class ArealAdapter:
 
 
 def row_from(given: Mapping[str, Any]) -> Row:
-    """The completion behind AReaL's arguments; ``answer`` of the data is the reference.
+    """The completion in AReaL's arguments; ``answer`` of the data is the reference.
 
-    The text is the workflow's decoding of its own ids, unless a ``node`` says who sent both.
+    The text is the workflow's decoding of its own ids, unless a ``node`` names another sender.
     """
     node = claimed(given, "node")
     return received(
@@ -95,21 +95,21 @@ def row_from(given: Mapping[str, Any]) -> Row:
 
 
 class GuardedGroup:
-    """Runs a workflow ``size`` times and settles what comes of it.
+    """Runs a workflow ``size`` times and settles the episodes as one group.
 
-    AReaL knows a workflow by its class: put this before `RolloutWorkflow` among the bases.
+    AReaL recognises a workflow by its class: put this before `RolloutWorkflow` among the bases.
 
     Args:
-        workflow: As AReaL takes it: its episodes are dicts of tensors with one row.
+        workflow: An AReaL workflow whose episodes are dicts of tensors with one row.
         guard: Verifier, policy and ledger. With ``failures``, an episode that raises is left out
             like one that returns None.
-        size: Episodes of a group.
-        tokenizer: Of the policy, or a `Detokenizer`; None = the workflow's own. Another node's ids
-            (a ``node`` in the data) are malformed where they hold special tokens but one that
-            closes a turn.
+        size: Episodes per group.
+        tokenizer: The policy's, or a `Detokenizer`; None = the workflow's own. Another node's ids
+            (a ``node`` in the data) are malformed if they contain special tokens other than one
+            that closes a turn.
 
     Raises:
-        FrameworkError: the policy asks for what AReaL cannot do.
+        FrameworkError: the policy asks for something that AReaL cannot do.
         ValueError: ``size`` is below 1.
     """
 
@@ -121,11 +121,11 @@ class GuardedGroup:
         self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-        """AReaL's hook: the group as one dict of tensors; None where nothing came.
+        """AReaL's hook: the group as one dict of tensors; None if no episode was returned.
 
         Raises:
-            AbstainError: as the policy has it.
-            FrameworkError: the workflow returns something else than one row of tensors.
+            AbstainError: the policy says to raise, or too many completions were abstained on.
+            FrameworkError: the workflow returns something other than one row of tensors.
         """
         runs = [self._run(engine, data) for _ in range(self.size)]
         episodes = [_checked(episode) for episode in await asyncio.gather(*runs)]
@@ -185,7 +185,7 @@ def _checked(episode: Any) -> Any:
 
 
 def _with(episode: Mapping[str, Any], reward: float | None, mean: float) -> dict[str, Any]:
-    """The episode with its guarded reward; emptied where it is left out."""
+    """The episode with its guarded reward, or with an empty loss mask if it is left out."""
     made = dict(episode)
     made["rewards"] = episode["rewards"].new_tensor([mean if reward is None else reward])
     if reward is None:

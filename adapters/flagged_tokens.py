@@ -1,4 +1,4 @@
-"""Which tokens a rejection rests on, for trainers that can take single tokens out of the loss."""
+"""The tokens that a rejection rests on, for trainers that can mask single tokens from the loss."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Span: TypeAlias = tuple[int, int]
 
 
 def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
-    """The tokens that a rejection rests on, half-open; empty where it rests on more than tokens.
+    """The tokens that a rejection rests on, as half-open spans; empty if they do not explain it.
 
-    Each verifier that rejects must name tokens. Were one enough, a completion that is bad as a
-    whole could buy itself free with a single improbable token. Where all tokens are named nothing
-    is left that could earn: its reward, kept, would only raise the baseline against the others.
+    Each verifier that rejects must name tokens: otherwise a completion that is bad as a whole could
+    be saved by a single improbable token. If all tokens are named, none is left to earn, and a kept
+    reward would only raise the baseline against the others; the result is then empty, too.
 
     Args:
-        verdict: Of one completion.
-        length: Its tokens.
+        verdict: On one completion.
+        length: Its number of tokens.
     """
     if not verdict.rejected or verdict.cause is not Cause.JUDGED:
         return ()
@@ -34,7 +34,7 @@ def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
 
 
 def covers(spans: Sequence[Span], length: int) -> bool:
-    """Whether no token is left."""
+    """Whether the spans cover all tokens."""
     reached = 0
     for start, end in sorted(spans):
         if start > reached:
@@ -44,7 +44,7 @@ def covers(spans: Sequence[Span], length: int) -> bool:
 
 
 def without(kept: Span, spans: Sequence[Span]) -> list[Span]:
-    """What is left of a stretch of tokens without the others, in order."""
+    """Subtract spans from a stretch of tokens; the remaining stretches in order."""
     start, end = kept
     left = []
     for a, b in sorted(spans):

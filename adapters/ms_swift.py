@@ -1,11 +1,11 @@
-"""ms-swift: reward functions of its GRPO trainer, which is TRL's in other clothes.
+"""ms-swift: reward functions of its GRPO trainer, which follow TRL's conventions.
 
 ms-swift calls ``f(completions, **columns, trainer_state=)`` with the completions by position and
-the conversations, answers included, in the column ``messages``. It sums the functions with None as
-0, so that a completion cannot be left out of its group. Tested with the scoring of ms-swift 4.6.0
+the conversations, answers included, in the column ``messages``. It sums the functions and counts
+None as 0, so a completion cannot leave its group. Tested with the scoring of ms-swift 4.6.0
 (swift/rl_core/grpo_algorithm.py), which all its GRPO trainers call.
 
-Token ids do not reach a reward function there: verifiers that score tokens see text.
+Reward functions do not receive token ids there, so verifiers that score tokens see text.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ class MsSwiftAdapter:
     """Guards ms-swift reward functions, with one verification per batch for all of a guard's."""
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form of a function or an ``ORM`` object, or of each in a list.
+        """Wrap a function or an ``ORM`` object, or each one in a list.
 
-        Always a plain function: ms-swift names objects by their class, and two would be one.
+        The result is always a plain function: ms-swift names objects by their class, and two would
+        share one name.
 
         Raises:
-            FrameworkError: something is no function, two have the same name, or the policy leaves
+            FrameworkError: an item is not a function, two have the same name, or the policy leaves
                 completions out of their group.
         """
         cannot = without_leaving_out("ms-swift")
-        del cannot["on_long", "scale"]  # it shows whole groups
+        del cannot["on_long", "scale"]  # ms-swift passes whole groups
         guard = guard.under(chosen_policy(guard.policy, "ms-swift", cannot))
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
@@ -61,9 +62,9 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
 
 
 def _as_of_trl(own: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL's keywords for the same batch: the prompts are the messages before the answer."""
+    """TRL's keywords for the same batch; the prompts are the messages before the answer."""
     messages = own.get("messages")
     if not isinstance(messages, list | tuple):
-        return {**own, "prompts": None}  # which the batch says is missing
-    # What is no conversation is no prompt either, and the batch says so of its row.
+        return {**own, "prompts": None}  # the batch reports it as missing
+    # Anything but a conversation is passed on, and the batch reports it for its row.
     return {**own, "prompts": [c[:-1] if isinstance(c, list | tuple) else c for c in messages]}

@@ -1,8 +1,8 @@
-"""Numbers that others sent, as a trainer may compute with them: plain floats in a declared range.
+"""Numbers from other nodes as plain floats in a declared range, safe for a trainer to use.
 
-What is finite in Python may be infinite in a trainer's float32, and what is greater than 0 may be
-0 there: a temperature of 1e-40 makes all weights NaN as surely as NaN does. So no adapter hands on
-a sender's number as it came; each names the range that the number can honestly be in.
+A number that is finite in Python may be infinite in a trainer's float32, and one above 0 may be 0
+there: a temperature of 1e-40 makes all weights NaN as surely as NaN does. So no adapter passes on a
+sender's number unchecked; each declares the range in which the number can honestly be.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from numbers import Real
 from typing import Any, Final
 
 LOG_PROBS: Final = (-80.0, 0.01)
-"""Of a sampled token. Nobody samples what has less than e^-80, and e^80 is still a float32: losses
-weigh by ratios of probabilities. Rounding may leave a certain token's a little above 0."""
-_LEAST_NORMAL: Final = 2.0**-126  # of float32; whatever is nearer to 0 is 0
+"""Range of a sampled token's log-prob. Nothing below e^-80 is ever sampled, and e^80 still fits in
+float32, which matters because losses weigh by probability ratios. Rounding may leave the log-prob
+of a certain token slightly above 0."""
+_LEAST_NORMAL: Final = 2.0**-126  # of float32; anything nearer to 0 counts as 0
 
 
 def number_from(value: Any, least: float = -math.inf, most: float = math.inf) -> float | None:
     """A finite number within [least, most] as a float; None for anything else. Never raises.
 
-    A number of Python, NumPy or torch, also as an array or tensor without dimensions. True, "1",
-    and what merely converts to a number are none.
+    Accepts numbers of Python, NumPy or torch, including arrays and tensors without dimensions; not
+    True, "1" or anything else that merely converts to a number.
     """
     try:
         if getattr(value, "ndim", None) == 0 and not isinstance(value, Real):
@@ -30,7 +31,7 @@ def number_from(value: Any, least: float = -math.inf, most: float = math.inf) ->
         if isinstance(value, bool) or not isinstance(value, Real):
             return None
         number = float(value)
-    except Exception:  # an integer beyond all floats; objects that refuse
+    except Exception:  # an integer beyond all floats, or an object that refuses conversion
         return None
     if not (math.isfinite(number) and least <= number <= most):
         return None
@@ -38,9 +39,9 @@ def number_from(value: Any, least: float = -math.inf, most: float = math.inf) ->
 
 
 def log_probs_from(values: Any, length: int) -> list[float] | None:
-    """Log-probs of sampled tokens, [length], each within `LOG_PROBS`; None where they are none.
+    """Log-probs of sampled tokens, [length], each within `LOG_PROBS`; None if they are not.
 
-    Never raises. A generator is none either: it can be read once, and has no end.
+    Never raises. Generators are refused: they can be read only once, and may be endless.
     """
     values = listed(values, length)
     if values is None:
@@ -51,9 +52,9 @@ def log_probs_from(values: Any, length: int) -> list[float] | None:
 
 
 def listed(values: Any, length: int) -> Sequence[Any] | None:
-    """A list or tuple of ``length``, or an array's or tensor's; None for anything else.
+    """The values as a list or tuple of ``length``, converted from arrays; None for anything else.
 
-    Never raises, and copies no array of another length.
+    Never raises, and does not copy arrays of another length.
     """
     try:
         if getattr(values, "ndim", None) == 1 and len(values) == length:

@@ -1,4 +1,4 @@
-"""prime-rl: what the guard rejects leaves its group before the baseline, and the batch as well.
+"""prime-rl: rejected traces leave their group before the baseline, and the batch as well.
 
     # guarded_orchestrator.py, run in place of the command `orchestrator`
     from grpo_guard.adapters.prime_rl import install
@@ -7,14 +7,14 @@
     install(my_guard)
     main()
 
-prime-rl has closed registries of algorithms and of admission gates, so that both are put in by
-code. `GuardedScoring` stands before a group-relative algorithm, whose own formula then sees what
-stays; `GuardGate` turns away groups of which too little stays, reports, and saves and resumes the
-guard's memory of nodes with the run.
+prime-rl has closed registries of algorithms and of admission gates, so both are installed by code.
+`GuardedScoring` goes before a group-relative algorithm, whose own formula then sees only the traces
+that stay; `GuardGate` turns away groups with too few traces left, reports, and saves and resumes
+the guard's memory of nodes with the run.
 
-What is left out carries prime-rl's own mark of a trace that is no score, an error: samplers and
-gates skip it and records show why. The sink has listed the group's traces before they are scored
-and would ship this one without an advantage; so its tokens' mask is cleared, and it makes no
+A trace that is left out carries prime-rl's own mark for a trace without a score, an error: samplers
+and gates skip it and records show why. But the sink lists a group's traces before they are scored
+and would ship this one without an advantage; so its tokens' mask is cleared, and it yields no
 sample.
 
 Each turn that the model wrote is a completion with its token ids, see `grpo_guard.adapters.traces`;
@@ -43,7 +43,7 @@ from grpo_guard.settlement import refuse_abstentions
 from grpo_guard.verdict import Verdict
 
 REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
-"""Type of the error that a trace gets which is left out."""
+"""Error types of traces that are left out."""
 _CANNOT: Final = without_lengths("prime-rl")
 _TRAINERS: Final = (
     "sampling_mask",
@@ -55,15 +55,16 @@ _TRAINERS: Final = (
 
 
 class GuardedScoring:
-    """Mixin before `GRPOAlgorithm`, or another that compares all traces of a group.
+    """Mixin before `GRPOAlgorithm`, or another algorithm that compares all traces of a group.
 
-    The algorithm is given copies of the episodes that hold what stays; where the policy changes a
-    reward ("zero", a number) a copy of the trace has it, and the records keep what was graded.
+    The algorithm receives copies of the episodes with the traces that stay. If the policy changes a
+    reward ("zero", a number), a copy of the trace has it, and the records keep the original grade.
 
     Raises:
-        FrameworkError: the policy asks for what prime-rl cannot do, or the guard has no tokenizer
-            for the ids that train.
-        AbstainError: as the policy has it; it stops the orchestrator.
+        FrameworkError: the policy asks for something that prime-rl cannot do, or the guard has no
+            tokenizer for the ids that train.
+        AbstainError: the policy says to raise, or too many traces were abstained on; it stops the
+            orchestrator.
     """
 
     guard: ClassVar[Guard]
@@ -105,14 +106,13 @@ class GuardedScoring:
 
 
 class GuardGate:
-    """An `AdmissionGate`: turns away groups of which the guard left fewer than ``least`` traces.
+    """An `AdmissionGate` that refuses groups if the guard left fewer than ``least`` traces.
 
-    Where it left out nothing the group is none of its business: distillation trains on groups of
-    one.
+    Groups from which the guard left out nothing always pass: distillation trains on groups of one.
 
     Args:
-        guard: Whose memory of nodes is saved and resumed with the run; the one that scores.
-        least: Of one trace alone, reward minus mean is 0.
+        guard: The guard that scores; its memory of nodes is saved and resumed with the run.
+        least: At least 2 for a baseline: for a single trace, reward minus mean is 0.
 
     Raises:
         ValueError: ``least`` is below 1.
@@ -125,7 +125,7 @@ class GuardGate:
         self._counts: Counter[str] = Counter()
 
     def admit(self, group: list[Any]) -> bool:
-        """Whether enough is left of a group of which the guard left something out."""
+        """Whether enough traces are left, if the guard left out any."""
         traces = [t for episode in group for t in episode.traces if t.agent.trainable]
         kinds = [kind for t in traces if (kind := _kind(t)) is not None]
         self._counts.update(kinds)
@@ -151,7 +151,7 @@ class GuardGate:
         return self.guard.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what a checkpoint holds; raises ValueError where it is of another guard."""
+        """Restore a checkpoint; raises ValueError if it belongs to another guard."""
         self.guard.load_state_dict(state_dict)
 
 
@@ -164,8 +164,9 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
         least: As for `GuardGate`.
 
     Raises:
-        FrameworkError: the policy asks for what prime-rl cannot do, or it is guarded already.
-        KeyError: prime-rl has no such algorithm.
+        FrameworkError: the policy asks for something that prime-rl cannot do, or the algorithm is
+            guarded already.
+        KeyError: prime-rl does not have the algorithm.
     """
     import prime_rl.orchestrator.algo as algo
     import prime_rl.orchestrator.train_source as train_source
@@ -186,7 +187,7 @@ def install(guard: Guard, *, algorithms: Sequence[str] = ("grpo",), least: int =
 
 
 def _trainable(episodes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """As prime-rl's own: whole traces of the policy in training, with tokens that it drew."""
+    """Like prime-rl's own: whole traces of the policy in training, with tokens that it drew."""
     for episode in episodes:
         for trace in episode.traces:
             drawn = any(any(node.mask) for node in trace.nodes)
@@ -195,18 +196,18 @@ def _trainable(episodes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _version(episode: Any) -> int | None:
-    """Of the policy when the episode began."""
+    """The policy's version when the episode began."""
     policy = getattr(getattr(episode.run, "work", None), "policy", None)
     version = getattr(policy, "start", None)
     return version if type(version) is int else None
 
 
 def _put_right(trace: Any) -> None:
-    """Numbers that prime-rl makes tensors of, whatever the trace earns.
+    """Repair numbers that prime-rl turns into tensors, whatever the trace earns.
 
-    Log-probs that are none become 0; such a trace has been rejected. Of a trace that another node
-    wrote, what is the trainer's to compute goes, and the sampler's support: a mask of tokens that
-    were not drawn makes their log-prob minus infinity.
+    Invalid log-probs become 0; such a trace has been rejected. From another node's trace, remove
+    what the trainer computes itself, and the sampler's support: a mask of tokens that were not
+    drawn makes their log-prob minus infinity.
     """
     theirs = claimed(trace.info, "node") is not None
     for node in trace.nodes:
@@ -222,7 +223,7 @@ def _left(traces: Sequence[Any], left: dict[int, Any]) -> list[Any]:
 
 
 def _with_reward(trace: Any, reward: float) -> Any:
-    """A copy with this reward alone; it shares the nodes, which the algorithm writes into."""
+    """A copy with only this reward; it shares the nodes, which the algorithm writes into."""
     from verifiers.v1 import Reward
 
     return trace.model_copy(update={"rewards": {"guard": Reward(score=reward)}})

@@ -1,7 +1,7 @@
-"""What came from another node: made a completion whatever it is, and rejected where it is none.
+"""Turn whatever other nodes sent into completions, and reject what is not one.
 
-Whatever a sender can fill goes through `received`, which never raises: an exception would cost all
-others of the batch their verdicts. So no adapter looks at types itself.
+Every field that a sender can fill goes through `received`, which never raises: an exception would
+cost all others in the batch their verdicts. So no adapter checks types itself.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from grpo_guard.verdict import Cause, Verdict, reject
 
 logger = logging.getLogger("grpo_guard")
 
-# What a completion is: where one of these cannot be read, the row is malformed. The rest are
+# The fields that make a completion: if one cannot be read, the row is malformed. All others are
 # claims.
 _ESSENTIAL: Final = ("prompt", "text", "completion_ids")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What an adapter made of one row of its trainer.
+    """A trainer's row as an adapter read it.
 
     Args:
-        completion: To be judged.
-        given: The verdict, where the adapter knows it: what had to be filled or put right is no
-            longer what its author wrote, and might pass. An empty text says nothing wrong.
+        completion: The completion to judge.
+        given: The verdict if the adapter already knows it: filled or repaired text is not what its
+            author wrote, and might pass, since an empty text says nothing wrong.
         decoded: The text is the trainer's own, or has been decoded from the ids.
     """
 
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def put_right(self) -> bool:
-        """Whether it is nobody's work as it stands: never trained on, not even to lose."""
+        """Whether an adapter repaired it: then it is never trained on, not even to lose."""
         return self.given is not None and self.given.rejected
 
 
@@ -57,19 +57,19 @@ def received(
     decoded: bool = False,
     **claims: Any,
 ) -> Row:
-    """A completion of what a sender may have chosen; never raises.
+    """Build a completion from fields that a sender may have chosen; never raises.
 
     A prompt, text or ids that cannot be read are filled, and the row is rejected as malformed. Any
-    other field that cannot be read is a claim that was not made.
+    other unreadable field counts as not claimed.
 
     Args:
         prompt, text: As `Completion` takes them.
-        malformed: What is known to be wrong already, as a text; None = nothing.
-        detokenizer: Of the trainer, which reads the ids in place of ``text``; None = the guard does
-            where it has a tokenizer.
-        decoded: ``text`` is of the trainer's own decoding.
-        claims: The other fields of `Completion`, of any type: numbers become names, texts and
-            integers as each field needs them.
+        malformed: A known problem, as text; None = none.
+        detokenizer: The trainer's, which decodes the ids in place of ``text``; None = the guard
+            decodes them if it has a tokenizer.
+        decoded: ``text`` is the trainer's own decoding.
+        claims: The other fields of `Completion`, of any type: numbers are converted to names, texts
+            and integers as each field requires.
     """
     problem = None
     if malformed is not None:
@@ -90,22 +90,23 @@ def received(
         except CompletionError as error:
             if error.field in _ESSENTIAL:
                 problem = problem or str(error)
-            # Each pass takes away one of the sender's values and puts none of its own in a claim's
-            # place, which might be unreadable as well: None is no metadata. So the loop ends.
+            # Each pass removes one of the sender's values without replacing a claim, since a
+            # replacement might be unreadable as well (None is not valid metadata). So the loop
+            # ends.
             del fields[error.field]
             fields = {"prompt": "", "text": "", **fields}
 
 
 def as_malformed(problem: str) -> Verdict:
-    """The verdict on what an adapter had to fill or put right."""
+    """The verdict on a row that an adapter had to fill or repair."""
     return reject("exchange", Cause.MALFORMED, problem)
 
 
 def read(how: Callable[..., Any], *given: Any) -> Any:
-    """What ``how`` reads from a sender's structure; never raises.
+    """Read a sender's structure with ``how``; never raises.
 
-    Where it does, something that is no field's value, so that `received` calls the field malformed
-    and keeps the others: who sent it counts all the more.
+    If ``how`` raises, return an `Unread`, which no field accepts, so that `received` calls the
+    field malformed and keeps the others: the sender's name then matters all the more.
     """
     try:
         return how(*given)
@@ -116,15 +117,15 @@ def read(how: Callable[..., Any], *given: Any) -> Any:
 
 @dataclass(frozen=True)
 class Unread:
-    """Stands for what could not be read, and says which exception it was."""
+    """Takes the place of a value that could not be read, and names the exception."""
 
     error: str
 
 
 def claimed(given: Any, *names: str) -> Any:
-    """The first of these keys of a mapping that has a value; None without any.
+    """The value of the first of these keys that a mapping has; None without any.
 
-    Where the mapping cannot be read, (): something was claimed, and no field takes it.
+    Returns () if the mapping cannot be read: something was claimed, and no field accepts ().
     """
     try:
         values = [given.get(name) for name in names] if isinstance(given, Mapping) else []
@@ -134,14 +135,14 @@ def claimed(given: Any, *names: str) -> Any:
 
 
 def review(guard: Guard, rows: Sequence[Row]) -> Review:
-    """`Guard.review` of rows, with the verdicts that they bring."""
+    """`Guard.review` of rows, including the verdicts that they already have."""
     return guard.review(*parts_of(rows))
 
 
 def parts_of(
     rows: Sequence[Row],
 ) -> tuple[list[Completion], list[Verdict | None], list[bool]]:
-    """Completions, the verdicts that they bring, and whose text is decoded from the ids."""
+    """Completions, their known verdicts, and whether each text is decoded from the ids."""
     return (
         [row.completion for row in rows],
         [row.given for row in rows],
@@ -150,22 +151,22 @@ def parts_of(
 
 
 def reference_from(value: Any) -> str | None:
-    """A reference answer as text: data sets have texts and numbers, NumPy's among them.
+    """A reference answer as text; data sets have texts and numbers, NumPy's included.
 
-    "", None and NaN stand for no answer. Anything else is none either, and a warning says so once
-    for each type: verifiers that use the reference would work without it, and nobody would know.
+    "", None and NaN mean that there is no answer. Values of other types are not used either; each
+    type is logged once, because verifiers that use the reference would silently work without it.
     """
     value = _scalar(value)
     if isinstance(value, str):
         return str.__str__(value) or None
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    # NumPy's numbers are none to a type checker.
+    # Type checkers do not know NumPy's numbers.
     number: Any = value if type(value) is not bool else None
     if isinstance(number, Integral):
         return str(int(number))
     if isinstance(number, Real | Decimal) and math.isfinite(plain := float(number)):
-        # A column with a gap has become floats: 942.0 was 942.
+        # A column with a gap is converted to floats: 942.0 was 942.
         whole = isinstance(number, Real) and plain.is_integer() and abs(plain) < 2**53
         return str(int(plain) if whole else number)
     _warn_unused(type(value).__name__)
@@ -175,13 +176,13 @@ def reference_from(value: Any) -> str | None:
 @cache
 def _warn_unused(kind: str) -> None:
     logger.warning(
-        "reference answers of type %s cannot be used, and count as none; expected text or numbers",
+        "reference answers of type %s cannot be used, and are ignored; expected text or numbers",
         kind,
     )
 
 
 def integer_from(value: Any) -> int | None:
-    """An integer of 64 bits, NumPy's among them; None for anything else."""
+    """An integer of 64 bits, also NumPy's; None for anything else."""
     value = _scalar(value)
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     return int(value) if whole and -(2**63) <= value < 2**63 else None
@@ -191,7 +192,7 @@ def _name(value: Any) -> str | None:
     value = _scalar(value)
     if isinstance(value, str):
         return value
-    # Not what holds other things: to print it may take for ever.
+    # Not a container: printing it may take for ever.
     return None if value is None or isinstance(value, Collection) or value != value else str(value)
 
 
@@ -200,7 +201,7 @@ def _text(value: Any) -> str | None:
 
 
 def _scalar(value: Any) -> Any:
-    """What stands in an array or tensor without dimensions; NumPy's numbers stay as they print."""
+    """The value in an array or tensor without dimensions; NumPy's numbers are kept, to print."""
     if isinstance(value, str | Real) or getattr(value, "ndim", None) != 0:
         return value
     return value.item()
@@ -209,7 +210,7 @@ def _scalar(value: Any) -> Any:
 def _or_none(read: Callable[[Any], Any], value: Any) -> Any:
     try:
         return read(value)
-    except Exception:  # also an integer that Python does not print, and objects that refuse
+    except Exception:  # includes integers that Python does not print, and objects that refuse
         return None
 
 

@@ -1,4 +1,4 @@
-"""Which releases of the trainers the adapters are for."""
+"""The trainer releases that the adapters support."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _OLDEST: Final = {
         "has no reward workers of this kind and reads its reward function elsewhere in the "
         "configuration",
     ),
-    # Before this release `execute` has no images, and agents return through a queue or without one.
+    # Earlier, `execute` has no images, and agents return through a queue or without one.
     "openrlhf": ((0, 10), "calls agents in other ways"),
 }
 
 
 def require_release(trainer: str) -> None:
-    """Raises FrameworkError where the installed trainer is too old.
+    """Raise FrameworkError if the installed trainer is too old.
 
-    Where it is not installed nothing is said: what serves a trainer may run without it.
+    A missing trainer is fine: code that serves a trainer may run without it.
     """
     oldest, trouble = _OLDEST[trainer]
     try:

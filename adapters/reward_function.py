@@ -1,4 +1,4 @@
-"""What every trainer adapter needs to know of a reward function, inspected once at decoration."""
+"""What every trainer adapter needs to know about a reward function, inspected at decoration."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RewardFunction:
 
     Args:
         call: The function itself.
-        name: What the trainer's metrics call it; the class name for an object without ``__name__``.
+        name: Its name in the trainer's metrics; the class name for an object without ``__name__``.
         is_async: Whether a call returns something to await.
         keywords: The keywords that it accepts; None = any.
-        failures: What its failures come to; None = they come through as they are.
-        read: Gets what a function that is not async returns, in this process, and gives what `ask`
-            and `attempt` return. If it raises, the call has failed.
+        failures: How its failures are handled; None = they propagate unchanged.
+        read: Converts the result of a synchronous function, in this process, for `ask` and
+            `attempt`. If it raises, the call has failed.
     """
 
     call: Callable[..., Any]
@@ -44,13 +44,13 @@ class RewardFunction:
 
     @classmethod
     def inspect(cls, reward: Any, guard: Guard | None = None) -> RewardFunction:
-        """What is to be known of a function, and what of its failures under this guard.
+        """Inspect a function, with the failure handling of this guard.
 
         Raises:
-            FrameworkError: it is no function but a model, a model's name, or a class; or the guard
-                limits its calls, and it cannot be sent to a worker process.
+            FrameworkError: it is not a function but a model, a model's name, or a class; or the
+                guard limits its calls, and it cannot be sent to a worker process.
         """
-        torch = sys.modules.get("torch")  # a module instance exists only where torch is loaded
+        torch = sys.modules.get("torch")  # a module instance exists only if torch is loaded
         is_model = torch is not None and isinstance(reward, torch.nn.Module)
         if is_model or isinstance(reward, str):
             what = repr(reward) if isinstance(reward, str) else f"a {type(reward).__name__} model"
@@ -67,9 +67,9 @@ class RewardFunction:
             bare = bare.func
         name = getattr(reward, "__name__", None) or getattr(bare, "__name__", type(bare).__name__)
         is_async = inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(
-            getattr(bare, "__call__", None)  # noqa: B004 (the method is looked at, not called)
+            getattr(bare, "__call__", None)  # noqa: B004 (the method is inspected, not called)
         )
-        # A guard that only watches leaves failures to the trainer, as they were.
+        # A guard that only watches leaves failures to the trainer.
         failures = None if guard is None or guard.policy.watches else guard.failures
         if failures is not None:
             inner = getattr(bare, "guard", None)
@@ -85,16 +85,16 @@ class RewardFunction:
         return cls(reward, str(name), is_async, _keywords(reward), failures)
 
     def ask(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns, to be awaited if it is async; `FAILED` where it fails and the
-        guard is to bear that."""
+        """Call the function (await the result if it is async); returns `FAILED` if it fails and
+        the guard handles failures."""
         if self.failures is None:
             return self._unguarded(args, kwargs)
         ask = self.failures.aask if self.is_async else self.failures.ask
         return ask(self.name, self._grader, *args, **kwargs)
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
-        """`ask` a function, not async, about what peers can make fail: their failures are raised,
-        and count against nobody."""
+        """`ask` a synchronous function if peers can cause its failures: those are raised and not
+        counted."""
         if self.failures is None:
             return self._unguarded(args, kwargs)
         return self.failures.attempt(self.name, self._grader, *args, **kwargs)
@@ -108,7 +108,7 @@ class RewardFunction:
         return answer if self.read is None else self.read(answer)
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the trainer's keywords that the function accepts."""
+        """The trainer's keywords that the function accepts."""
         accepted = self.keywords
         return {k: v for k, v in given.items() if accepted is None or k in accepted}
 
@@ -116,7 +116,7 @@ class RewardFunction:
         """The function's result as plain numbers, one per completion.
 
         Raises:
-            TypeError: not a one-dimensional run of numbers and Nones.
+            TypeError: not a one-dimensional sequence of numbers and Nones.
             ValueError: not ``expected`` of them.
         """
         if result is FAILED:
@@ -135,7 +135,7 @@ class RewardFunction:
             raise TypeError(
                 f"{self.name}: expected a list of {expected} rewards, got {shown(result)}"
             )
-        values = result.tolist() if hasattr(result, "tolist") else result  # one copy off a GPU
+        values = result.tolist() if hasattr(result, "tolist") else result  # one copy from a GPU
         rewards = [self._number(value, row) for row, value in enumerate(values)]
         if len(rewards) != expected:
             raise ValueError(
@@ -148,7 +148,7 @@ class RewardFunction:
             if isinstance(value, str | bytes):
                 raise TypeError
             return None if value is None or value is FAILED else float(value)
-        except OverflowError:  # an integer out of an author's text has no end
+        except OverflowError:  # an integer taken from a text can be arbitrarily large
             return math.inf if value > 0 else -math.inf
         except (TypeError, ValueError):
             raise TypeError(
@@ -156,9 +156,9 @@ class RewardFunction:
             ) from None
 
     def dress(self, wrapper: Any) -> Any:
-        """Give the wrapper the function's name, docstring and place, so that metrics name it.
+        """Give the wrapper the function's name, docstring and module, so that metrics name it.
 
-        Only the outside is copied: an object's own attributes stay where they are.
+        Other attributes are not copied.
         """
         functools.update_wrapper(wrapper, self.call, updated=())
         wrapper.__name__ = self.name
@@ -169,8 +169,8 @@ Cannot: TypeAlias = dict[Rule, str]
 
 
 def without_leaving_out(trainer: str) -> Cannot:
-    """What a policy may not ask of a trainer whose reward is one number that always enters its
-    group's baseline, one completion at a time."""
+    """What a trainer cannot do if each reward is a single number that always enters its group's
+    baseline, and completions come one at a time."""
     out = f"{trainer} cannot leave one completion out of its group from a reward function, as "
     return {
         ("on_reject", "drop"): f'{out}Policy(on_reject="drop") asks; choose on_reject="zero" or a '
@@ -185,15 +185,15 @@ def without_leaving_out(trainer: str) -> Cannot:
 
 
 def without_no_gain(place: str, instead: str) -> Cannot:
-    """What a policy may not ask of a place that sees less than a group's whole rewards."""
+    """What a place that sees less than a group's whole rewards cannot do."""
     return {
         ("on_reject", "no_gain"): f"{place} does not see the whole reward of a whole group, with "
-        f'which on_reject="no_gain" compares; {instead}'
+        f'which on_reject="no_gain" compares them; {instead}'
     }
 
 
 def without_lengths(trainer: str) -> Cannot:
-    """What a policy may not ask where rollouts of several turns are judged turn by turn."""
+    """What an adapter that judges rollouts turn by turn cannot do."""
     return {
         ("on_long", "scale"): f"{trainer}'s adapter judges rollouts turn by turn and compares no "
         'lengths; choose on_long="keep".'
@@ -201,7 +201,7 @@ def without_lengths(trainer: str) -> Cannot:
 
 
 def require_ids_read(guard: Guard, trainer: str) -> None:
-    """Raises FrameworkError where a trainer trains on ids and nothing in a guard reads them."""
+    """Raise FrameworkError if a trainer trains on ids and nothing in the guard reads them."""
     if not guard.reads_ids:
         raise FrameworkError(
             f"{trainer} trains on token ids, and nothing in this guard compares them with the "
@@ -211,22 +211,22 @@ def require_ids_read(guard: Guard, trainer: str) -> None:
 
 
 def rewards_only(guard: Guard, trainer: str) -> Guard:
-    """The guard under the rules that such a trainer can carry out; raises FrameworkError."""
+    """The guard with the rules that such a trainer can carry out; raises FrameworkError."""
     return guard.under(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))
 
 
 def settled_finite(
     guard: Guard, review: Review | None, rewards: Sequence[float | None]
 ) -> list[float]:
-    """What is earned where a trainer cannot bear None, NaN or infinities.
+    """Settled rewards for a trainer that cannot handle None, NaN or infinities.
 
-    What the function had no finite number for earns what a rejected completion does: 0 would be a
-    gain where wrong answers get -1, and authors may know how to make a grader say NaN.
+    A completion without a finite reward earns what a rejected one does: 0 would be a gain if wrong
+    answers get -1, and authors may know how to make a grader return NaN.
 
     Args:
-        guard: Settles.
-        review: None = the guard could not look, and nothing earns.
-        rewards: Of one function, [n].
+        guard: Its policy settles the rewards.
+        review: None = the guard could not judge, and nothing earns.
+        rewards: One function's, [n].
     """
     given = [x if x is not None and math.isfinite(x) else None for x in rewards]
     if review is None:
@@ -240,12 +240,12 @@ def settled_finite(
 
 
 def finite_unless_watching(guard: Guard, rewards: Sequence[float | None]) -> list[float | None]:
-    """`finite_or_none`; the rewards as they are under a guard that only watches."""
+    """`finite_or_none`, but unchanged rewards under a guard that only watches."""
     return list(rewards) if guard.policy.watches else finite_or_none(rewards)
 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
-    """The rules of a policy that this trainer can carry out; one line in the log says which.
+    """The rules of a policy that this trainer can carry out; the log says which ones apply.
 
     Raises:
         FrameworkError: the policy asks for something that the trainer cannot do.
@@ -267,8 +267,8 @@ def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:
 
 def _keywords(reward: Callable[..., Any]) -> frozenset[str] | None:
     try:
-        # Not through __wrapped__: what counts is what this callable accepts. A guard inside a
-        # guard would otherwise be called without the ids that its inner function does not name.
+        # Do not follow __wrapped__: this callable's own parameters count. Otherwise a guard inside
+        # a guard would be called without the ids that its inner function does not name.
         parameters = inspect.signature(reward, follow_wrapped=False).parameters.values()
     except (TypeError, ValueError):
         return None

@@ -1,11 +1,11 @@
-"""A sequence of ids of which the policy drew some: its turns as completions, and its verdict.
+"""Token sequences that the policy drew in part: their turns as completions, and their verdict.
 
-Several exchanges keep a rollout as ids with a mask beside them. What this trainer's own engine
-drew in one stretch is a turn, judged behind all that came before it; the tokens between two turns
-are a tool's or a user's. If another node chose the mask, only a special token between two stretches
-makes them two turns, as chat templates do. Otherwise they are one completion, in which rules read
-the masked tokens as well: a node could mask ``import`` and have a foreign module's name trained,
-which no rule would recognise alone.
+Several exchanges store a rollout as ids and a mask. A stretch that this trainer's own engine drew
+is a turn, judged in the context of all that precedes it; the tokens between two turns are a tool's
+or a user's. If another node chose the mask, two stretches are two turns only if a special token
+separates them, as in chat templates. Otherwise they are one completion, in which rules read the
+masked tokens as well: a node could mask ``import`` and have a foreign module's name trained, which
+no rule would recognise on its own.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from grpo_guard.review import Review
 from grpo_guard.rollouts import badness
 from grpo_guard.verdict import Verdict
 
-# Reviewed at a time: each turn holds its whole prefix, and all of a long rollout at once would take
-# memory by the square of its length.
+# Turns per review: each one holds its whole prefix, so reviewing a long rollout at once would take
+# memory quadratic in its length.
 TURNS_AT_ONCE: Final = 32
-# A mask of every second token would make as many turns, each with its prefix.
+# A mask of every second token would produce as many turns, each with its prefix.
 MOST_TURNS: Final = 512
-# Tokens before a stranger's first that rules read along with it: a line of code or a sentence.
+# Tokens before another node's first one that rules read with it: a line of code or a sentence.
 LINE_TOKENS: Final = 64
 _ENDS_A_SENTENCE: Final = re.compile(r"[.:?!>。：？！][\s\x00-\x1f]*\Z")
 
 
 def turns_of(drawn: Sequence[bool]) -> list[tuple[int, int]]:
-    """The stretches that were drawn, half-open, in order."""
+    """The drawn stretches as half-open spans, in order."""
     edges = [i for i in range(1, len(drawn)) if drawn[i] != drawn[i - 1]]
     bounds = [0, *edges, len(drawn)]
     return [(a, b) for a, b in pairwise(bounds) if a < b and drawn[a]]
@@ -54,21 +54,22 @@ def rows_from_ids(
     malformed: str | None = None,
     **claims: Any,
 ) -> list[Row]:
-    """One completion per turn, at least one; an empty one where nothing was drawn.
+    """One completion per turn, at least one; an empty one if nothing was drawn.
 
-    Of another node's sequence, stretches without a special token between them are one completion,
+    In another node's sequence, stretches without a special token between them form one completion,
+    in which the tokens between them are given. It includes the line before it (`line_before`).
     in which the tokens between them are given. The line before it belongs to it (`line_before`).
 
     Args:
-        ids: Of prompt, turns and what comes between them, [T].
-        drawn: Which the policy drew, [T].
-        detokenizer: Of the policy. A turn whose text would not show all of its ids is malformed.
+        ids: Of prompt, turns and the tokens between them, [T].
+        drawn: Which ones the policy drew, [T].
+        detokenizer: The policy's. A turn whose text would not show all of its ids is malformed.
         own: The trainer's own engine drew it: its special tokens are left out of the text.
         log_probs: The sampler's, aligned with ``ids``, [T].
-        finish_reason: Of the last turn.
-        malformed: What is known to be wrong already.
-        claims: The other fields of `Completion`. If ``prompt_trusted``, so is the mask, and each
-            stretch is a turn.
+        finish_reason: For the last turn.
+        malformed: A known problem.
+        claims: The other fields of `Completion`. If ``prompt_trusted``, the mask is trusted, too,
+            and each stretch is a turn.
     """
     turns = turns_of(drawn) or [(len(ids), len(ids))]
     if len(turns) > MOST_TURNS:
@@ -104,7 +105,7 @@ def rows_from_ids(
 def _joined(
     ids: Sequence[int], turns: Sequence[tuple[int, int]], detokenizer: Detokenizer
 ) -> list[tuple[int, int]]:
-    """Stretches of another node's sequence, joined unless a special token divides them."""
+    """Join stretches of another node's sequence unless a special token separates them."""
     joined = [turns[0]]
     for start, end in turns[1:]:
         if detokenizer.hidden.isdisjoint(ids[joined[-1][1] - 1 : start]):
@@ -120,7 +121,7 @@ def _read_whole(
     detokenizer: Detokenizer,
     **claims: Any,
 ) -> Row:
-    """A stretch of another node's sequence (ids, which were drawn, log-probs) as one completion."""
+    """A stretch of another node's sequence (ids, drawn, log-probs) as one completion."""
     ids, drawn, log_probs = sequence
     first, end = span
     start = line_before(ids, first, detokenizer)
@@ -138,11 +139,11 @@ def _read_whole(
 
 
 def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int:
-    """Where the line begins that the token at ``first`` goes on with, at most `LINE_TOKENS` back.
+    """Where the line begins that the token at ``first`` continues, at most `LINE_TOKENS` back.
 
-    Whoever chooses the mask chooses where its answer begins: with ``import `` masked and counted as
-    the end of the prompt, a foreign module's name alone would be read. Honest prompts end with a
-    special token, a line break, a sentence or a tag, and then the answer is read alone.
+    A node that chooses the mask chooses where its answer begins: with ``import `` masked and
+    counted as the end of the prompt, rules would read only a foreign module's name. Honest prompts
+    end with a special token, a line break, a sentence or a tag, and then the answer is read alone.
     """
     if _ENDS_A_SENTENCE.search(str(read(detokenizer.raw, ids[max(0, first - 8) : first]))):
         return first
@@ -157,17 +158,18 @@ def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int
 
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
-    """The guard's findings on rollouts: of each the verdict of its worst turn.
+    """Review rollouts; each gets the verdict of its worst turn.
 
-    A rollout's group is the prompt of its first turn; a trainer that knows its groups says so with
-    `Review.regrouped`.
+    A rollout's group is the prompt of its first turn; a trainer that knows its groups sets them
+    with `Review.regrouped`.
 
     Args:
-        guard: Looks at all turns, up to `TURNS_AT_ONCE` in a batch.
-        turns: Each with the number of its rollout, 0, 1, 2 ... in order, none without a turn.
+        guard: Judges all turns, up to `TURNS_AT_ONCE` in a batch.
+        turns: Each with the index of its rollout, 0, 1, 2 ... in order, with at least one turn per
+            rollout.
 
     Raises:
-        AbstainError: as `Guard.review`.
+        AbstainError: as for `Guard.review`.
     """
     found: dict[int, Verdict] = {}
     first: dict[int, Completion] = {}

@@ -2,11 +2,11 @@
 
 slime awaits ``rm(args, sample)`` for one `Sample` at a time, or ``rm(args, samples)`` for a group
 under ``--group-rm``, and takes a number or a dict in which ``--reward-key`` names the reward. A
-sample brings its token ids and the engine's log-probs; node, round, slot and task are read from
-its ``metadata`` where they are there.
+sample has its token ids and the engine's log-probs; node, round, slot and task are read from its
+``metadata`` if present.
 
-slime leaves no sample out of a group's baseline by itself: ``remove_sample`` only empties the loss
-mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` beside it::
+slime by itself leaves no sample out of a group's baseline: ``remove_sample`` only empties the loss
+mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out`::
 
     the_guard = Guard(verifier, policy=Policy(on_reject="drop"), tokenizer=tokenizer)
     rm = SlimeAdapter(leave_out=True).wrap(my_rm, the_guard)
@@ -14,8 +14,8 @@ mask. `SlimeAdapter(leave_out=True)` therefore needs `rewards_without_left_out` 
     # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
 
 Written against THUDM/slime at 624b824a898a (21 August 2026: rollout/rm_hub, utils/types.py,
-ray/rollout.py); not run in slime, whose rollouts need GPUs. An evaluation calls the
-same function and does not say so: give its data sets an unguarded ``custom_rm_path``.
+ray/rollout.py); not run in slime, whose rollouts need GPUs. Evaluations call the same function
+without saying so: give their data sets an unguarded ``custom_rm_path``.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _BY_GROUP = (*_SCALED, "reinforce_plus_plus_baseline")
 
 
 class SlimeAdapter:
-    """Guards ``rm(args, sample)`` or ``rm(args, samples)``, told apart by the parameter's name.
+    """Guards ``rm(args, sample)`` or ``rm(args, samples)``, distinguished by the parameter's name.
 
     Args:
-        leave_out: What the policy leaves out gets reward 0, ``remove_sample``, and a mark for
-            `rewards_without_left_out`, which must be slime's post-processing of rewards.
+        leave_out: Completions that the policy leaves out get reward 0, ``remove_sample``, and a
+            mark for `rewards_without_left_out`, which must be slime's reward post-processing.
     """
 
     recognised_by: ClassVar = frozenset({"args", "sample"})
@@ -64,12 +64,12 @@ class SlimeAdapter:
         self.leave_out = leave_out
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form. In a dict result only the reward changes; the rest is the function's.
+        """Wrap a reward function. In a dict result only the reward changes.
 
         Raises:
-            FrameworkError: a list (slime takes one function), no function, or a policy that leaves
-                completions out of their group without ``leave_out``; or the guard has no tokenizer
-                for the ids that train.
+            FrameworkError: a list (slime takes one function), not a function, or a policy that
+                leaves completions out of their group without ``leave_out``; or the guard has no
+                tokenizer for the ids that train.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("slime takes one reward function, got a list; guard that one")
@@ -92,13 +92,13 @@ class SlimeAdapter:
             kept = guard.settle(rewards, found)
             if self.leave_out:
                 kept = [
-                    # What the function says nothing of is left out as well, if the guard is to.
+                    # Rows without a reward are left out as well, if the guard handles failures.
                     _left_out(args, sample)
                     if after is None and (before is not None or guard.failures is not None)
                     else after
                     for sample, before, after in zip(samples, rewards, kept, strict=True)
                 ]
-            if not isinstance(results, list | tuple):  # an array, which holds no dicts
+            if not isinstance(results, list | tuple):  # an array, which contains no dicts
                 return kept
             answers = [
                 {**row, _key(function, row, args): value} if isinstance(row, Mapping) else value
@@ -124,18 +124,18 @@ class SlimeAdapter:
 
 
 def row_from(sample: Any, guard: Guard) -> Row:
-    """The completion behind a `Sample`; its group is ``group_index``.
+    """The completion of a `Sample`; its group is ``group_index``.
 
-    What ``loss_mask`` leaves out (what tools answered, or an older policy drew) is given; such a
-    response is read off its tokens, turn by turn.
+    Tokens that ``loss_mask`` leaves out (tool answers, or an older policy's) are given; such a
+    response is decoded from its tokens, turn by turn.
 
     Args:
-        sample: As slime passes it.
-        guard: Whose tokenizer reads the tokens.
+        sample: As passed by slime.
+        guard: Its tokenizer decodes the tokens.
     """
 
     def field(name: str) -> Any:
-        return read(getattr, sample, name)  # an object may refuse to be read
+        return read(getattr, sample, name)  # reading an object may raise
 
     metadata = field("metadata")
     ids = read(_ids, sample, claimed(metadata, "node", "peer") is not None)
@@ -155,7 +155,7 @@ def row_from(sample: Any, guard: Guard) -> Row:
         group=field("group_index"),
         round=claimed(metadata, "round"),
         slot=claimed(metadata, "slot"),
-        rollout=field("rollout_id") if hasattr(sample, "rollout_id") else None,
+        rollout=read(getattr, sample, "rollout_id", None),
         reference=field("label"),
         task=claimed(metadata, "task"),
         finish_reason={"completed": "stop", "truncated": "length"}.get(read(str, status)),
@@ -163,8 +163,8 @@ def row_from(sample: Any, guard: Guard) -> Row:
 
 
 def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
-    """Ids, log-probs and what is given; nothing where nothing trains, and a reason where they do
-    not fit: slime would train on them all the same."""
+    """Ids, log-probs and given spans; empty if nothing trains, and a reason if they do not match,
+    because slime would train on them all the same."""
     n, tokens = sample.response_length, sample.tokens
     if tokens is None:
         return {}
@@ -191,8 +191,8 @@ def _ids(sample: Any, theirs: bool) -> dict[str, Any]:
 
 
 def _put_right(sample: Any) -> None:
-    """Zeros in the place of log-probs that are none: slime makes a tensor of them, and weighs the
-    loss by it, whatever the sample earns."""
+    """Replace invalid log-probs by zeros: slime makes a tensor of them, and weighs the loss by it,
+    whatever the sample earns."""
     given, n = read(getattr, sample, "rollout_log_probs"), read(getattr, sample, "response_length")
     tokens = read(getattr, sample, "tokens")
     if given is None or type(n) is not int or log_probs_from(given, n) is not None:
@@ -202,13 +202,13 @@ def _put_right(sample: Any) -> None:
 
 
 def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """slime's rewards and what it trains with, each group's baseline without what was left out.
+    """slime's rewards and the values to train with; no baseline includes left-out samples.
 
-    The same figures as slime's own where nothing was: less the group's mean, and divided by its
-    standard deviation + 1e-6 under ``grpo_std_normalization``. What was left out gets 0.
+    If nothing was left out, the result equals slime's own: rewards minus the group's mean, divided
+    by its standard deviation + 1e-6 under ``grpo_std_normalization``. Left-out samples get 0.
 
-    A rollout that fanned out into several samples (``rollout_id``) counts once in the mean and the
-    deviation, with the mean of its samples' rewards. If one of its samples was left out, all are.
+    A rollout with several samples (``rollout_id``) counts once in the mean and the deviation, with
+    the mean of its samples' rewards. If one of its samples was left out, all are.
     """
     found = [_reward(sample.get_reward_value(args)) for sample in samples]
     known, raw = [number is not None for number in found], [number or 0.0 for number in found]
@@ -218,7 +218,7 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
     out = _left_out_with_all_segments(samples, places)
     groups: dict[Any, list[int]] = {}
     for i, (group, _) in enumerate(places):
-        # One reward that is no finite number would be its whole group's advantage.
+        # A reward that is not finite would spoil its whole group's advantages.
         if known[i] and places[i] not in out:
             groups.setdefault(group, []).append(i)
     trained = [0.0] * len(raw)
@@ -233,9 +233,9 @@ def rewards_without_left_out(args: Any, samples: Sequence[Any]) -> tuple[list[fl
 
 
 def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
-    """A sample's group, and what it is counted as there: its rollout, or itself."""
+    """A sample's group, and its unit there: its rollout, or itself."""
     row = ("row", i // args.n_samples_per_prompt)
-    rollout = getattr(sample, "rollout_id", None)
+    rollout = read(getattr, sample, "rollout_id", None)
     group = row if sample.group_index is None else sample.group_index
     return group, ("sample", i) if rollout is None else rollout
 
@@ -243,8 +243,8 @@ def _place(args: Any, sample: Any, i: int) -> tuple[Hashable, Hashable]:
 def _left_out_with_all_segments(
     samples: Sequence[Any], places: Sequence[Hashable]
 ) -> frozenset[Hashable]:
-    """The places of rollouts of which the guard left out a sample; the others leave the loss too:
-    slime asks for each sample's reward by itself."""
+    """The places of rollouts with a sample that the guard left out. Their other samples leave the
+    loss too, because slime asks for each sample's reward separately."""
     out = frozenset(
         place
         for sample, place in zip(samples, places, strict=True)
@@ -257,7 +257,7 @@ def _left_out_with_all_segments(
 
 
 def _reward(given: Any) -> float | None:
-    """A number that its group's deviation survives; True where an answer is right."""
+    """A reward that keeps its group's deviation finite; True counts as 1."""
     given = float(given) if isinstance(given, bool) else given
     return number_from(given, -LARGEST_REWARD, LARGEST_REWARD)
 
@@ -282,7 +282,7 @@ def _takes_groups(reward: Any) -> bool:
 
 
 def _given(given: Sequence[Any], more: Mapping[str, Any]) -> Any:
-    """slime passes the sample by position; whoever tests a reward function may name it."""
+    """slime passes the sample by position; tests of a reward function may use its name."""
     return given[0] if given else more["sample"] if "sample" in more else more["samples"]
 
 
@@ -305,7 +305,7 @@ def _rewards(
 
 
 def _key(function: RewardFunction, row: Mapping[str, Any], args: Any) -> str:
-    """Where a dict has its reward: evaluations may have a key of their own."""
+    """The key of a dict's reward; evaluations may have a key of their own."""
     keys = [getattr(args, name, None) for name in ("reward_key", "eval_reward_key")]
     for key in keys:
         if key is not None and key in row:

@@ -3,15 +3,15 @@
     class Guarded(GuardedGroups, MyGroupBuilder):
         guard, tokenizer = presets.failures_only(), my_tokenizer
 
-The mixin stands before the builder. The cookbook's advantage is the reward minus the group's mean
-and no trajectory can leave its group: what the guard leaves out gets the mean of those that stay,
-which makes its advantage 0 and leaves the mean what it is without it. Its turns carry the
-cookbook's own mark for turns that are masked, so that a KL penalty does not train on them either.
+The mixin goes before the builder. The cookbook's advantage is the reward minus the group's mean,
+and no trajectory can leave its group: one that the guard leaves out gets the mean of those that
+stay, which makes its advantage 0 and the group's mean the same as without it. Its turns carry the
+cookbook's own mark for masked turns, so that a KL penalty does not train on them either.
 
-What `Env.step` gave counts as well: the guard settles the total, and writes into the group's part
-what makes it right. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` comes later and
-would make a 0 of what was left out; leave it off. In an executor of processes each has a guard of
-its own. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
+Rewards from `Env.step` count as well: the guard settles the total, and adjusts the group's part to
+match it. A ``TerminationRewardPolicy`` with ``zero_reward_on_limit`` runs later and would set
+left-out trajectories to 0; leave it off. In an executor of processes each process has its own
+guard. Tested with tinker-cookbook 0.6.1: rl/{types,rollouts,data_processing}.py.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from grpo_guard.guard import Guard
 from grpo_guard.settlement import mean_of_kept
 
 MASKED: Final = "parse_error_masked"
-"""The metric of a transition whose tokens the cookbook masks."""
+"""The metric that makes the cookbook mask a transition's tokens."""
 _CANNOT: Final = without_lengths("Tinker cookbook")
-# Of a trajectory's `StopReason`: it was not ended by the policy.
+# Values of a trajectory's `StopReason` that mean that the policy did not end it.
 _CUT_OFF: Final = (
     "max_turns",
     "max_tokens",
@@ -50,13 +50,14 @@ _CUT_OFF: Final = (
 class GuardedGroups:
     """Mixin before an `EnvGroupBuilder`; ``guard`` and ``tokenizer`` are set in the class.
 
-    ``node`` of an environment, where it has one, says who wrote its trajectory. Its ids are then
-    malformed where they hold special tokens but one that closes a turn; a `Detokenizer` as
-    ``tokenizer`` says which it may hold.
+    An environment's ``node``, if it has one, names the author of its trajectory. Its ids are then
+    malformed if they contain special tokens other than one that closes a turn; a `Detokenizer` as
+    ``tokenizer`` declares which ones they may contain.
 
     Raises:
-        FrameworkError: the policy asks for what the cookbook cannot do.
-        AbstainError: as the policy has it; strategies that catch a group's errors skip the group.
+        FrameworkError: the policy asks for something that the cookbook cannot do.
+        AbstainError: the policy says to raise, or too many were abstained on; strategies that catch
+            a group's errors skip the group.
     """
 
     guard: ClassVar[Guard]
@@ -76,7 +77,7 @@ class GuardedGroups:
             for i, (trajectory, env) in enumerate(zip(trajectory_group, env_group, strict=True))
             for row in self._rows(trajectory, getattr(env, "node", None))
         ]
-        # First, so that a guard that fails has let nothing through.
+        # First, so that nothing gets through if the guard fails.
         review = await asyncio.to_thread(review_turns, self.guard, turns)
         given = await self._graded(trajectory_group, env_group)
         steps = [sum(turn.reward for turn in one.transitions) for one in trajectory_group]
@@ -91,7 +92,7 @@ class GuardedGroups:
             own, logged = given[i] or (0.0, {})
             if reward is None:
                 final = mean - _take_out(trajectory)
-            else:  # what keeps its reward keeps it to the last bit
+            else:  # a reward that is kept stays identical to the last bit
                 final = own if reward is totals[i] or reward == totals[i] else reward - steps[i]
             verdict = review.verdicts[i]
             figures = {
@@ -112,7 +113,7 @@ class GuardedGroups:
         return [None] * len(trajectories) if result is FAILED else list(result)
 
     def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
-        """One completion per action, behind the observation that it answers."""
+        """One completion per action, in the context of the observation that it answers."""
         turns, detokenizer = trajectory.transitions, Detokenizer.of(self.tokenizer)
         for i, turn in enumerate(turns):
             last = i == len(turns) - 1
@@ -129,7 +130,7 @@ class GuardedGroups:
                 decoded=node is None,
                 **tokens,
                 finish_reason="length" if last and cut else None,
-                prompt_trusted=node is None,  # an observation is its sender's word, too
+                prompt_trusted=node is None,  # an observation is its sender's claim, too
                 node=node,
             )
         if not turns:
@@ -137,7 +138,7 @@ class GuardedGroups:
 
 
 def _line_before(prompt: Any, ids: Any, log_probs: Any, detokenizer: Detokenizer) -> dict[str, Any]:
-    """A node's turn from the line on which it goes on: the node chose the observation before it."""
+    """Extend a node's turn to the line that it continues: the node chose the observation before."""
     if not (isinstance(prompt, list) and isinstance(ids, list) and ids):
         return {}
     start = line_before(prompt, len(prompt), detokenizer)
@@ -159,7 +160,7 @@ def _cut_off(of_turn: Any, of_trajectory: Any) -> bool:
 
 
 def _take_out(trajectory: Any) -> float:
-    """Mask its turns; the sum of what they were given, each a number by then."""
+    """Mask its turns; returns the sum of their rewards, each made finite."""
     for turn in trajectory.transitions:
         turn.metrics[MASKED] = 1.0
         (reward,) = finite_or_none([turn.reward])
@@ -168,7 +169,7 @@ def _take_out(trajectory: Any) -> float:
 
 
 def _ids(observation: Any) -> tuple[int, ...] | None:
-    """None where it holds more than text: tokens that stand for an image mean nothing alone."""
+    """None if it contains more than text: tokens that represent an image mean nothing alone."""
     chunks = observation.chunks
     if not all(hasattr(chunk, "tokens") for chunk in chunks):
         return None

@@ -1,8 +1,8 @@
-"""What `verifiers` traces and prime-rl rollouts have in common: their branches as completions.
+"""Branches of `verifiers` traces and prime-rl rollouts as completions.
 
 A trace is a tree of messages. A branch, from the model's first turn (``sampled``) to its last, is
-one completion, in which the words of users and tools are given. Turns that an earlier branch has
-had belong to the prompt. A trace is as bad as its worst branch.
+one completion, in which the messages of users and tools are given. Turns that an earlier branch
+contains belong to the prompt. A trace gets the verdict of its worst branch.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from grpo_guard.given import Given, Span
 from grpo_guard.guard import Guard, Review
 from grpo_guard.prompts import content_text
 
-# Of all branches together: each has its prompt copied, and a long talk with a thousand ends would
-# take time and memory by the square of its length.
+# Over all branches: each one copies its prompt, so a long conversation with a thousand ends would
+# take time and memory quadratic in its length.
 MOST_NODES: Final = 500_000
 
 
 def rows_from(
     trace: Any, *, round: int | None = None, detokenizer: Detokenizer | None = None
 ) -> Iterator[Row]:
-    """One completion per branch, in order; an empty one where the model said nothing, and one that
-    is malformed where there are too many branches to look at.
+    """One completion per branch, in order; an empty one if the model wrote nothing, and a
+    malformed one if there are too many branches to judge.
 
     ``node`` is read from ``trace.info``, ``task`` is the name of the task's class, and the
-    reference is the ``answer`` of the task's data. What a trace with a node says that tools said is
-    that node's word. Branches have no group: those of one trace are no samples of one prompt. Where
-    the trace was cut off, by the engine or at a limit of turns or tokens, its last branch has
+    reference is the ``answer`` of the task's data. Tool messages in a trace with a node are that
+    node's claim. Branches have no group: those of one trace are not samples of one prompt. If the
+    trace was cut off, by the engine or at a limit of turns or tokens, its last branch has
     ``finish_reason="length"``.
 
-    The trainer trains on the tokens that the nodes' masks say. So a trace is malformed in which a
-    message that the model did not write has such tokens, or whose tokens and masks do not fit.
+    The trainer trains on the tokens that the nodes' masks select. So a trace is malformed if a
+    message that the model did not write has such tokens, or if tokens and masks do not match.
 
     Args:
-        trace: Of verifiers or prime-rl.
-        round: Of the policy that wrote it.
-        detokenizer: Reads the text off the tokens; None = it is what the messages say.
+        trace: From verifiers or prime-rl.
+        round: Version of the policy that wrote it.
+        detokenizer: Decodes the text from the tokens; None = use the messages' text.
     """
     nodes = trace.nodes
     shared: dict[str, Any] = {
         "node": claimed(trace.info, "node"),
-        # Its branches are trained on for one reward.
+        # One reward trains all of its branches.
         "rollout": getattr(trace, "id", None),
         "round": round,
         "reference": getattr(trace.task.data, "answer", None),
         "task": str(trace.task.type),
-        # A trace of another node brings its prompt along.
+        # Another node's trace includes its own prompt.
         "prompt_trusted": claimed(trace.info, "node") is None,
     }
     messages = [read(_message, node.message) for node in nodes]
@@ -68,7 +68,7 @@ def rows_from(
         paths, ends = [], []
         problem = f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
     elif any(sampled) and not ends:
-        problem = "turns that have each other before them"
+        problem = "a loop of turns"
     elif any(read(_trains, node) is not False for node in _but(nodes, sampled)):
         problem = "tokens that train in a message that the model did not write"
     if problem is not None:
@@ -80,7 +80,7 @@ def rows_from(
             done[i] = True
         branch = _Branch(nodes, path[:first], path[first:], sampled)
         asked: Any = [messages[j] for j in path[:first]]
-        if parents[path[0]] is not None:  # no node: nobody knows what stood before it
+        if parents[path[0]] is not None:  # an `Unread`: nobody knows what came before it
             asked = parents[path[0]]
         ids = read(branch.ids, None if shared["node"] is None else detokenizer)
         ids = ids if isinstance(ids, dict) else {"completion_ids": ids}
@@ -102,19 +102,19 @@ def rows_from(
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
-    """The guard's findings on a trace as one verdict, that of its worst branch.
+    """Review a trace; the verdict is that of its worst branch.
 
     Raises:
-        AbstainError: as `Guard.review`.
+        AbstainError: as for `Guard.review`.
     """
     return review_all(guard, [(trace, round)])
 
 
 def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review:
-    """The guard's findings on traces with their rounds: of each the verdict of its worst branch.
+    """Review traces with their rounds; each gets the verdict of its worst branch.
 
     Raises:
-        AbstainError: as `Guard.review`.
+        AbstainError: as for `Guard.review`.
     """
     return review_turns(
         guard,
@@ -126,10 +126,10 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
     )
 
 
-def said(message: Any) -> str:
-    """All that a message of the model says: thoughts, content, and calls of tools.
+def _message_text(message: Any) -> str:
+    """All text of a model's message: thoughts, content, and tool calls.
 
-    They are trained on alike, so that poison in one of them must not pass unread.
+    They are all trained on, so poison in none of them may pass unread.
     """
     parts = [getattr(message, "reasoning_content", None), _text(message)]
     for call in getattr(message, "tool_calls", None) or []:
@@ -138,10 +138,10 @@ def said(message: Any) -> str:
 
 
 def drawn_log_probs(node: Any) -> list[float] | None:
-    """The engine's log-probs of the tokens that a turn drew; None where it has none for each.
+    """The engine's log-probs of a turn's drawn tokens; None unless there is one for each.
 
     Raises:
-        ValueError: they are none, or more than tokens. A trainer makes a tensor of them.
+        ValueError: they are invalid, or more than tokens. A trainer makes a tensor of them.
     """
     given, most = node.logprobs, len(node.mask)
     count = 0 if given is None else len(given)
@@ -152,7 +152,7 @@ def drawn_log_probs(node: Any) -> list[float] | None:
 
 
 def _parent(node: Any, count: int) -> int | None:
-    """The number of the node before it; None = it is the first."""
+    """The index of the parent node; None for the root."""
     at = node.parent
     if at is not None and not (type(at) is int and 0 <= at < count):
         raise IndexError("parent: no node")
@@ -170,7 +170,7 @@ def _before(parents: Sequence[Any], i: int) -> list[int]:
 
 
 def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | None:
-    """Each branch with what stands before it; None where these are too many or too long."""
+    """Each branch with all nodes before it; None if these are too many or too long."""
     if len(ends) > MOST_TURNS:
         return None
     paths, room = [], MOST_NODES
@@ -184,7 +184,7 @@ def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | Non
 
 
 def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
-    """The model's turns that none of its turns comes after."""
+    """The model's turns that no other of its turns follows."""
     passed = [False] * len(parents)
     for i in (i for i, own in enumerate(sampled) if own):
         at = parents[i]
@@ -196,7 +196,7 @@ def _ends(parents: Sequence[Any], sampled: Sequence[bool]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The nodes before the model's first turn, and those from it to its last."""
+    """The nodes before the model's first turn, and those from it to its last turn."""
 
     nodes: Sequence[Any]
     before: Sequence[int]
@@ -204,32 +204,32 @@ class _Branch:
     sampled: Sequence[bool]
 
     def text(self) -> tuple[str, list[Span]]:
-        """What was said, and where in it others speak: once behind each turn but the last."""
-        text, chars = said(self.nodes[self.path[0]].message), []
+        """The text, and one span of others' text after each of the model's turns but the last."""
+        text, chars = _message_text(self.nodes[self.path[0]].message), []
         start = len(text)
         for i in self.path[1:]:
             message = self.nodes[i].message
             if self.sampled[i]:
                 chars.append((start, len(text)))
-                text += said(message)
+                text += _message_text(message)
                 start = len(text)
             else:
                 text += _text(message)
         return text, chars
 
     def ids(self, theirs: Detokenizer | None = None) -> dict[str, Any]:
-        """Ids of prompt and branch, what of it is given, and the engine's log-probs; nothing where
-        no node has ids, and a reason where they do not fit.
+        """Ids of prompt and branch, given spans, and the engine's log-probs; empty if no node has
+        ids, and a reason if they do not match.
 
-        Given is all that the masks leave out: other messages, and what the template puts before
-        and behind a turn.
+        Given are all tokens that the masks leave out: other messages, and what the template puts
+        before and after a turn.
 
         Args:
-            theirs: Reads another node's ids, whose mask may count the beginning of its own line as
-                the end of the prompt; None = the branch is this trainer's own.
+            theirs: Decodes another node's ids, whose mask may count the beginning of its own line
+                as the end of the prompt; None = the branch is this trainer's own.
         """
         on = [self.nodes[i] for i in (*self.before, *self.path)]
-        # What has no end costs its sender nothing; a node of verifiers' own has lists.
+        # Other iterables may be endless at no cost to the sender; verifiers' own nodes have lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):
             raise TypeError("token_ids, mask: expected lists")
         if not any(node.token_ids for node in on):
@@ -257,13 +257,13 @@ class _Branch:
 
 
 def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
-    """One per token, 0 for what was not drawn; none where they are not those of the drawn ones."""
+    """One per token, 0 for those not drawn; [] unless there is one for each drawn token."""
     left = iter(found)
     return [next(left) if own else 0.0 for own in drawn] if len(found) == sum(drawn) else []
 
 
 def _trains(node: Any) -> bool:
-    return not isinstance(node.mask, list) or any(node.mask)  # another may have no end
+    return not isinstance(node.mask, list) or any(node.mask)  # other iterables may be endless
 
 
 def _but(nodes: Sequence[Any], sampled: Sequence[bool]) -> list[Any]:
@@ -272,9 +272,12 @@ def _but(nodes: Sequence[Any], sampled: Sequence[bool]) -> list[Any]:
 
 
 def _message(message: Any) -> dict[str, Any]:
-    """As chat templates have it, with what calls and thoughts say as text."""
+    """The message as chat templates expect it, with tool calls and thoughts as text."""
     role = str(message.role)
-    return {"role": role, "content": said(message) if role == "assistant" else _text(message)}
+    return {
+        "role": role,
+        "content": _message_text(message) if role == "assistant" else _text(message),
+    }
 
 
 def _text(message: Any) -> str:

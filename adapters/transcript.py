@@ -1,9 +1,9 @@
-"""Several turns as one text, from their tokens and the mask that a trainer trains by.
+"""Several turns as one text, from their tokens and the training mask.
 
-Of a row that another node sent the mask is what that node says of itself. The trainer masks by it,
-so that log-probs need not be looked at there. But it is not known to be a tool's words: whoever
-chooses what is masked can forge a result, or have one wrong step of an honest answer trained alone.
-The guard's `environment` finds both.
+In a row from another node, the mask is that node's claim. The trainer masks by it, so log-prob
+checks may skip those tokens. But they are not known to be a tool's: a node that chooses the mask
+can forge a result, or have one wrong step of an honest answer trained alone. The guard's
+`environment` detects both.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from grpo_guard.given import Given, Span
 
 
 def mask_from(value: Any, length: int) -> list[int]:
-    """The first ``length`` of a mask of 0 and 1, of a list, a tuple, an array or a tensor.
+    """The first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor.
 
     Raises:
-        ValueError: it is none. Whoever sends "0" for 0, or NaN, would have another mask read here
-            than the one that is trained by.
+            ValueError: it is not a mask. A sender of "0" for 0, or of NaN, could have another mask
+            read here than the one used in training.
     """
     if getattr(value, "ndim", None) == 1:
         value = value[:length].tolist()
@@ -36,7 +36,7 @@ def mask_from(value: Any, length: int) -> list[int]:
 
 
 def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
-    """Half-open spans of the first ``length`` tokens where the mask is 0; what it lacks is 1."""
+    """Half-open spans of the first ``length`` tokens where the mask is 0; it is padded with 1."""
     own = [bool(m) for m in mask[:length]]
     spans, start = [], 0
     for drawn, run in groupby(own):
@@ -48,12 +48,12 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 
 
 def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
-    """What a row has masked, for a `Detokenizer` to find its place in the text; None = nothing.
+    """A row's masked spans, to be located in its text by a `Detokenizer`; None = none.
 
     Args:
-        mask: 0 where a token does not train.
-        length: Tokens of the completion.
-        theirs: Another node says so, not the trainer.
+        mask: 0 for tokens that do not train.
+        length: Number of tokens of the completion.
+        theirs: The mask is another node's claim, not the trainer's.
 
     Raises:
         ValueError: more spans than `Given` takes.
@@ -65,14 +65,14 @@ def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given
 def transcript(
     detokenizer: Detokenizer, ids: Sequence[int], given: Sequence[Span], *, theirs: bool
 ) -> tuple[str, Given]:
-    """The text of all turns, and which of it was given.
+    """The text of all turns, and the spans in it that were given.
 
     Args:
-        detokenizer: Of the policy.
+        detokenizer: The policy's.
         ids: Of the completion, [n].
-        given: Spans of these that nobody sampled.
-        theirs: Another node says so, not the trainer. Then special tokens are shown: unseen, they
-            would be trained on, or change what follows.
+        given: Their spans that were not sampled.
+        theirs: The spans are another node's claim, not the trainer's. Then special tokens are
+            shown: hidden ones would be trained on, or change what follows.
 
     Raises:
         ValueError: more spans than `Given` takes.

@@ -1,18 +1,18 @@
 """verifiers (0.4): the ``@vf.reward`` methods of a `Task`, and with it prime-rl's environments.
 
-Guard the class. A task sums its weighted rewards, judges and plugged functions among them, and all
-of them must fall together::
+Guard the class. A task sums its weighted rewards, including judges and plugged functions, and all
+of them must be vetoed together::
 
     @guard(verifier, policy=Policy(on_abstain="zero"), framework="verifiers")
     class Sums(vf.Task[SumsData]):
         @vf.reward
         async def correct(self, trace: vf.Trace) -> float: ...
 
-A single reward can be guarded as well, under or over its ``@vf.reward``. Rewards that an `Env`
-records in ``finalize`` come after a task's scoring and are not reached.
+A single reward can be guarded as well, below or above its ``@vf.reward``. Rewards that an `Env`
+records in ``finalize`` come after a task's scoring and are not guarded.
 
 Each turn that the model wrote is a completion with its token ids: see `grpo_guard.adapters.traces`.
-An exception, the guard's own as well, becomes an error of the trace, and prime-rl leaves such a
+An exception, including the guard's own, becomes an error of the trace, and prime-rl leaves such a
 trace out of its group.
 """
 
@@ -36,7 +36,7 @@ class VerifiersAdapter:
     recognised_by: ClassVar = frozenset({"trace"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form: a subclass of the same name, or a function with the same marks.
+        """Wrap a class in a subclass of the same name, or a function in one with the same marks.
 
         Raises:
             FrameworkError: a list (guard the class), neither task nor function, or a policy that
@@ -59,7 +59,7 @@ def _guarded_task(task: Any, guard: Guard) -> Any:
             if getattr(self, "scoring_deferred", False):
                 await super().score(trace, runtime)
                 return
-            # First: where the guard fails, nothing has been scored yet.
+            # First: if the guard fails, nothing has been scored yet.
             review = await asyncio.to_thread(review_of, guard, trace)
             try:
                 await super().score(trace, runtime)
@@ -85,10 +85,10 @@ def _veto(trace: Any, guard: Guard, review: Review) -> None:
 
 
 def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict[str, float]:
-    """The rewards that the veto changes, all of them or none.
+    """The rewards that the veto changes: all of them or none.
 
-    Their sum is settled as one reward, and written to the first: each by itself, a number of the
-    policy would count several times, and a penalty would stand for the lowest of another.
+    Their sum is settled as one reward and written to the first. Settled separately, a number in the
+    policy would count several times, and a penalty would set the minimum for another reward.
     """
     total = sum(rewards.values()) if len(rewards) > 1 else next(iter(rewards.values()), 0.0)
     (kept,) = guard.settle([total], review)
@@ -121,7 +121,7 @@ def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
         return settle(review, function.call(*task, **function.arguments(given)), given)
 
     wrapped = function.dress(guarded_async if function.is_async else guarded)
-    # verifiers passes what a signature names, and knows a reward by its attributes.
+    # verifiers passes what a signature names, and recognises a reward by its attributes.
     wrapped.__signature__ = _with_trace(inspect.signature(function.call))
     if inspect.isroutine(function.call):
         marks = {k: v for k, v in vars(function.call).items() if not k.startswith("__")}
@@ -140,7 +140,7 @@ def _with_trace(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _require_one(task: tuple[Any, ...]) -> None:
-    """Two guarded rewards of a task would judge a trace twice, and a ledger count it twice."""
+    """Refuse two guarded rewards in a task: the trace would be judged and recorded twice."""
     if not task:
         return
     names = {name for kind in type(task[0]).__mro__ for name in vars(kind)}

@@ -1,4 +1,4 @@
-"""Where verl's configurations of 0.1.0 look for `grpo_guard.adapters.verl.agent_loop`."""
+"""Alias of `grpo_guard.adapters.verl.agent_loop` for verl configurations of 0.1.0."""
 
 from typing import Any
 

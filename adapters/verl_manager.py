@@ -1,4 +1,4 @@
-"""Where verl's configurations of 0.1.0 look for `grpo_guard.adapters.verl.manager`."""
+"""Alias of `grpo_guard.adapters.verl.manager` for verl configurations of 0.1.0."""
 
 from grpo_guard.adapters.verl.manager import GuardedRewardManager
 

@@ -245,7 +245,7 @@ def _verifiers(value: str | None) -> tuple[str, ...]:
 
 def _require_guards(given: list[str] | None) -> None:
     from grpo_guard.config import ConfigError
-    from grpo_guard.evals.early import require_guards
+    from grpo_guard.evals.defences.early import require_guards
 
     try:
         require_guards(given)

@@ -59,7 +59,12 @@ swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ig
 def _require_names(options: SwarmOptions) -> None:
     """End the command if a name or a guard file is wrong, before torch is loaded."""
     from grpo_guard.config import ConfigError
-    from grpo_guard.evals.early import defences, require_attacks, require_guards, require_names
+    from grpo_guard.evals.defences.early import (
+        defences,
+        require_attacks,
+        require_guards,
+        require_names,
+    )
     from grpo_guard.registry import UnknownNameError
 
     try:

@@ -1,6 +1,6 @@
 """grpo-guard: verifies completions before they earn a GRPO reward.
 
-Importing this package loads neither torch nor a trainer; what needs them is loaded on first use.
+Importing this package loads neither torch nor a trainer; both are imported on first use.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _LAZY = {
 
 _GONE = {
     "FrequentFindings": (
-        "FrequentFindings is gone: say severity={KIND: 'count'} of the verifier that finds the "
-        "kind; taken_back, wrong_textual, wrong_inequality and answer_words count as they come"
+        "FrequentFindings is gone: pass severity={KIND: 'count'} to the verifier that finds the "
+        "kind; taken_back, wrong_textual, wrong_inequality and answer_words count by default"
     ),
 }
 
@@ -127,7 +127,7 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             raise with_remedy(error) from None
     if name in _GONE:
-        raise ImportError(_GONE[name])  # of an AttributeError `from` would hide the words
+        raise ImportError(_GONE[name])  # `from ... import` would hide an AttributeError's message
     nearest = near(__all__, name)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

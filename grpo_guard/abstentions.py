@@ -1,4 +1,4 @@
-"""How much of what nodes send could not be looked at, over the last batches."""
+"""The share of abstentions over the last batches, and the limit that stops a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from grpo_guard.verdict import Outcome, Verdict
 class AbstainWindow:
     """Counts abstentions over the last batches.
 
-    Nodes are counted apart and the worst of them left out, so that no minority can end a run by
-    abstentions that it causes, while an outage, which befalls all, still does.
+    Nodes are counted separately and the worst ones are left out, so that no minority can end a run
+    with abstentions that it causes. An outage affects all nodes and still ends it.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        # How often (node, outcome) came in each batch. A name may be as long as its sender likes:
-        # of it the hash is kept.
+        # Per batch: how often each (node, outcome) occurred. Only the hash of a node's name is
+        # kept, because a sender may choose a name of any length.
         self._batches: deque[Counter[tuple[int, Outcome]]] = deque(maxlen=policy.abstain_window)
         self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class AbstainWindow:
                     nodes.setdefault(node, Counter())[outcome] += count
         left = _without_worst(list(nodes.values()))
         abstained = sum(count[Outcome.ABSTAIN] for count in left)
-        total = sum(map(_looked_at_or_not, left))
+        total = sum(map(_not_rejected, left))
         if abstained > self._policy.max_abstain_rate * total:
             causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
             aside = len(nodes) - len(left)
@@ -67,31 +67,31 @@ class AbstainWindow:
         self.__init__(state["policy"])  # type: ignore[misc]
 
 
-def _looked_at_or_not(count: Counter[Outcome]) -> int:
-    """Acceptances and abstentions. Rejections are to be had at will, and would hide an outage."""
+def _not_rejected(count: Counter[Outcome]) -> int:
+    """Acceptances and abstentions. Senders can cause rejections at will and so hide an outage."""
     return count.total() - count[Outcome.REJECT]
 
 
 def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
-    """Outcomes of the nodes but those that were abstained on most.
+    """The outcomes of all nodes except those with the highest share of abstentions.
 
-    The worst one is left out, and further ones while all of them together sent less than half: a
-    minority that invents names is still a minority of what is sent. Nodes of whom everything was
+    Leave out the worst node, then further ones while together they sent less than half: a minority
+    that invents names is still a minority of the completions. Nodes whose completions were all
     rejected are left out too.
     """
-    heard = [count for count in nodes if _looked_at_or_not(count)]
-    if len(heard) < 2:
-        return heard
-    heard.sort(key=lambda count: count[Outcome.ABSTAIN] / _looked_at_or_not(count))
-    half = sum(count.total() for count in heard) / 2
-    aside = heard.pop().total()
-    while len(heard) > 1 and aside + heard[-1].total() < half:
-        aside += heard.pop().total()
-    return heard
+    judged = [count for count in nodes if _not_rejected(count)]
+    if len(judged) < 2:
+        return judged
+    judged.sort(key=lambda count: count[Outcome.ABSTAIN] / _not_rejected(count))
+    half = sum(count.total() for count in judged) / 2
+    aside = judged.pop().total()
+    while len(judged) > 1 and aside + judged[-1].total() < half:
+        aside += judged.pop().total()
+    return judged
 
 
 def _abstained_by(verdict: Verdict) -> str:
-    """Which verifier, and why: of a stack of six, "uninformative" alone says nothing."""
+    """Which verifier abstained, and why: in a stack of six, "uninformative" alone is no help."""
     for member in verdict.members:
         if member.abstained and member.cause is verdict.cause:
             return _abstained_by(member)

@@ -1,4 +1,4 @@
-"""What is settled of a batch before verifiers are asked: whose it is, and whose words are in it."""
+"""Settle what must precede verifiers: who sent each completion, and which text is the author's."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Known:
     """A batch as verifiers see it.
 
     Args:
-        batch: The completions under the nodes that they are really from, with the task's own
-            references; what tools said is believed where the environment says it too.
-        known: Their verdicts, as far as they have one.
-        notes: What their verdicts are to mention.
+        batch: The completions under their proven nodes, with the task's own references. Tool
+            results count as known if the environment confirms them.
+        known: The verdicts settled so far; None = not settled.
+        notes: Findings to add to the verdicts.
     """
 
     batch: list[Completion]
@@ -39,11 +39,11 @@ class Known:
 
     @property
     def open(self) -> list[Completion]:
-        """Those without a verdict, in order."""
+        """The completions without a verdict, in order."""
         return [c for c, known in zip(self.batch, self.known, strict=True) if known is None]
 
     def verdicts(self, said: Sequence[Verdict]) -> list[Verdict]:
-        """One verdict per completion, from those of `open`."""
+        """One verdict per completion, given the verdicts on `open`."""
         left = iter(said)
         verdicts = [next(left) if known is None else known for known in self.known]
         return list(map(noted, verdicts, self.notes)) if any(self.notes) else verdicts
@@ -60,19 +60,19 @@ def admit(
     ids_unread: bool = False,
     decoded: Sequence[bool] | None = None,
 ) -> Known:
-    """Ask who sent each completion, then what its task and its ids say, then what its tools said.
+    """Check senders first, then references and token ids, then tool results.
 
     Args:
         batch: Any number of completions.
-        given: Verdicts that the caller has already, one or None per completion; None = none.
+        given: Verdicts that the caller already has, one or None per completion; None = none.
         identity, references, environment: As for `Guard`.
-        detokenizer: Reads ids; None = texts are taken as they come.
-        ids_unread: Nobody compares ids with their text: completions that have some are rejected.
-        decoded: Whose text the caller has decoded from the ids itself; None = nobody's.
+        detokenizer: Decodes the ids; None = use the texts as sent.
+        ids_unread: Nothing compares ids with their text, so reject completions that have ids.
+        decoded: Which texts the caller has decoded from the ids itself; None = none of them.
 
     Raises:
-        ValueError: not one of ``given``, or of ``decoded``, per completion.
-        TypeError: something given is no verdict.
+        ValueError: ``given`` or ``decoded`` does not have one entry per completion.
+        TypeError: an item of the batch is not a completion, or one of ``given`` not a verdict.
     """
     batch = _completions(batch)
     known: list[Verdict | None] = [None] * len(batch)
@@ -83,18 +83,18 @@ def admit(
         batch, known = identity.admit(batch, known)
     if references is not None:
         batch, known, notes = references.check(batch, known)
-    # After the signatures, which are about what was sent.
+    # After the signatures, which cover the completion as sent.
     if detokenizer is not None or ids_unread:
         done = [False] * len(batch) if decoded is None else decoded
-        open_ = [i for i, has in enumerate(zip(known, done, strict=True)) if not any(has)]
-        _read_ids(detokenizer, batch, known, open_, claims=environment is not None)
+        unread = [i for i, has in enumerate(zip(known, done, strict=True)) if not any(has)]
+        _read_ids(detokenizer, batch, known, unread, claims=environment is not None)
     if environment is not None:
         _ask(environment, batch, known)
     return Known(batch, known, notes)
 
 
 def _completions(batch: object) -> list[Completion]:
-    """The batch as a list; raises TypeError if anything in it is no completion."""
+    """The batch as a list; raises TypeError if an item is not a completion."""
     if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
         raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")
     found = list(batch)
@@ -111,10 +111,10 @@ def _completions(batch: object) -> list[Completion]:
 def _ask(
     environment: EnvironmentVerifier, batch: list[Completion], known: list[Verdict | None]
 ) -> None:
-    """Believe what is given where the environment says the same; else it has a verdict on it."""
+    """Mark given spans as known if the environment confirms them; else record its verdict."""
     chosen = [i for i, c in enumerate(batch) if c.given and not c.given.known and known[i] is None]
-    said = supervised(environment, [batch[i] for i in chosen])
-    for i, verdict in zip(chosen, said, strict=True):
+    verdicts = supervised(environment, [batch[i] for i in chosen])
+    for i, verdict in zip(chosen, verdicts, strict=True):
         if verdict.accepted:
             batch[i] = believed(batch[i])
         else:
@@ -129,12 +129,12 @@ def _read_ids(
     *,
     claims: bool,
 ) -> None:
-    """Texts from ids; a verdict on ids that no text shows, or that nobody reads."""
+    """Decode texts from ids; reject ids that the text would hide or that nothing reads."""
     for i in places:
         if batch[i].completion_ids is None:
             continue
         if detokenizer is None:
-            _tell_unread()
+            _log_unread()
             problem = f"completion_ids that nobody compares with the text; {REMEDY}"
             known[i] = reject("exchange", Cause.MALFORMED, problem)
             continue
@@ -146,7 +146,7 @@ def _read_ids(
 
 
 @cache
-def _tell_unread() -> None:
+def _log_unread() -> None:
     logger.error(
         "completions with token ids are rejected, since nothing in this guard compares them with "
         "the text that it reads; %s",

@@ -1,4 +1,4 @@
-"""Complaints about a call's arguments that name the argument, what was expected and what came.
+"""Errors about a call's arguments that name the argument, what was expected and what was passed.
 
 Python's own ("missing 2 required positional arguments", "object is not iterable") say neither what
 an argument is for nor what to write instead.
@@ -21,7 +21,7 @@ C = TypeVar("C", bound=type)
 
 
 def worded(function: F) -> F:
-    """The same function, with complaints about missing, unknown and surplus arguments in words.
+    """Wrap a function so that missing, unknown and surplus arguments raise readable errors.
 
     Raises:
         TypeError: when called with arguments that it cannot take.
@@ -32,7 +32,7 @@ def worded(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            # One that was raised inside the function has a frame of its own.
+            # An error raised inside the function has a frame of its own.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             problem = _complaint(function.__name__, function, args, kwargs)
@@ -42,7 +42,7 @@ def worded(function: F) -> F:
 
 
 def worded_class(kind: C) -> C:
-    """The same class, whose constructor complains as `worded` does."""
+    """Give a class's constructor the readable errors of `worded`."""
     init: Any = kind.__init__  # type: ignore[misc]
 
     @functools.wraps(init)
@@ -92,21 +92,21 @@ def _complaint(
 
 
 def meaning(maker: Any, parameter: str) -> str:
-    """What a docstring's ``Args`` say about a parameter; "" if they say nothing."""
-    said = re.search(
+    """The ``Args`` entry of a parameter in a docstring; "" if there is none."""
+    found = re.search(
         rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)",
         inspect.getdoc(maker) or "",
         re.MULTILINE,
     )
-    return " ".join(said[2].split()).rstrip(".") if said else ""
+    return " ".join(found[2].split()).rstrip(".") if found else ""
 
 
 def expected_verifier(where: str, got: object) -> TypeError:
-    """The error for something that is no verifier, with what to write instead.
+    """The error for a value that is not a verifier, with what to write instead.
 
     Args:
         where: The argument.
-        got: What came in place of a `CompletionVerifier`.
+        got: The value that was passed in place of a `CompletionVerifier`.
     """
     if isinstance(got, type):
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
@@ -122,10 +122,10 @@ def expected_verifier(where: str, got: object) -> TypeError:
 
 
 def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
-    """What was given as a list of verifiers.
+    """Check that a list of verifiers was passed, and return it as a tuple.
 
     Raises:
-        TypeError: it is no list.
+        TypeError: it is not a list or tuple.
     """
     if isinstance(got, list | tuple):
         return tuple(got)

@@ -1,10 +1,10 @@
-"""A p-value for a verifier that has none, from honest completions.
+"""P-values for a verifier that has none, calibrated on honest completions.
 
-A rule says yes or no; how often it is wrong of honest work has to be measured. `Calibrated` puts
-the verifier's verdict among those on n honest completions (conformal prediction, Vovk et al. 2005):
-``p = (1 + number of them judged at least as badly) / (n + 1)``. That is super-uniform as long as
-honest completions to come are like those that it was calibrated on, and it says by itself what a
-count can show: n completions give no p-value below 1 / (n + 1).
+A rule says yes or no; how often it errs on honest work has to be measured. `Calibrated` ranks the
+verifier's verdict among those on n honest completions (conformal prediction, Vovk et al. 2005):
+``p = (1 + number of them judged at least as badly) / (n + 1)``. This is super-uniform as long as
+future honest completions resemble the calibration set. It also limits what a count can show: n
+completions give no p-value below 1 / (n + 1).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from grpo_guard.verdict import Cause, Verdict
 from grpo_guard.verifier import CompletionVerifier, Composed
 
 FORMAT = "grpo-guard calibration 1"
-# Enough for every alpha that n completions can support; a completion beyond them gets p = 1.
+# Enough for every alpha that n completions can support; any completion beyond them gets p = 1.
 KEPT_SCORES = 10_000
 
 
 class CalibrationFileError(ValueError):
-    """A calibration file is malformed, or has nothing on this verifier."""
+    """A calibration file is malformed, or has no entry for this verifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class HonestScores:
-    """What a verifier said of honest completions.
+    """Scores that a verifier gave to honest completions.
 
     Args:
-        completions: How many it judged; abstentions are not among them.
+        completions: How many it judged, without abstentions.
         rejected: How many of those it rejected.
         abstained: How many more it did not judge.
         scores: The smallest scores, ascending, at most `KEPT_SCORES`; see `score`.
@@ -59,7 +59,7 @@ class HonestScores:
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> HonestScores:
-        """From the verdicts on honest completions.
+        """Collect the scores from verdicts on honest completions.
 
         Raises:
             ValueError: the verifier abstained on all of them.
@@ -76,13 +76,13 @@ class HonestScores:
     def smallest_p(self) -> float:
         """The smallest p-value that any verdict can get.
 
-        ``1 / (n + 1)``, or more where honest completions were judged as badly as can be: a rule
-        that rejected k of them gives every completion that it rejects ``(1 + k) / (n + 1)``.
+        ``1 / (n + 1)``, or more if honest completions got the worst possible score: a rule that
+        rejected k of them gives every completion that it rejects ``(1 + k) / (n + 1)``.
         """
         return self.p_of(0.0)
 
     def p_value(self, verdict: Verdict) -> float:
-        """The conformal p-value of a verdict that is no abstention."""
+        """The conformal p-value of a verdict that is not an abstention."""
         return self.p_of(score(verdict))
 
     def p_of(self, score: float) -> float:
@@ -102,7 +102,7 @@ class HonestScores:
 
 
 def score(verdict: Verdict) -> float:
-    """How well a verdict speaks of its completion, in [0, 1]: its p-value where it has one.
+    """How favourable a verdict is, in [0, 1]: its p-value if it has one.
 
     A rejection without a p-value scores 0 and an acceptance 1, so that rules are ranked by their
     only two answers.
@@ -116,15 +116,15 @@ class Calibrated(Composed):
     """A verifier whose verdicts carry a conformal p-value.
 
     Args:
-        verifier: What is calibrated.
-        honest: What it said of honest completions, or the path of a file that
+        verifier: The verifier to calibrate.
+        honest: Its scores on honest completions, or the path of a file that
             ``grpo-guard calibrate`` wrote.
-        alpha: Reject what has ``p <= alpha`` and nothing else. None = the verifier's own outcome
-            stands and the p-value is there for a combination to use. What the author caused
-            otherwise (malformed, overlong, screened) rejects in either case.
+        alpha: Reject exactly the completions with ``p <= alpha``. None = keep the verifier's own
+            outcome and only add the p-value, for a combination to use. Rejections for what the
+            author caused (malformed, overlong, screened) hold in either case.
 
     Raises:
-        ValueError: ``alpha`` is so small that nothing could ever be rejected.
+        ValueError: ``alpha`` is so small that nothing could be rejected.
         CalibrationFileError: the file cannot be used.
     """
 
@@ -156,9 +156,9 @@ class Calibrated(Composed):
         *,
         alpha: float | None = None,
     ) -> Calibrated:
-        """Calibrate on honest completions, given in the batches' own order.
+        """Calibrate on honest completions, in batch order.
 
-        Sample them yourself: what is among them will be forgiven.
+        Sample them yourself: whatever is among them will be forgiven.
         """
         return cls(verifier, HonestScores.of(supervised(verifier, honest)), alpha=alpha)
 
@@ -169,7 +169,7 @@ class Calibrated(Composed):
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         each = supervised_each(self.members[0], batches)
-        return [[self._with_p(verdict) for verdict in said] for said in each]
+        return [[self._with_p(verdict) for verdict in verdicts] for verdicts in each]
 
     def _with_p(self, verdict: Verdict) -> Verdict:
         if verdict.abstained:
@@ -181,13 +181,13 @@ class Calibrated(Composed):
 
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
-    """Write what verifiers said of honest completions, by their names; all of it or nothing."""
+    """Write verifiers' honest scores by verifier name; the file is complete or not written."""
     data = {"format": FORMAT, "verifiers": {name: h.to_dict() for name, h in honest.items()}}
     write_whole(Path(path), json.dumps(data, indent=1) + "\n")
 
 
 def read_calibration(path: str | Path, name: str) -> HonestScores:
-    """What a file says of one verifier.
+    """Read one verifier's honest scores from a file.
 
     Raises:
         CalibrationFileError: with the file, what was expected and what is there.

@@ -1,4 +1,4 @@
-"""A completion as it comes out of the exchange: what was asked, what came back, who sent it."""
+"""A completion as it leaves the exchange: what was asked, what was answered, and who sent it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.quoting import fits
 from grpo_guard.quoting import shown as shown
 
-# Names are remembered for a whole run, and a stranger's may be as long as a request.
+# Names are kept for a whole run, and an untrusted sender's may be as long as a request.
 MAX_NAME: Final = 1_000
 
-# Of ids or log-probs. An object in place of a list, such as a range, may go on without costing its
-# sender anything; the longest contexts in use hold half as many.
+# Most ids or log-probs. An object in place of a list, such as a range, may be endless at no cost
+# to its sender; the longest contexts in use hold half as many.
 MAX_TOKENS: Final = 2**21
 
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
 MAX_PROMPT_DEPTH: Final = 64
 
-# What other files call these fields.
+# Names that other file formats use for these fields.
 _ELSEWHERE: Final = {
     **dict.fromkeys(("completion", "response", "output", "generated_text"), "text"),
     **dict.fromkeys(("question", "problem", "query", "messages"), "prompt"),
@@ -43,18 +43,18 @@ class CompletionError(ValueError):
     """
 
     def __init__(self, field_name: str, expected: str, got: Any) -> None:
-        # An unknown field's name is the sender's: raw, it could write to the operator's terminal.
+        # An unknown field's name is the sender's; unescaped, it could control the terminal.
         self.field = shown(field_name)[1:-1]
         self.problem = f"expected {expected}, got {_got(got)}"
         super().__init__(f"{self.field}: {self.problem}")
 
 
 class _Marked:
-    """Room for what was worked out of a completion once and is asked for again."""
+    """A slot for values derived from a completion once and used again."""
 
     __slots__ = ("mark",)
     mark: tuple[bytes | None, bytes, bytes, bytes]
-    """What ledgers know it by; see `nodes.intake`."""
+    """Digests by which ledgers know the completion; see `nodes.intake`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,31 @@ class Completion(_Marked):
         text: The completion as text, as the reward function sees it. A `Guard` with a tokenizer
             reads the ids in its place.
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
-        completion_ids: Token ids of the completion, ending with EOS where it terminated, without
+        completion_ids: Token ids of the completion, ending with EOS if it terminated, without
             padding, shape [n].
-        node: Who sent it. Of a name longer than `MAX_NAME` characters the beginning and a digest
-            stand for it.
+        node: Who sent it. A name longer than `MAX_NAME` characters is replaced by its beginning
+            and a digest.
         group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
             completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
         slot: Its place within the group.
-        rollout: Label that the segments of one rollout share, see `grpo_guard.rollouts`. A claim.
+        rollout: Label that a rollout's segments share, see `grpo_guard.rollouts`. A claim.
         reference: Reference answer, for verifiers that use one.
         task: Name of the task, for `only(..., task=...)`.
-        finish_reason: What the sender's engine said, e.g. ``"stop"`` or ``"length"``. A claim.
+        finish_reason: What the sender's engine reported, e.g. ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
-        given: Which of its tokens and characters nobody sampled: tools' results, users' turns. A
-            claim unless it is `Given.masked` or `Given.known`, which no mapping is. None = none.
+        given: Which of its tokens and characters were not sampled: tool results, user turns. A
+            claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do. None =
+            none.
         prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
-            it, so that nothing in it excuses what the completion says (`trusted_prompt`), and its
+            it, so nothing in it excuses what the completion says (`trusted_prompt`), and its
             reference may be false (`trusted_reference`).
-        metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own where given;
-            other verifiers read only what they are told to.
+        metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own if present;
+            other verifiers read only the keys that they are configured with.
 
     Raises:
-        CompletionError: a field has the wrong type or an impossible value. Nothing else, whatever
+        CompletionError: a field has the wrong type or an impossible value. Nothing else is raised,
+            whatever a field holds, because senders choose the fields.
             a field is: senders choose them.
     """
 
@@ -132,42 +134,42 @@ class Completion(_Marked):
 
     @property
     def context(self) -> Given | None:
-        """What is given, where log-prob checks may take it as context and judge none of it."""
+        """The given spans if log-prob checks may use them as context without judging them."""
         return self.given if self.given and (self.given.masked or self.given.known) else None
 
     @property
     def told(self) -> Given | None:
-        """What is given, where it is known to be nobody's words of those who answered."""
+        """The given spans if it is known that their author did not write them."""
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> Completion:
-        """A copy with other values of these fields, which are of the form that it holds already:
-        to read all of it anew would take ten times as long."""
+        """A copy with other values of some fields. They must already be in the stored form: they
+        are not validated again, which would take ten times as long."""
         own = dict(zip(_READ, _values(self), strict=True))
         return _restored(*(own | fields).values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A dataclass's own way looks its fields up anew for each object, which takes three times as
-        # long; swarms send millions between processes. Neither reads the values anew.
+        # The dataclass default looks up its fields for every object, which takes three times as
+        # long, and swarms send millions between processes. Neither validates the values again.
         return _restored, _values(self)
 
     @property
     def prompt_text(self) -> str:
-        """Everything that was asked, as one text: of a chat, what its messages say, in order."""
+        """The whole prompt as one text; for a chat, the content of its messages in order."""
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(content_text(message.get("content")) for message in self.prompt)
 
     @property
     def trusted_prompt(self) -> str | Sequence[Message]:
-        """The prompt as far as it may excuse what the completion says: "" where a stranger may have
-        written it, who would ask there for the very import or equation that he answers with."""
+        """The prompt as far as it may excuse what the completion says: "" if an untrusted sender
+        may have written it and asked for the very import or equation that the answer contains."""
         return self.prompt if self.prompt_trusted else ""
 
     @property
     def trusted_reference(self) -> str | None:
-        """The reference, unless a stranger may have sent it along with the question: a judge told
-        a false answer rejects right ones, and one told a sentence reads it."""
+        """The reference, unless an untrusted sender may have supplied it with the question: given
+        a false answer, a judge rejects right ones, and it reads whatever sentence is put there."""
         return self.reference if self.prompt_trusted else None
 
     @property
@@ -180,10 +182,10 @@ class Completion(_Marked):
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
-        for name in data:  # first, since whoever wrote "completion" needs to hear of that name
+        for name in data:  # first, so that "completion" is reported as a name for "text"
             if name not in _READ:
                 known = [f.name for f in fields(cls)]
-                near = get_close_matches(str(name)[:40], known, n=1)  # of a stranger's, cut
+                near = get_close_matches(str(name)[:40], known, n=1)  # cut: the sender chose it
                 meant = _ELSEWHERE.get(name) or "".join(near)
                 place = f"{meant!r} in its place, " if meant else ""
                 expected = f"{place}one of {', '.join(known)}"
@@ -198,7 +200,7 @@ def plain_prompt(value: Any) -> str | tuple[Message, ...]:
     """A prompt as `Completion` holds it.
 
     Raises:
-        CompletionError: it is none. Anything else only where an object in it does.
+        CompletionError: it is not a prompt. Other exceptions only if an object in it raises them.
     """
     name = "prompt"
     if isinstance(value, str):
@@ -215,10 +217,10 @@ def plain_prompt(value: Any) -> str | tuple[Message, ...]:
 
 
 def _plain(value: Any, depth: int, room: list[int]) -> Any:
-    """A copy in Python's own types, so that whoever prints or walks a prompt later comes back.
+    """A copy in Python's own types, so that printing or walking a prompt later always ends.
 
-    Cycles and shared parts, which a few bytes can hold, end at the bounds. Images stay what they
-    are; numbers too long to print, and objects that fail to print themselves, are refused.
+    The bounds stop cycles and shared parts, which a few bytes can hold. Images are kept unchanged;
+    numbers too long to print and objects whose ``repr`` fails are refused.
     """
     room[0] -= 1
     if not depth or room[0] < 0:
@@ -244,7 +246,7 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Of an array of objects, as data sets have them, the list."""
+    """Convert an array of objects, as data sets have them, to a list."""
     objects = getattr(getattr(value, "dtype", None), "kind", "") == "O"
     return value.tolist() if objects else value
 
@@ -252,7 +254,7 @@ def _listed(value: Any) -> Any:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise CompletionError(name, "a string", value)
-    return str.__str__(value)  # of a subclass the characters, without methods of its own
+    return str.__str__(value)  # drops a subclass's own methods
 
 
 def _text_or_none(name: str, value: Any) -> str | None:
@@ -271,7 +273,7 @@ def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
         raise CompletionError(name, f"{kind} or null", value)
     if value is not None and not fits(value):
         raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
-    return None if value is None else int.__int__(value)  # without methods of its own
+    return None if value is None else int.__int__(value)  # drops a subclass's own methods
 
 
 def _group(name: str, value: Any) -> str | int | None:
@@ -304,14 +306,14 @@ def _given(name: str, value: Any) -> Given | None:
 
 
 def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """A stranger's token ids: lists, tuples, NumPy arrays and tensors of integers.
+    """Read token ids from lists, tuples, NumPy arrays and tensors of integers.
 
     Args:
         name: Of the field, for messages.
         value: At most `MAX_TOKENS` integers; None = none.
 
     Raises:
-        CompletionError: it is none. Anything else only where iterating over it does.
+        CompletionError: it is not a list of ids. Other exceptions only if iterating raises them.
     """
     if value is None:
         return None
@@ -331,7 +333,7 @@ def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
 
 
 def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
-    """Its items; raises before the first where it says that they are too many."""
+    """The items; raises before the first if the length is known to exceed `MAX_TOKENS`."""
     if isinstance(value, Sized) and len(value) > MAX_TOKENS:
         raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
     for place, item in enumerate(value):
@@ -341,7 +343,7 @@ def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
 
 
 def _cut(name: str) -> str:
-    """The same name for the same node, short; other nodes have others."""
+    """Shorten a name: the same node keeps the same short name, and no two nodes share one."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{name[: MAX_NAME - 40]}...{digest}"
 
@@ -393,7 +395,7 @@ _SLOTS: Final = [getattr(Completion, name).__set__ for name in _READ]
 
 
 def _restored(*values: Any) -> Completion:
-    """A completion of values that one held already, in the order of `_READ`."""
+    """Build a completion from values that another one held, in the order of `_READ`."""
     one = object.__new__(Completion)
     for put, value in zip(_SLOTS, values, strict=True):
         put(one, value)

@@ -1,4 +1,4 @@
-"""A guard from a YAML file: the same names and the same objects as from Python.
+"""Read a guard from a YAML file, with the names and objects of the Python API.
 
 .. code-block:: yaml
 
@@ -87,36 +87,36 @@ else:
 
 
 class GuardConfig(Options):
-    """The whole file: a preset with its options beside it, or a tree of verifiers.
+    """The whole file: either a preset with its options at the top level, or a tree of verifiers.
 
     Args:
-        alpha: False-positive budget of each verifier per completion, unless it says its own.
-        policy: What verdicts do to rewards, see `Policy`; what is not said is as there, or as the
-            preset has it. A list is a choice in order of preference.
-        preset: One of `grpo_guard.presets`. Its options stand beside it, and ``beside``: a list of
-            trees that judge as well.
-        state: Folder for all that is remembered of nodes, see `NodeStore`.
-        environment: ``package.module:function``, which says again what tools and users said to
-            whoever answers in several turns, see `Environment`.
+        alpha: False-positive budget of each verifier per completion, unless it sets its own.
+        policy: How verdicts change rewards, see `Policy`; defaults come from there or from the
+            preset. A list is a choice in order of preference.
+        preset: One of `grpo_guard.presets`. Its options go next to it at the top level, along with
+            ``beside``: a list of trees that judge as well.
+        state: Folder for everything that is remembered about nodes, see `NodeStore`.
+        environment: ``package.module:function``, which repeats the tools' and users' turns of a
+            multi-turn completion, see `Environment`.
         verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
             ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` or ``ray`` over one
-            node. Beside the list stand the combinator's own options: ``alpha`` and ``shares`` of
-            ``all`` and ``cascade``, ``rejects`` of ``vote``; beside ``ray`` those of `RayVerifier`.
-            NAME is registered, or ``package.module:Class``.
+            node. The combinator's own options go next to the list: ``alpha`` and ``shares`` of
+            ``all`` and ``cascade``, ``rejects`` of ``vote``, and those of `RayVerifier` for
+            ``ray``. NAME is a registered name or ``package.module:Class``.
             In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
-            p-values of `Calibrated`, ``severity: {KIND: count}`` says what findings do.
-        ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`; with
-            ``exclude: false`` it only keeps the books, and what comes from nodes that it has
-            convicted is not rejected. None = none is kept.
-        identity: Whose completions are whose: a file of ``keys``, see `KeyRing.from_file`, ``pin``
-            and ``most_pinned`` of `KeyRing`, and the options of `Identity`. None = the names that
-            come are believed.
+            p-values of `Calibrated`, ``severity: {KIND: count}`` sets what findings do.
+        ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`. With
+            ``exclude: false`` it only records evidence, and completions from convicted nodes are
+            not rejected. None = no ledger.
+        identity: Proof of who sent each completion: a file of ``keys``, see `KeyRing.from_file`,
+            ``pin`` and ``most_pinned`` of `KeyRing`, and the options of `Identity`. None = trust
+            the names as sent.
         references: File of the task's own reference answers, see `References.from_file`. None =
-            those that come are used.
-        tokenizer: Folder or id of the policy's tokenizer, which reads token ids in place of the
-            text that came with them, see `Guard`. Not beside a preset that loads the policy.
-        log: File to which every verdict that is no acceptance is appended, see `VerdictLog`; for
-            ``grpo-guard verify --table``. None = none is kept.
+            use the references as sent.
+        tokenizer: Folder or id of the policy's tokenizer, which decodes token ids in place of the
+            text sent with them, see `Guard`. Not allowed with a preset that loads the policy.
+        log: File to which every verdict except acceptances is appended, see `VerdictLog`; for
+            ``grpo-guard verify --table``. None = no log.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -126,7 +126,7 @@ class GuardConfig(Options):
     preset: str | None = None
     state: str | None = None
     environment: str | None = None
-    # No `repr`: a backend's key may stand in it.
+    # Not in `repr`: it may contain a backend's API key.
     verifier: dict[str, Any] | None = Field(default=None, repr=False)
     ledger: LedgerConfig | None = None
     identity: IdentityConfig | None = None
@@ -135,7 +135,7 @@ class GuardConfig(Options):
     log: str | None = None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Without a preset's options either."""
+        """Leave out a preset's options too."""
         known = type(self).model_fields
         return ((name, value) for name, value in super().__repr_args__() if name in known)
 
@@ -194,14 +194,14 @@ class GuardConfig(Options):
         return config
 
     def build(self, live: Live | None = None) -> Guard:
-        """The guard; models are loaded here.
+        """Build the guard; this loads its models.
 
         Args:
-            live: The policy in training, in place of the model and the sampler that the file names.
+            live: The policy in training, used instead of the model and sampler that the file names.
 
         Raises:
-            ConfigError: a verifier is unknown, its options are wrong, or what it needs from
-                outside is not there.
+            ConfigError: a verifier is unknown, its options are wrong, or an external resource
+                that it needs is missing.
         """
         with without_secrets(self.said()):
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
@@ -218,7 +218,7 @@ class GuardConfig(Options):
             return guard
 
     def whole_policy(self) -> Policy:
-        """The policy, with the preset's where the file says nothing.
+        """The policy, with the preset's values wherever the file sets none.
 
         Raises:
             ConfigError: a rule or number is out of range, or the preset is unknown.
@@ -230,7 +230,7 @@ class GuardConfig(Options):
             raise ConfigError(f"policy: {error}") from None
 
     def failures(self) -> GraderFailures | None:
-        """What the guard makes of graders that fail, for an adapter that grades apart from it.
+        """How the guard treats failing graders, for an adapter that grades separately from it.
 
         Raises:
             ConfigError: as `build`.
@@ -240,7 +240,7 @@ class GuardConfig(Options):
     def leaves(self) -> Iterator[dict[str, Any]]:
         """The leaves of the tree, for commands that look at verifiers one by one.
 
-        Of a preset: the verifier that its options are of, and what stands ``beside`` it.
+        For a preset: the verifier that its options configure, and those ``beside`` it.
 
         Raises:
             ConfigError: the preset is unknown.
@@ -271,9 +271,7 @@ class GuardConfig(Options):
         require_options(said, model, name)
         of_policy = reads_policy(preset)
         if of_policy and self.tokenizer is not None:
-            raise ConfigError(
-                "tokenizer: expected none beside a preset that loads the policy's own"
-            )
+            raise ConfigError("tokenizer: expected none with a preset that loads the policy's own")
         on = live if of_policy else None
         arguments = model.read(said if on is None else on.beneath(said, preset), name).said()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
@@ -309,8 +307,8 @@ class GuardConfig(Options):
             except (ValueError, LedgerError) as error:
                 raise ConfigError(f"ledger: {error}") from None
             if self.ledger.exclude:
-                # Not in a cascade: what it cut off would be no evidence, and a convicted node
-                # could never be seen to have mended its ways.
+                # Not in a cascade: completions that it cut off would yield no evidence, so a
+                # convicted node could never show that it has improved.
                 verifier = AllOf(StandingVerifier(ledger), verifier)
         try:
             tokenizer = self._tokenizer(None if verifier.compares_ids else live)
@@ -347,7 +345,7 @@ class GuardConfig(Options):
             raise ConfigError(f"environment: {error}") from None
 
     def _tokenizer(self, live: Live | None) -> Any:
-        """The one that the file names, else the live policy's; None without either."""
+        """The file's own tokenizer, else the live policy's; None without either."""
         if self.tokenizer is None:
             return live and live.tokenizer
         try:

@@ -35,7 +35,7 @@ def guard(
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
-    Takes what `Guard` takes. The trainer's calling convention is recognised from the signature;
+    Takes the same arguments as `Guard`. The calling convention is recognised from the signature;
     ``framework=`` ("trl", "verl", "openrlhf") overrides it. A sync function stays sync, an async
     one async, and the name is kept. Decorate a list of reward functions if the trainer sums
     several: a veto on only one of them would leave the others' reward in place.
@@ -44,7 +44,7 @@ def guard(
         FrameworkError: at decoration, if the calling convention is not recognised or the framework
             cannot do what the policy asks.
 
-    Example:
+    Examples:
         >>> @guard(ScreensVerifier())
         ... def reward(completions, **kwargs): ...
     """

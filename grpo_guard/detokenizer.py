@@ -1,9 +1,9 @@
-"""Token ids to the text that verifiers read, so that what is judged is what is trained.
+"""Decode token ids to the text that verifiers read, so that they judge what is trained.
 
-A trainer learns ids. A sender that may choose ids and text apart writes a clean text over poisoned
-ids. So the text is decoded from the ids, and ids that decoding leaves out are refused: special
-tokens inside an answer, padding, and whatever stands behind the token that ends it. One closing
-token may stay hidden, since every honest answer has it.
+A trainer learns from ids. A sender that may choose ids and text separately can put a clean text
+over poisoned ids. So the text is decoded from the ids, and ids that decoding would hide are
+refused: special tokens inside an answer, padding, and anything after the token that ends it. One
+closing token may stay hidden, because every honest answer has it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from grpo_guard.given import Given, Span, between, stretches
 from grpo_guard.model_paths import missing
 from grpo_guard.quoting import shown
 
-# Tokens that end a turn, by name: a model may have several, and its tokenizer names one. Others at
-# the end, say <|im_start|>, are the author's.
+# Names of tokens that end a turn: a model may have several, and its tokenizer declares only one.
+# Other special tokens at the end, such as <|im_start|>, count as the author's.
 ENDS: Final = (
     "<|im_end|>",
     "<|endoftext|>",
@@ -44,22 +44,22 @@ ENDS: Final = (
 )
 REMEDY: Final = (
     "give the guard the policy's tokenizer, Guard(tokenizer=...) or tokenizer: in the guard file, "
-    "or leave completion_ids out where you train on the text"
+    "or leave completion_ids out if you train on the text"
 )
 
 
 class UnreadableError(ValueError):
-    """Ids of which the text would not show everything; the message says which, for a person."""
+    """The text would not show all of these ids; the message says which, for a person."""
 
 
 class Detokenizer:
     """Decodes completions, and refuses ids that the text would not show.
 
     Args:
-        tokenizer: The policy's, or a processor that has it.
-        special: Ids of special tokens that an answer may hold, for models that think or call tools
-            in such. They are shown in the text. Closing tokens end an answer all the same.
-        ends: Closing tokens beside the tokenizer's own and those named in `ENDS`.
+        tokenizer: The policy's, or a processor that contains it.
+        special: Ids of special tokens that an answer may contain, for models that use them to
+            think or call tools. The text shows them. Closing tokens still end an answer.
+        ends: Closing tokens in addition to the tokenizer's own and those named in `ENDS`.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Detokenizer:
         own_ends = eos if isinstance(eos, list) else [eos]
         self.ends = frozenset(named | {*ends} | {i for i in own_ends if i is not None})
         self.hidden = frozenset(hidden - set(special)) | self.ends
-        # Cleaning would take blanks out that are trained on.
+        # Clean-up would remove blanks that are trained on.
         clean = hasattr(tokenizer, "clean_up_tokenization_spaces")
         self._options = {"clean_up_tokenization_spaces": False} if clean else {}
 
     @classmethod
     def of(cls, tokenizer: Any, **options: Collection[int]) -> Detokenizer:
-        """The detokenizer of a tokenizer, made once; one that is given stays as it is.
+        """The cached detokenizer of a tokenizer; a `Detokenizer` is returned unchanged.
 
         Args:
             tokenizer: One, or a `Detokenizer`.
@@ -98,20 +98,20 @@ class Detokenizer:
         own = tuple((name, frozenset(ids)) for name, ids in options.items())
         try:
             return _made(tokenizer, len(tokenizer), own)
-        except TypeError:  # it has no length, or cannot be remembered
+        except TypeError:  # it has no length or is not hashable
             return cls(tokenizer, **options)
 
     @classmethod
     def from_pretrained(cls, path_or_id: str, *, special: Collection[str] = ()) -> Detokenizer:
-        """The detokenizer of a policy; runs nobody's code.
+        """Load a policy's tokenizer without running code from the hub.
 
         Args:
             path_or_id: Folder or id of the tokenizer.
             special: As for the constructor, by name.
 
         Raises:
-            ModuleNotFoundError: transformers is missing; with the command that installs it.
-            ValueError: there is no tokenizer, or it has no such token.
+            ModuleNotFoundError: transformers is missing; the message names the install command.
+            ValueError: there is no tokenizer, or it lacks a token of ``special``.
         """
         if problem := missing(path_or_id):
             raise ValueError(f"{path_or_id}: {problem.replace('model', 'tokenizer', 1)}")
@@ -134,11 +134,11 @@ class Detokenizer:
         return cls(tokenizer, special=[vocabulary[name] for name in special])
 
     def problem(self, ids: Sequence[int], given: Sequence[Span] = ()) -> str | None:
-        """Why a text would not show all of some ids; None where it would.
+        """Why a text would not show all of these ids; None if it would.
 
         Args:
-            ids: Of a completion, [n].
-            given: Spans of these that are not trained on. Each may have a closing token before it.
+            ids: A completion's ids, shape [n].
+            given: Their spans that are not trained on. A closing token may precede each one.
         """
         if self.known:
             place = next((i for i, token in enumerate(ids) if token not in self.known), None)
@@ -146,10 +146,10 @@ class Detokenizer:
                 return f"no token of the vocabulary at place {place}"
         for start, end in between(given, len(ids)):
             closed = end > start and ids[end - 1] in self.ends
-            said = ids[start : end - closed]
-            if not self.hidden.isdisjoint(said):
-                place = next(i for i, token in enumerate(said) if token in self.hidden)
-                what = "goes on after its end" if said[place] in self.ends else "special token"
+            turn = ids[start : end - closed]
+            if not self.hidden.isdisjoint(turn):
+                place = next(i for i, token in enumerate(turn) if token in self.hidden)
+                what = "goes on after its end" if turn[place] in self.ends else "special token"
                 return f"{what} at place {start + place}"
         return None
 
@@ -162,17 +162,17 @@ class Detokenizer:
         return self._decode(ids, False)
 
     def shown(self, ids: Sequence[int]) -> str:
-        """The text with all special tokens but one that closes it."""
+        """The text with all special tokens except the closing one."""
         closed = bool(len(ids)) and ids[-1] in self.ends
         return self.raw(ids[:-1] if closed else ids)
 
     def read(self, completion: Completion, *, claims: bool = False) -> Completion:
-        """A completion with the text of its ids, in place of the one that its sender wrote.
+        """A copy of the completion whose text is decoded from its ids.
 
         Args:
             completion: With ``completion_ids``.
-            claims: Whether somebody asks again what its sender says was given; otherwise a span
-                that is neither masked nor known excuses nothing in it.
+            claims: Whether the sender's given spans will be checked with the environment;
+                otherwise a span that is neither masked nor known excuses nothing in it.
 
         Raises:
             UnreadableError: the text would not show all of the ids, or they cannot be decoded.
@@ -184,7 +184,7 @@ class Detokenizer:
             raise UnreadableError(problem)
         try:
             text, chars = self.turns(ids, spans, hide_given=given is not None and given.known)
-        except BaseException as error:  # tokenizers in Rust may panic, which is no Exception
+        except BaseException as error:  # a panic in a Rust tokenizer is not an Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise UnreadableError(f"it could not be decoded: {type(error).__name__}") from error
@@ -201,13 +201,14 @@ class Detokenizer:
         hide: bool = False,
         hide_given: bool = False,
     ) -> tuple[str, tuple[Span, ...]]:
-        """The text of several turns, and where in it stands what was given.
+        """The text of several turns, and the character spans of the given ones.
 
         Args:
-            ids: Of all turns, [n].
-            given: Spans of these between turns.
-            hide: Leave special tokens out of turns; otherwise all but a closing one are shown.
-            hide_given: Leave them out of what was given.
+            ids: Of all turns, shape [n].
+            given: Their spans between turns.
+            hide: Leave special tokens out of the author's turns; otherwise show all but a closing
+                one.
+            hide_given: Leave special tokens out of the given spans.
         """
         parts = []
         for i, (start, end) in enumerate(stretches(given, len(ids))):
@@ -221,7 +222,7 @@ class Detokenizer:
 
     def _decode(self, ids: Sequence[int], skip: bool) -> str:
         if not isinstance(ids, list | tuple) and getattr(ids, "ndim", None) != 1:
-            raise TypeError("ids: expected a list")  # another may have no end
+            raise TypeError("ids: expected a list")  # another iterable may be endless
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip, **self._options))
 
 
@@ -229,12 +230,12 @@ class Detokenizer:
 def _made(
     tokenizer: Any, size: int, options: tuple[tuple[str, frozenset[int]], ...]
 ) -> Detokenizer:
-    """A vocabulary of 150,000 takes a tenth of a second; ``size`` tells when tokens are added."""
+    """Cached: a vocabulary of 150,000 takes 0.1 s. ``size`` changes when tokens are added."""
     return Detokenizer(tokenizer, **dict(options))
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Special tokens, which decoding leaves out; more are added as special than are listed so."""
+    """Ids that decoding skips. Tokens may be added as special without being listed as such."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     listed = getattr(tokenizer, "all_special_ids", ())
     return {*listed, *(i for i, token in added.items() if token.special)}

@@ -1,4 +1,4 @@
-"""Combinators beyond ``&`` and ``|``: a majority, a cascade, and verifiers of some completions."""
+"""Combinators beyond ``&`` and ``|``: a vote, a cascade, and verifiers for some completions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Only", "Vote", "inner_verif
 
 
 def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
-    """A verifier and all that it is made of, its ``members``, depth first."""
+    """A verifier and, recursively, its ``members``, depth first."""
     yield verifier
     for member in getattr(verifier, "members", ()):
         yield from inner_verifiers(member)
@@ -25,8 +25,8 @@ class Vote(Ensemble):
     """Rejects when at least ``rejects`` members reject (default: more than half).
 
     Abstains exactly when the abstaining members could still have tipped the vote: an outage of
-    some judges then never turns a minority into a majority. The p-value is Rüger's, and None unless
-    every applicable member has one.
+    some judges then never turns a minority into a majority. The p-value is Rüger's; it is None
+    unless every applicable member has one.
 
     Raises:
         ValueError: ``rejects`` is not between 1 and the number of members.
@@ -62,15 +62,15 @@ class Vote(Ensemble):
         return ruger([smallest_p(m) for m in self.members], self.rejects or n // 2 + 1)
 
     def _needed(self, verdicts: Sequence[Verdict]) -> int:
-        # Members that are not applicable have left the electorate; never ask for more than it has.
+        # Inapplicable members have left the electorate; never require more votes than it has.
         return min(self.rejects or len(verdicts) // 2 + 1, len(verdicts))
 
 
 class Cascade(AllOf):
-    """`AllOf` in order, where a completion once rejected is not shown to the later members.
+    """`AllOf` in order; a completion that one member rejects is not shown to the later ones.
 
-    Put the cheap verifiers first: the expensive ones only see what is left. A later member that
-    compares the completions of a group is then spared the poison among them.
+    Put cheap verifiers first, so that expensive ones see only the completions that are left. A
+    later member that compares the completions of a group is then spared the poison among them.
     """
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -81,8 +81,8 @@ class Cascade(AllOf):
         left = [list(range(len(batch))) for batch in batches]
         for index, member in enumerate(self.members):
             shown = [[b[i] for i in own] for b, own in zip(batches, left, strict=True)]
-            said = supervised_each(member, shown)
-            for own, places, verdicts in zip(rows, left, said, strict=True):
+            found = supervised_each(member, shown)
+            for own, places, verdicts in zip(rows, left, found, strict=True):
                 for i, verdict in zip(places, verdicts, strict=True):
                     own[i].append(self._counted(verdict, index))
                 places[:] = [i for i in places if not own[i][-1].rejected]
@@ -90,10 +90,10 @@ class Cascade(AllOf):
 
 
 class Only(Composed):
-    """Runs its member on the completions that match; the others are NOT_APPLICABLE.
+    """Runs its member on matching completions; the others are NOT_APPLICABLE.
 
-    Combinators skip such a verdict. Alone at the top of a guard it is an abstention, so that
-    completions which nothing looked at do not earn their reward by accident.
+    Combinators skip such a verdict. At the top of a guard it is an abstention, so that completions
+    that no verifier has judged do not earn their reward by accident.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Only(Composed):
 
     @property
     def compares_ids(self) -> bool:
-        return False  # of those that do not match it compares nothing
+        return False  # it compares nothing for completions that do not match
 
     @property
     def smallest_p(self) -> float:
@@ -129,7 +129,7 @@ class Only(Composed):
         chosen = [list(compress(*pair)) for pair in zip(batches, applies, strict=True)]
         aside = abstain(self.name, Cause.NOT_APPLICABLE)
         left = zip(applies, map(iter, supervised_each(self.member, chosen)), strict=True)
-        return [[next(said) if yes else aside for yes in each] for each, said in left]
+        return [[next(verdicts) if yes else aside for yes in each] for each, verdicts in left]
 
 
 def only(
@@ -139,10 +139,10 @@ def only(
     node: str | None = None,
     when: Callable[[Completion], bool] | None = None,
 ) -> CompletionVerifier:
-    """Restrict a verifier to a task, a node, or whatever ``when`` says; all given must hold.
+    """Restrict a verifier to a task, a node, or a condition ``when``; all given must hold.
 
-    Condition on what you know yourself. A task or node that came with the completion is the
-    sender's claim: with ``only(checker, task="math")`` it could call its sums "poetry".
+    Use conditions that you know yourself. A task or node that came with the completion is the
+    sender's claim: with ``only(checker, task="math")`` it could label its sums "poetry".
 
     Raises:
         ValueError: no condition was given.

@@ -1,9 +1,9 @@
-"""Whether what a completion marks as given is what its environment says.
+"""Check the tool results and user turns of a completion against its environment.
 
 A peer runs the tools on its own machine and sends the transcript. It can edit a result, mark its
-own words as a result, or leave out of the loss whatever it does not want trained. Each of these
-passes log-prob checks: what follows a forged result is drawn from the policy. All of them show
-where the environment is asked again.
+own text as a result, or exclude from the loss whatever it does not want trained. Each of these
+passes log-prob checks, because what follows a forged result is drawn from the policy. Asking the
+environment again exposes all of them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
-# Of the time-out: past it the call would be given up, with all that has been found.
+# Of the time-out: past it, the whole call fails and all that it has found is lost.
 SHARE_OF_TIME: Final = 0.8
-# Completions that may take as long as they can before there is no time left.
+# How many completions may each use their maximum time before none is left.
 MOST_SLOW: Final = 16
 
 Environment: TypeAlias = Callable[[str | Sequence[Message], tuple[str, ...]], str | None]
-"""``(prompt, turns) -> answer``: what stands behind the last of an author's turns, word for word
-(white space at the ends aside), marks of the chat template included where the text has them. ""
-where nothing may stand there. None: it cannot be said again (a search, a clock), and the claim is
-believed: an author can then write there what he likes. Turns are a stranger's text: run nothing of
-it outside a sandbox, and give an error's text in place of raising, as the environment did."""
+"""``(prompt, turns) -> answer``: the exact text that follows the last of the author's turns, up to
+white space at the ends, including chat template markers if the text has them. Return "" if nothing
+may follow. Return None if the answer cannot be reproduced (a search, a clock); the claim is then
+trusted, and an author can write whatever he likes there. Turns are an untrusted sender's text: run
+nothing in them outside a sandbox, and return an error's text instead of raising, as the
+environment did."""
 
 
 class EnvironmentVerifier(CompletionVerifier):
-    """Rejects completions with a tool's result or user's turn that the environment does not give.
+    """Rejects completions whose tool results or user turns the environment does not reproduce.
 
-    `Guard` has it as ``environment=``, and then believes what it accepts. By itself it makes no
-    other verifier believe anything. A completion with nothing given is accepted.
+    Pass it to `Guard` as ``environment=``, which then trusts the spans that it accepts. On its own
+    it makes no other verifier trust them. A completion without given spans is accepted.
 
     Args:
-        environment: Asked once for each stretch that is given, in order, up to the first that
-            is forged.
-        most: Stretches of one completion; more are rejected as OVERLONG. A sender decides how
-            often your tools are asked, and all of a batch wait for them.
+        environment: Called once for each given span, in order, up to the first forged one.
+        most: Given spans of one completion; more are rejected as OVERLONG. A sender decides how
+            often your tools are called, and the whole batch waits for them.
 
     Raises:
         TypeError: ``environment`` cannot be called, or is async.
@@ -70,16 +70,17 @@ class EnvironmentVerifier(CompletionVerifier):
 
     @property
     def author_can_abstain(self) -> str | None:
-        return f"{self.name} abstains where the environment raises or hangs on an author's turn"
+        return f"{self.name} abstains if the environment raises or hangs on an author's turn"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """An abstention where the environment raises on a turn, or has no time left for it.
+        """Abstain if the environment raises on a turn, or has no time left for it.
 
-        Were it raised on, halves of a batch would be asked again, and whoever sends a third of it,
-        in turns that make it raise, would have it given up for everybody. Slow ones would take
-        everybody's time: so the next to be asked about is of the node that has taken least.
+        If the exception propagated, halves of the batch would be retried, and a sender with a third
+        of the batch could make it fail for everyone with turns that make the environment raise.
+        Slow turns would use up everyone's time, so the next completion is always from the node
+        that has used the least.
         """
-        verdicts, told = dict[int, Verdict](), set[str]()
+        verdicts, logged = dict[int, Verdict](), set[str]()
         limit = math.inf if self.timeout is None else self.timeout * SHARE_OF_TIME
         end = time.monotonic() + limit
         for i, until in self._in_turn(batch, end, limit / MOST_SLOW):
@@ -89,17 +90,17 @@ class EnvironmentVerifier(CompletionVerifier):
                 if engine_wide(error):
                     raise
                 kind = type(error).__name__
-                if kind not in told:  # an outage is one line in the log
+                if kind not in logged:  # an outage is one line in the log
                     logger.warning("the environment failed on a completion", exc_info=error)
-                told.add(kind)
-                said = ascii(f"{kind}: {error!s:.200}")[1:-1]
-                verdicts[i] = abstain(self.name, cause_of(error) or Cause.FAULT, said)
+                logged.add(kind)
+                message = ascii(f"{kind}: {error!s:.200}")[1:-1]
+                verdicts[i] = abstain(self.name, cause_of(error) or Cause.FAULT, message)
         return [verdicts[i] for i in range(len(batch))]
 
     def _in_turn(
         self, batch: Sequence[Completion], end: float, each: float
     ) -> Iterator[tuple[int, float]]:
-        """Places, and until when each may take; the caller's time between two is the node's."""
+        """Yield (index, deadline); the time until the next request is charged to the node."""
         places = defaultdict[str | None, deque[int]](deque)
         for i, completion in enumerate(batch):
             places[completion.node].append(i)
@@ -116,7 +117,7 @@ class EnvironmentVerifier(CompletionVerifier):
         spans = given.chars if given else ()
         turns: tuple[str, ...] = ()
         if len(spans) > self.most:
-            message = f"{len(spans)} answers of tools and users, where {self.most} are asked again"
+            message = f"{len(spans)} answers of tools and users, more than the limit {self.most}"
             return reject(self.name, Cause.OVERLONG, message)
         for (start, end), own in zip(spans, between(spans, len(text)), strict=False):
             turns = (*turns, text[slice(*own)])
@@ -126,7 +127,7 @@ class EnvironmentVerifier(CompletionVerifier):
             expected = self.environment(completion.prompt, turns)
             if not isinstance(expected, str | None):
                 raise TypeError(f"expected text or None of it, got {shown(expected)}")
-            # Where nothing may stand not even what is invisible may: the mark itself is forged.
+            # An expected "" forbids even invisible text there: the mark itself is forged.
             if expected is None or expected.strip() == text[start:end].strip() != "":
                 continue
             message = (
@@ -139,7 +140,7 @@ class EnvironmentVerifier(CompletionVerifier):
 
 
 def believed(completion: Completion) -> Completion:
-    """The completion, of which it is known what was given."""
+    """A copy of the completion whose given spans are marked as known."""
     if completion.given is None:
         return completion
     return replace(completion, given=replace(completion.given, known=True))

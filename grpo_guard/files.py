@@ -1,4 +1,4 @@
-"""Writing files that are whole or not there, and files that grow."""
+"""Write files atomically, or incrementally under their final name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TextIO
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, so that a reader never sees half of it.
+    """Write a text file in UTF-8 so that a reader never sees half of it.
 
-    It is written beside its place first, under a name that nobody can guess and that must be new:
-    in a folder where others may write, a link planted under a name known beforehand would have some
-    other file of ours overwritten. What is there and no file (a terminal, a pipe, ``/dev/null``) is
-    written to as it is: root could put a file in its place.
+    The text first goes to a new file in the same folder under an unguessable name: in a folder
+    that others can write to, a link planted under a predictable name would make us overwrite
+    another file of ours. If the path exists but is not a file (a terminal, a pipe, ``/dev/null``),
+    it is written in place, because root could replace it with a file.
 
     Raises:
-        OSError: it cannot be written; what stood there stands there still.
+        OSError: it cannot be written; the old content is unchanged.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with open(os.open(path, os.O_WRONLY), "w", encoding="utf-8") as device:
@@ -39,16 +39,14 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
-    """A text file in UTF-8 that is there, under its name, while it is written.
+    """A UTF-8 text file that is visible under its name while it is written.
 
-    It takes the place of what stood there as soon as it is opened; of a link, and not of what that
-    points to, as in `write_whole`. A terminal, a pipe or a device is written to as it is.
+    It replaces an existing file as soon as it is opened. A link itself is replaced, not its
+    target, as in `write_whole`. A terminal, a pipe or a device is written in place.
 
     Args:
-        path: Its place; ``-`` is standard output.
-        resume: Write behind what is there, which must be a file.
-
-    Raises:
+        path: Where to write; ``-`` is standard output.
+        resume: Append to the existing content, which must be a file.
         OSError: it cannot be opened.
     """
     if str(path) == "-":
@@ -73,10 +71,10 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
 
 
 def require_other(out: Path, *read: Path) -> None:
-    """Refuse to put a result in the place of what it is made from.
+    """Refuse to overwrite an input with the result.
 
     Raises:
-        FileExistsError: ``out`` is one of the files that are read.
+        FileExistsError: ``out`` is one of the input files.
     """
     for path in read:
         if out.is_file() and path.is_file() and out.samefile(path):

@@ -1,5 +1,5 @@
-"""Which policies a verifier can serve: none that would pay for what it lets its authors do; and
-whether anything in it says that ids and text belong together."""
+"""Check that a verifier can serve a policy, which must never pay for what authors can cause, and
+that some part of it checks that ids and text match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_guard.verifier import CompletionVerifier, Composed
 
 
 def own_detokenizer(verifier: CompletionVerifier) -> Detokenizer | None:
-    """Of the tokenizer that a verifier has; None where it has none."""
+    """The detokenizer of a verifier's own tokenizer; None if it has none."""
     own = verifier.own_tokenizer
     return None if own is None else Detokenizer.of(own)
 
@@ -21,14 +21,14 @@ def own_detokenizer(verifier: CompletionVerifier) -> Detokenizer | None:
 def detokenizer_for(
     verifier: CompletionVerifier, tokenizer: Any
 ) -> tuple[Detokenizer | None, bool]:
-    """What reads ids for a verifier, and whether completions may bring ids at all.
+    """The detokenizer for a verifier, and whether completions may bring ids at all.
 
-    They may where their text is decoded from them or compared with them, or where no verdict
-    depends on the text.
+    They may if their text is decoded from the ids or compared with them, or if no verdict depends
+    on the text.
 
     Args:
-        verifier: Its own tokenizer is taken where it does not compare every completion itself.
-        tokenizer: One, or a `Detokenizer`; None = none is given.
+        verifier: Its own tokenizer is used if it does not compare every completion itself.
+        tokenizer: A tokenizer or a `Detokenizer`; None = use the verifier's.
     """
     compared = verifier.compares_ids or not verifier.reads_text
     if tokenizer is None and not compared:
@@ -39,9 +39,9 @@ def detokenizer_for(
 
 
 def require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:
-    """Raises ValueError where a policy would pay for what a verifier lets its authors do."""
+    """Raise ValueError if a policy would pay for what a verifier lets its authors cause."""
     if policy.watches:
-        return  # it pays nobody for anything
+        return  # it pays for nothing
     if "no_gain" in policy.rules("on_reject"):
         _require_standing_asked(verifier)
     if "pass" in policy.rules("on_abstain"):
@@ -49,8 +49,8 @@ def require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
-    """Refuse a cascade whose later members know who is excluded: what is rejected before them is
-    not shown to them, and an excluded node would get its say back by tripping a screen.
+    """Refuse a cascade that asks a `StandingVerifier` after other members: rejected completions do
+    not reach it, so an excluded node would regain its influence by tripping a screen.
 
     Raises:
         ValueError: a `Cascade` has a `StandingVerifier` in another member than its first.
@@ -73,19 +73,19 @@ def _has_standing(verifier: CompletionVerifier) -> bool:
 
 
 def require_no_abstention_at_will(verifier: CompletionVerifier) -> None:
-    """Refuse what would pay the author of a completion for making a member abstain.
+    """Refuse a policy that would pay an author for making a member abstain.
 
     Raises:
-        ValueError: naming the member and the remedy.
+        ValueError: the message names the member and the remedy.
     """
     way = verifier.author_can_abstain
     if way is None and verifier.steps_aside:
         way = (
-            f"{verifier.name} sets completions aside by what their senders claim or leave out, and "
-            "nothing else looks at them; put a verifier beside it that looks at all"
+            f"{verifier.name} skips completions by what their senders claim or leave out, and "
+            "nothing else judges them; add a verifier that judges them all"
         )
     if way is not None:
         raise ValueError(
-            "Policy.on_abstain: 'pass' would pay whoever makes the guard abstain, and an author "
+            "Policy.on_abstain: 'pass' would pay authors for making the guard abstain, and they "
             f"can: {way}, or choose on_abstain='skip' or 'zero'"
         )

@@ -1,8 +1,7 @@
-"""Find the adapter of the trainer that a reward function is written for.
+"""Find the adapter of the trainer that a reward function was written for.
 
-Adapters are registered as entry points of the group ``grpo_guard.adapters``: this package's own
-and those of other packages alike. The core depends on none of them, and importing grpo_guard loads
-none of them.
+Adapters are registered as entry points of the group ``grpo_guard.adapters``, by this package and
+by others alike. The core depends on no adapter, and importing grpo_guard loads none.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _warned: set[str] = set()
 
 
 class FrameworkError(TypeError):
-    """The calling convention is not recognised, or the framework cannot do what is asked."""
+    """The calling convention is not recognised, or the framework cannot do what was asked."""
 
 
 class RewardAdapter(Protocol):
@@ -37,7 +36,7 @@ class RewardAdapter(Protocol):
     """
 
     def wrap(self, reward: Any, guard: Any) -> Any:
-        """The guarded form of a reward function (or of a list of them), to be called the same way.
+        """Wrap a reward function (or a list of them) in a guarded one with the same signature.
 
         Raises:
             FrameworkError: this trainer cannot do what the guard's policy asks.
@@ -53,8 +52,8 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
     """The adapter for a reward function, or for a list of them.
 
     Raises:
-        FrameworkError: the reward is not callable, the name is unknown, no adapter or more than
-            one recognises the signature, or the adapter cannot be loaded.
+        FrameworkError: the reward is not callable, the name is unknown, the signature matches no
+            adapter or several, or the adapter cannot be loaded.
     """
     entries = _entries()
     if not entries:
@@ -78,7 +77,7 @@ def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
     (name,) = names
     try:
         adapter = _only(name, entries).load()
-    except Exception as error:  # a module of another package may raise anything
+    except Exception as error:  # another package's module may raise anything
         raise FrameworkError(
             f"the adapter {name!r} ({_origin(_only(name, entries))}) cannot be loaded: "
             f"{type(error).__name__}: {error}"
@@ -114,8 +113,8 @@ def _origin(entry: EntryPoint) -> str:
 def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
     """The one adapter whose parameters the function has.
 
-    An adapter that asks for more of them outranks one that asks for a part of the same, so that
-    neither the order of installation nor that of a table decides.
+    An adapter that asks for a superset of another's parameters wins, so that neither the order of
+    installation nor that of a table decides.
     """
     if not callable(function):
         raise FrameworkError(
@@ -158,8 +157,8 @@ def _recognised_by(
 ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
     """Name -> the parameters that its adapter asks for; name -> why an adapter was not loaded.
 
-    An adapter that cannot be loaded recognises nothing, since a broken package must not take away
-    the adapters of the others; the log warns of it once.
+    An adapter that cannot be loaded recognises nothing, because a broken package must not disable
+    the adapters of others; it is logged once.
     """
     known: dict[str, frozenset[str]] = {}
     broken: dict[str, str] = {}

@@ -1,10 +1,10 @@
-"""What of a completion nobody sampled: tools' results and users' turns, and who says so.
+"""Spans of a completion that nobody sampled (tool results, user turns), and who vouches for them.
 
-A span is an exemption, and an attacker would mark his poison as given to have it skipped. So what a
-sender says of it exempts nothing. Log-prob checks take as context what the trainer masks: poison
-there is not trained on. Text rules leave out what is known to be a tool's or user's words, since
-the trainer asked them itself or the guard's `environment` has said the same again. A mask alone is
-not enough for them: a reward reads what is masked, and what follows is written upon it.
+A span is an exemption, and an attacker would mark poison as given so that it is skipped. So a
+sender's claim alone exempts nothing. Log-prob checks use as context what the trainer masks, since
+poison there is not trained on. Text rules skip only what is known to be a tool's or user's text,
+because the trainer asked for it itself or the guard's `environment` confirmed it. For them a mask
+is not enough: a reward reads masked text, and the rest of the answer builds on it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any, Final, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
 
-# Turns of one completion. Each costs a call of an environment, and its sender decides how many.
+# Turns of one completion. Each costs a call to the environment, and senders decide how many.
 MAX_SPANS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Spans of a completion that its author did not write, in order and apart.
+    """Ordered, disjoint spans of a completion that its author did not write.
 
     Args:
-        tokens: Half-open spans of ``completion_ids``, none empty; () where there are no ids.
-        chars: The same in characters of ``text``, one for each of ``tokens`` where there are ids;
-            empty ones where nothing of them is visible.
-        masked: The trainer trains on none of these tokens, whoever says that they were given.
-        known: They are a tool's or user's, whoever sent them: who builds the completion asked them
-            itself. `Guard` has its ``environment`` for what a peer says.
+        tokens: Half-open spans of ``completion_ids``, none empty; () without ids.
+        chars: The same spans in characters of ``text``, one for each of ``tokens`` if there are
+            ids; empty if none of a span's tokens is visible.
+        masked: The trainer does not train on these tokens, whatever their origin.
+        known: They are known to be a tool's or user's: the trainer asked for them itself. For a
+            peer's claims, `Guard` has ``environment``.
 
     Raises:
         ValueError: spans are not of that form, or more than `MAX_SPANS`.
@@ -48,24 +48,24 @@ class Given:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Given:
-        """A claim, neither masked nor known: ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
+        """Read a claim, neither masked nor known: ``{"tokens": [[2, 9]], "chars": [[10, 40]]}``.
 
         Raises:
-            ValueError: as the constructor; or there is another key.
+            ValueError: as for the constructor, or an unknown key.
         """
         if not {"tokens", "chars"}.issuperset(data):
             raise ValueError("an object with tokens and chars alone")
         return cls(data.get("tokens", ()), data.get("chars", ()))
 
     def placed(self, tokens: int | None, chars: int) -> Given | None:
-        """It in a completion; None where nothing of it is left.
+        """The spans fitted to a completion; None if none is left.
 
         Args:
-            tokens: How many it has; None without ids, where spans of tokens say nothing.
-            chars: How many its text has.
+            tokens: Its number of tokens; None without ids, which drops token spans.
+            chars: Its number of characters.
 
         Raises:
-            ValueError: spans lie beyond it, or are not as many of tokens as of characters.
+            ValueError: spans exceed it, or there are not as many of tokens as of characters.
         """
         given = self if tokens is not None or not self.tokens else replace(self, tokens=())
         if tokens is not None and len(given.tokens) != len(given.chars):
@@ -80,7 +80,7 @@ class Given:
 
 
 def between(spans: Iterable[Span], length: int) -> list[Span]:
-    """The stretches around the spans, one more than there are of these; some may be empty."""
+    """The stretches around the spans, one more than there are spans; some may be empty."""
     around, start = [], 0
     for begin, end in spans:
         around.append((start, begin))
@@ -89,7 +89,7 @@ def between(spans: Iterable[Span], length: int) -> list[Span]:
 
 
 def stretches(spans: Iterable[Span], length: int) -> list[Span]:
-    """Author's and given ones by turns, the author's first and last; some may be empty."""
+    """The author's and given stretches in turn, the author's first and last; some may be empty."""
     spans = [*spans]
     around = between(spans, length)
     given = [*spans, (length, length)]

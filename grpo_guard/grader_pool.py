@@ -1,4 +1,4 @@
-"""Worker processes for graders that have a limit, each killed and replaced when it exceeds it.
+"""Worker processes for graders with a time limit, killed and replaced when they exceed it.
 
 A thread cannot be stopped and cannot set a signal alarm. Workers are fresh interpreters, neither
 forks (which inherit CUDA and other threads' locks) nor children of `multiprocessing` (which run the
@@ -33,7 +33,7 @@ import cloudpickle
 from grpo_guard.grader_worker import Recent
 
 # Seconds that a worker may take to start, to import what a grader needs and to unpack its
-# arguments. It is not part of a call's limit, and generous, since torch on a cold disk is slow.
+# arguments. Not part of a call's limit; generous, because torch on a cold disk is slow.
 START_LIMIT: Final = 300.0
 # A grader is packed for each call. One that holds a model would be copied to every worker.
 LARGEST_GRADER: Final = 64 * 2**20
@@ -45,14 +45,14 @@ _BOOT: Final = (
 
 
 class GraderError(RuntimeError):
-    """A worker failed around a call, or the call raised what cannot be sent between processes."""
+    """A worker failed around a call, or the call's exception cannot be sent between processes."""
 
 
 def packed(grader: Callable[..., Any]) -> bytes:
-    """A grader as bytes that a worker can load.
+    """Pickle a grader for a worker.
 
     Raises:
-        TypeError: it holds something that cannot be sent to another process, or too much.
+        TypeError: it holds something that cannot be sent to another process, or is too large.
     """
     written = _Bounded()
     try:
@@ -67,7 +67,7 @@ def packed(grader: Callable[..., Any]) -> bytes:
 
 
 def cores() -> int:
-    """The processes that one pool may have: this rank's share of the cores it may run on."""
+    """The number of processes per pool: this rank's share of the cores it may run on."""
     try:
         usable = len(os.sched_getaffinity(0))
     except AttributeError:
@@ -80,7 +80,7 @@ class GraderPool:
     """Calls functions in worker processes. Its methods may be called from any thread.
 
     Args:
-        size: Most workers at a time; None = `cores`. Each is started when it is first needed.
+        size: Most workers at a time; None = `cores`. Each is started when first needed.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -103,12 +103,12 @@ class GraderPool:
         kwargs: Mapping[str, Any],
         timeout: float,
     ) -> Any:
-        """What the call returns. Waiting for a worker has no limit, and each call ahead has one.
+        """Return the call's result. There is no limit on waiting for a worker, only on each call.
 
         Args:
-            call: Is packed as it is now. What the call changes stays in the worker.
-            args: Of the call.
-            kwargs: Of the call.
+            call: Pickled in its current state. Changes that the call makes stay in the worker.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
             timeout: Seconds from when the worker begins the call.
 
         Raises:
@@ -124,7 +124,7 @@ class GraderPool:
             try:
                 reply = worker.call(source, arguments, timeout)
                 usable = True
-            finally:  # also where the caller is interrupted: nobody will read that answer
+            finally:  # also if the caller is interrupted: nothing will read that answer
                 with self._lock:
                     if usable:
                         self._idle.append(worker)
@@ -137,7 +137,7 @@ class GraderPool:
     def _idle_or_new(self) -> _Worker:
         with self._lock:
             while self._idle:
-                worker = self._idle.pop()  # the last one used, so that few calls need few workers
+                worker = self._idle.pop()  # most recently used, so that few calls need few workers
                 if worker.alive:
                     return worker
                 self._workers.discard(worker)
@@ -200,7 +200,7 @@ class _Worker:
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def kill(self) -> None:
-        """End it, and the processes that its grader started in its session."""
+        """Kill it, and the processes that its grader started in its session."""
         with contextlib.suppress(OSError):
             self._line.close()
         if self.alive:
@@ -213,14 +213,14 @@ class _Worker:
 def _answer(reply: tuple[Any, ...]) -> Any:
     if reply[0] == "answer":
         return reply[1]
-    kind, error, said, trace = reply
+    kind, error, message, trace = reply
     raised: Exception | None = None
     if error is not None and kind == "raised":
         with contextlib.suppress(Exception):
             raised = pickle.loads(error)
     if raised is None:
         at = "" if kind == "raised" else "a worker process cannot load the call: "
-        raised = GraderError(f"{at}{said}")
+        raised = GraderError(f"{at}{message}")
     raised.add_note(f"In the worker process:\n{trace}")
     raise raised
 
@@ -242,8 +242,8 @@ def _packed_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Sends functions by value also out of modules that a worker could not import by name, as verl
-    loads a file of reward functions."""
+    """Pickles functions by value if their module cannot be imported by name in a worker, such as
+    a file of reward functions that verl loads."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType | type):
@@ -270,7 +270,7 @@ class _Bounded(io.BytesIO):
         return super().write(data)
 
 
-# A worker is killed with the *thread* that started it, so one thread that lasts starts them all.
+# A worker dies with the *thread* that started it, so one long-lived thread starts them all.
 _Start = tuple[int, "Future[subprocess.Popen[bytes]]"]
 _starts: queue.SimpleQueue[_Start] | None = None
 _starts_lock = threading.Lock()
@@ -306,13 +306,13 @@ def _spawn(starts: queue.SimpleQueue[_Start]) -> None:
 
 
 def _kill_all(workers: Iterable[_Worker], owner: int) -> None:
-    if os.getpid() == owner:  # a fork's child has the list, and its parent the workers
+    if os.getpid() == owner:  # a forked child has the list, but the workers are its parent's
         for worker in list(workers):
             worker.kill()
 
 
 def _forget() -> None:
-    """A fork's child starts workers of its own."""
+    """Make a forked child start its own workers."""
     global _starts, _starts_lock
     _starts, _starts_lock = None, threading.Lock()
     for pool in list(_pools):

@@ -1,7 +1,7 @@
 """A process that grades: it runs one call at a time on its main thread, until it is killed.
 
-Started by `grpo_guard.grader_pool`, which kills it when a call takes too long. The main thread is
-where signal alarms work, and a process can be stopped in the middle of anything.
+Started by `grpo_guard.grader_pool`, which kills it when a call takes too long. Signal alarms need
+the main thread, and only a process can be stopped in the middle of anything.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import cloudpickle
 
-# Loaded graders that a worker keeps, so that what they build at their first call is built once.
+# Loaded graders that a worker keeps, so that what they build in their first call is built once.
 MOST_GRADERS: Final = 8
 _SET_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 class Recent(dict[bytes, Any]):
-    """The last few graders by their digest; the pool and its worker drop the same ones."""
+    """The most recent graders by digest; the pool and its worker drop the same ones."""
 
     def keep(self, digest: bytes, grader: Any) -> None:
         """Add one, and drop the oldest if there are too many."""
@@ -36,11 +36,11 @@ class Recent(dict[bytes, Any]):
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Grade what arrives, until the pool closes its end.
+    """Grade requests until the pool closes its end.
 
     Args:
         descriptor: Of the socket to the pool.
-        parent: The pool's process. When it ends, this one is killed, also in the middle of a call.
+        parent: The pool's process. When it ends, this one is killed, even in the middle of a call.
     """
     os.set_inheritable(descriptor, False)  # a grader may start processes
     _die_with(parent)
@@ -72,10 +72,10 @@ def _graded(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         try:
             answer = call(*args, **kwargs)
         finally:
-            # An alarm that is left over would go off in the next call.
+            # A leftover alarm would go off in the next call.
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    except BaseException as error:  # exit() in a completion that a grader runs included
+    except BaseException as error:  # includes exit() in a completion that a grader runs
         return pickle.dumps(("raised", *_described(error)))
     try:
         return bytes(cloudpickle.dumps(("answer", answer)))
@@ -85,26 +85,26 @@ def _graded(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _described(error: BaseException) -> tuple[bytes | None, str, str]:
-    """The exception itself if it can travel, what it says, and its traceback."""
+    """The exception itself if it can be pickled, its message and its traceback."""
     trace = "".join(traceback.format_exception(error))[-4000:]
-    said = f"{type(error).__name__}: {error!s:.200}"
+    message = f"{type(error).__name__}: {error!s:.200}"
     if not isinstance(error, Exception):
-        return None, said, trace
+        return None, message, trace
     try:
         packed = cloudpickle.dumps(error)
-        pickle.loads(packed)  # some can be packed and not unpacked
+        pickle.loads(packed)  # some can be pickled but not unpickled
     except Exception:
-        return None, said, trace
-    return bytes(packed), said, trace
+        return None, message, trace
+    return bytes(packed), message, trace
 
 
 def _die_with(parent: int) -> None:
     if sys.platform == "linux":
-        # The kernel's doing: no Python runs while a grader is stuck in a regular expression.
+        # Done by the kernel: no Python runs while a grader is stuck in a regular expression.
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before it could be watched
+    if os.getppid() != parent:  # it ended before the watch began
         os._exit(1)
 
 

@@ -1,9 +1,9 @@
-"""A grader that raises or takes too long says nothing of a completion; it does not say 0.
+"""A grader that raises or takes too long yields no score; it does not yield 0.
 
-Trainers make a failed grader the end of the run, or a reward of 0 that lowers the group's mean and
-teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward
-function itself, and what fails earns None: it leaves its group, like any completion without a
-reward.
+In most trainers a failed grader ends the run, or gives a reward of 0 that lowers the group's mean
+and teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward
+function itself, and a failure earns None: the completion leaves its group, like any other without
+a reward.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from grpo_guard.grader_pool import GraderPool
 
 logger = logging.getLogger("grpo_guard")
-# A coroutine may ignore that it is cancelled, and then hangs in its loop for ever.
+# A coroutine may ignore its cancellation and then hang in its loop for ever.
 MAX_HUNG_GRADERS: Final = 32
-# A grader that subtracts answers may say 1e308, which is infinite in the trainers' float32 and
-# makes NaN of its group; the square of this one, for deviations, is not.
+# A grader that subtracts answers may return 1e308, which is infinite in the trainers' float32 and
+# makes its group NaN. This one's square, as used for deviations, is finite.
 LARGEST_REWARD: Final = 1e18
 _NOT_HERE: Final = "only works in main thread"
 
 
 class Failed(Enum):
-    """Stands for what a grader would have returned."""
+    """Takes the place of a failed grader's answer."""
 
     FAILED = "failed"
 
@@ -48,11 +48,11 @@ FAILED: Final = Failed.FAILED
 
 @dataclass(frozen=True)
 class Grader:
-    """A call, and what is to be done with its answer in the caller's process.
+    """A call, and how to read its answer in the caller's process.
 
     Args:
         call: Runs in a worker process if there is a limit.
-        read: Gets the answer. If it raises, the grading has failed.
+        read: Receives the answer. If it raises, the grading has failed.
     """
 
     call: Callable[..., Any]
@@ -65,13 +65,13 @@ class _Raised:
 
 
 class GraderFailures:
-    """Calls a reward function and takes an exception or a time-out for no answer.
+    """Calls a reward function and treats an exception or a time-out as a missing answer.
 
-    A call is a batch with TRL and a completion with most others; if a call fails, all completions
-    that it was about have no reward. A failure is logged with its traceback. Programming errors
+    A call covers a batch with TRL and one completion with most other trainers; if a call fails,
+    none of its completions has a reward. A failure is logged with its traceback. Programming errors
     look the same, so too many failures stop the run.
 
-    Where a function is called:
+    Where functions run:
 
     ===========  ====================================  ===========================================
     function     no ``timeout``                        with a ``timeout``
@@ -83,16 +83,16 @@ class GraderFailures:
     ===========  ====================================  ===========================================
 
     Graders that set a signal alarm (math-verify, `trl.rewards.accuracy_reward`) need a main thread.
-    The limit counts from when a call begins; waiting for a worker or for a turn is not part of it.
+    The limit starts with the call itself; waiting for a worker or for a turn does not count.
 
     Args:
         timeout: Seconds a call may take; None = unlimited.
         max_rate: Highest share of failed calls over the last ``window`` calls.
-        window: Calls over which it is taken; it is first taken when full.
+        window: Calls over which that share is taken, once there are that many.
         each: Grade the completions of a batch in calls of their own, so that a failure costs one
             completion. Not for functions that compare the completions of a batch. Only TRL's
-            adapters have such batches.
-        concurrency: Most calls of async functions at a time in one event loop, if there is a limit.
+            adapters receive such batches.
+        concurrency: Most calls of async functions at a time in one event loop, if a limit is set.
 
     Raises:
         ValueError: an argument is out of range.
@@ -124,11 +124,11 @@ class GraderFailures:
         self._hung = weakref.WeakSet[asyncio.Future[Any]]()
 
     def check(self, name: str, call: Callable[..., Any], is_async: bool = False) -> None:
-        """Whether a function can be called under this limit, before anything is graded.
+        """Check before grading that a function can be called under this limit.
 
         Raises:
             TypeError: a worker process is needed, and the function cannot be sent to one. The
-                message says what to do.
+                message says what to do instead.
         """
         if self.timeout is None or is_async:
             return
@@ -140,13 +140,13 @@ class GraderFailures:
             raise TypeError(
                 f"{name}: timeout={self.timeout} calls a reward function in a worker process, "
                 "where it can be stopped and can set signal alarms, and this function cannot be "
-                f"sent to one: {error}. Make what cannot be sent inside the function, at its first "
-                "call; or declare the function `async def`, which is limited in its event loop; "
-                "or leave out timeout, and the function is called where the trainer calls it"
+                f"sent to one: {error}. Create what cannot be sent inside the function, at its "
+                "first call; or declare the function `async def`, which is limited in its event "
+                "loop; or leave out timeout, and the function is called where the trainer calls it"
             ) from error
 
     def ask(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """What the function (or `Grader`) returns, or `FAILED`.
+        """The answer of the function (or `Grader`), or `FAILED`.
 
         Raises:
             AbstainError: too many calls failed; the last exception is its cause.
@@ -161,15 +161,15 @@ class GraderFailures:
     def ask_each(
         self, name: str, call: Callable[..., Any], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """`ask` once per row, in order; at the same time if there are worker processes.
+        """`ask` once per row, in order; in parallel if there are worker processes.
 
         The batch counts as one call, and as a failed one if more than ``max_rate`` of its rows
-        failed: a prompt that hangs a grader does so in all completions of its group.
+        fail, because a prompt that hangs a grader does so in all completions of its group.
 
         Args:
             name: For the log.
             call: The function or `Grader`.
-            rows: Its keyword arguments, of each call.
+            rows: Its keyword arguments, one mapping per call.
 
         Raises:
             AbstainError: too many batches failed.
@@ -190,9 +190,9 @@ class GraderFailures:
         return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`ask` about what peers can make fail: an answer counts, and a failure does not.
+        """`ask` if peers can cause the failure: an answer is counted, a failure is not.
 
-        Else a peer could use up the window, and with it the run.
+        Otherwise a peer could use up the window and stop the run.
 
         Raises:
             Exception: of the function, unchanged.
@@ -205,7 +205,7 @@ class GraderFailures:
     async def aask(
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """The same of an async function. A limit can only end it at an ``await``."""
+        """`ask` for an async function. A limit can end it only at an ``await``."""
         try:
             answer = await self._acalled(call, args, kwargs)
         except Exception as error:
@@ -216,7 +216,7 @@ class GraderFailures:
     async def aask_each(
         self, name: str, call: Callable[..., Awaitable[Any]], rows: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """`ask_each` of an async function."""
+        """`ask_each` for an async function."""
 
         async def outcome(row: Mapping[str, Any]) -> Any:
             try:
@@ -235,7 +235,7 @@ class GraderFailures:
     async def awatch(
         self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """`aask` without a limit, of a function that limits what it grades with `in_worker`."""
+        """`aask` without a limit, for a function that limits its own grading with `in_worker`."""
         try:
             with _plain_exceptions():
                 answer = await call(*args, **kwargs)
@@ -245,10 +245,10 @@ class GraderFailures:
         return answer
 
     async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """What a function that is not async returns, out of a worker process.
+        """Run a synchronous function in a worker process and return its answer.
 
         Raises:
-            Exception: of the function, unchanged; it is not counted.
+            Exception: whatever the function raised, unchanged; it is not counted.
             TimeoutError: it takes too long.
         """
         size = self._pool().size
@@ -313,7 +313,7 @@ class GraderFailures:
             if hung >= MAX_HUNG_GRADERS:
                 raise TimeoutError(f"{hung} earlier calls ignore that they were cancelled")
             # Not asyncio.timeout: it waits for a call that ignores its cancellation, and drops an
-            # answer that came while something else kept the loop busy.
+            # answer that arrived while something else kept the loop busy.
             done, _ = await asyncio.wait([task], timeout=timeout)
             if not done:
                 raise TimeoutError(f"no answer within {timeout} s")
@@ -359,7 +359,7 @@ class GraderFailures:
 
 @contextmanager
 def _plain_exceptions() -> Iterator[None]:
-    """A failure that is no `Exception`, like math-verify's TimeoutException, becomes one."""
+    """Turn a failure that is not an `Exception`, like math-verify's TimeoutException, into one."""
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
@@ -369,5 +369,5 @@ def _plain_exceptions() -> Iterator[None]:
 
 
 def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
-    """A reward that is no finite number is none; nor is one beyond `LARGEST_REWARD`."""
+    """Replace rewards that are not finite, or beyond `LARGEST_REWARD`, by None."""
     return [r if r is not None and abs(r) <= LARGEST_REWARD else None for r in rewards]

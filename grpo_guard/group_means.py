@@ -1,8 +1,8 @@
-"""Means over a group's rollouts: who counts in them, and what loses by them.
+"""Means over a group's rollouts: what counts in them, and what falls below them.
 
-What is counted is a *unit*: a rollout with all of its segments, or a completion that is a rollout
-by itself. Counted by segments, a rollout that came in two would weigh twice in the mean that every
-other one is compared with.
+Means count *units*: a rollout with all of its segments, or a completion that is a rollout by
+itself. If each segment counted, a rollout split in two would weigh twice in the mean that all
+others are compared with.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _Place: TypeAlias = tuple[Hashable, Hashable, Hashable]  # group, label, unit
 
 
 def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
-    """What is counted, [n]: a rollout for all of its segments, each other completion for itself.
+    """Each completion's unit, [n]: its rollout, or the completion itself if it has none.
 
     Args:
         rollouts: As for `settle`.
-        n: How many completions there are.
+        n: Number of completions.
     """
     if rollouts is None:
         return list(range(n))
@@ -31,11 +31,11 @@ def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
 def means_of_units(
     values: Sequence[float | None], units: Sequence[Hashable]
 ) -> dict[Hashable, float]:
-    """The mean reward of each unit's segments; units of which nothing stays are not in it.
+    """The mean reward of each unit's segments; units with no reward left are missing.
 
     Args:
-        values: [n]; None = it does not stay.
-        units: As `units_of` gives them, [n].
+        values: [n]; None = the completion leaves its group.
+        units: From `units_of`, [n].
     """
     means: dict[Hashable, RunningMean] = {}
     for value, unit in zip(values, units, strict=True):
@@ -46,7 +46,7 @@ def means_of_units(
 
 @dataclass(slots=True)
 class RunningMean:
-    """A running mean: of equal values exactly their value, and never beyond the largest."""
+    """A running mean: exact for equal values, and never beyond the largest one."""
 
     value: float = 0.0
     count: int = 0
@@ -64,17 +64,16 @@ def losing(
     labels: Sequence[Hashable] | None,
     units: Sequence[Hashable],
 ) -> list[int]:
-    """Places of rejected completions that stay under "no_gain", since they lose.
+    """Indices of rejected completions that stay in their group under "no_gain", because they lose.
 
-    From the lowest on each stays whose reward is at most the mean of its group so far. That keeps
-    it at most the mean of the group as it is in the end, so that no number of bad rejected
-    completions can lift a better one of them above the mean. Nothing stays in a group of which
-    nothing else does.
+    In ascending order of reward, each stays whose reward is at most the mean of its group so far.
+    It is then also at most the group's final mean, so that no number of bad rejected completions
+    can lift a better one above the mean. If nothing else stays in a group, none of them does.
 
-    A label is its sender's word. What stays is at most the mean of its group, and of those that
-    share its label as well: poison beside its own clean copy under a label of its own loses
-    whichever of the two the trainer compares. A label that nobody else in the group has says
-    nothing.
+    A label is the sender's claim. A rejected completion stays only if its reward is at most the
+    mean of its group and also of those that share its label: poison next to its own clean copy
+    under a label of its own loses whichever of the two the trainer compares. A label that no other
+    unit of the group has changes nothing.
 
     A rollout counts once in each mean, and stays with all of its segments or with none.
     """
@@ -107,7 +106,7 @@ def losing(
 def _by_place(
     values: Sequence[float | None], places: Sequence[_Place]
 ) -> list[tuple[_Place, float]]:
-    """The mean of what each unit has in each of its places, of finite values."""
+    """The mean of each unit's finite values in each of its places."""
     means: dict[_Place, RunningMean] = {}
     for value, place in zip(values, places, strict=True):
         if _finite(value):

@@ -1,4 +1,4 @@
-"""The guard: a verifier, a policy, and the decorator that puts both before a reward function."""
+"""The guard: a verifier and a policy, applied to batches or as a decorator of reward functions."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ REMEMBERED = 1024  # groups whose lowest reward is remembered
 
 
 class Ledger(Protocol):
-    """Keeps evidence per node over time."""
+    """Accumulates evidence per node over time."""
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Take note of one batch. Called once per batch, in the order of the batches."""
+        """Record one batch. Called once per batch, in the order of the batches."""
 
 
 @dataclass(slots=True)
 class _Sources:
-    """Where a guard and its copies learn whose completions are, and what is true."""
+    """What a guard and its copies share: proof of origin, reference answers and the log."""
 
     identity: Identity | None
     references: References | None
@@ -64,31 +64,31 @@ class Guard:
     """Verifies batches and turns rewards into guarded rewards.
 
     Args:
-        verifier: What decides.
-        policy: What a decision does to a reward. Of several rules in a place the first holds in a
-            loop of your own; adapters choose by what their trainer can carry out.
-        ledger: Told of every verdict.
-        length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` as it comes.
-        identity: Says whose each completion is, before anything else looks at it; None = ``node``
-            is believed.
-        references: The task's own reference answers, in place of those that come; None = those that
-            come are used.
-        failures: A grader that fails, or a reward that is no finite number, is no reward: what it
-            was about leaves its group. None = exceptions come through, and NaN stays.
-        environment: Says again what tools and users said (`Environment`). Where a completion has
-            anything else, it is rejected for ``forged_tool_result``; else it is known to be theirs
-            (`Given.known`). What the trainer asked itself is not asked again.
-        tokenizer: The policy's, or a `Detokenizer`: the text of what has ids is decoded from them,
-            and the sender's is not used; ids that the text would not show are malformed. None =
-            the verifiers compare ids with the text, or completions with ids are rejected.
-        log: Keeps every verdict that is no acceptance, with an excerpt; a file's path will do.
+        verifier: Decides on each completion.
+        policy: What a decision does to a reward. Of several rules for one case, `apply` uses the
+            first; adapters choose by what their trainer can carry out.
+        ledger: Receives every verdict.
+        length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` defaults.
+        identity: Proves who sent each completion, before any other check; None = ``node`` is
+            trusted.
+        references: The task's own reference answers, which replace those sent with completions;
+            None = use those as sent.
+        failures: Treats a failing grader, or a reward that is not a finite number, as no reward:
+            its completions leave their groups. None = exceptions propagate, and NaN stays.
+        environment: Repeats what tools and users said (`Environment`). A completion that differs
+            is rejected for ``forged_tool_result``; otherwise its given spans are known to be
+            theirs (`Given.known`). It is not asked about the trainer's own tool calls.
+        tokenizer: The policy's, or a `Detokenizer`: decodes the ids of completions in place of the
+            sender's text; ids that the text would not show are malformed. None = the verifiers
+            compare ids with the text, or completions with ids are rejected.
+        log: Keeps every verdict except acceptances, with an excerpt; may be the path of a file.
 
     Raises:
-        TypeError: ``verifier`` is none, or ``environment`` cannot be called.
+        TypeError: ``verifier`` is not one, or ``environment`` cannot be called.
         ValueError: a cascade that "no_gain" cannot use, see `_require_standing_asked`; or
             ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
 
-    Example:
+    Examples:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
         >>> rewards = guard.apply(rewards, completions)
     """
@@ -117,7 +117,7 @@ class Guard:
         self._require_fitting(self.policy)
         self.detokenizer, self.reads_ids = detokenizer_for(verifier, tokenizer)
         self.ledger = ledger
-        # One for all copies: what is set later holds for reward functions wrapped before, too.
+        # Shared by all copies: a later change also holds for reward functions already wrapped.
         self._sources = _Sources(identity, references)
         self.log = log
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
@@ -129,13 +129,13 @@ class Guard:
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
         self.idle = IdleWarning(verifier, ledger)
-        # The lowest reward of the last groups, for completions that come without their group.
+        # The lowest reward of recent groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._under: dict[Policy, Guard] = {}
 
     @property
     def identity(self) -> Identity | None:
-        """Says whose each completion is. Set, it holds for what this guard is around already."""
+        """Proves who sent each completion. Setting it affects functions already wrapped."""
         return self._sources.identity
 
     @identity.setter
@@ -144,7 +144,7 @@ class Guard:
 
     @property
     def references(self) -> References | None:
-        """The task's own answers. Set, they hold for whatever this guard is around already."""
+        """The task's own answers. Setting them affects functions already wrapped."""
         return self._sources.references
 
     @references.setter
@@ -153,7 +153,7 @@ class Guard:
 
     @property
     def log(self) -> VerdictLog | None:
-        """Keeps verdicts. Set, it or its path holds for what this guard is around already."""
+        """Keeps verdicts. Setting it, or its path, affects functions already wrapped."""
         return self._sources.log
 
     @log.setter
@@ -161,7 +161,7 @@ class Guard:
         self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
 
     def under(self, policy: Policy) -> Guard:
-        """This guard with another policy; verifier, ledger and all that it counts are shared."""
+        """This guard with another policy; its verifier, ledger and counts are shared."""
         if policy == self.policy:
             return self
         if policy not in self._under:
@@ -178,16 +178,16 @@ class Guard:
 
         Args:
             batch: Any number of completions.
-            given: Verdicts that the caller has already, one or None per completion: of what could
-                not be read, say. The verifier is asked about the others only; ledger, metrics,
-                abstentions and length factors count all. None = there are none.
-            decoded: Whose text the caller has decoded from its ids; None = nobody's.
+            given: Verdicts that the caller already has, one or None per completion: for rows that
+                could not be read, say. The verifier judges only the others; ledger, metrics,
+                abstentions and length factors count all. None = no verdicts.
+            decoded: Which texts the caller has decoded from the ids; None = none of them.
 
         Raises:
-            ValueError: not one of ``given`` per completion.
-            TypeError: something given is no verdict.
-            AbstainError: more abstentions over the policy's window than it allows. Of these, a
-                guard that only watches raises none.
+            ValueError: ``given`` does not have one entry per completion.
+            TypeError: an entry of ``given`` is not a verdict.
+            AbstainError: more abstentions over the policy's window than it allows. A guard that
+                only watches raises none of these.
         """
         try:
             admitted = self.admit(batch, given, decoded)
@@ -198,11 +198,11 @@ class Guard:
             return unseen(batch, error)
 
     def reviewed(self, admitted: Known, said: Sequence[Verdict]) -> Review:
-        """The second half of `review`: what becomes of the verifier's words on a batch.
+        """The second half of `review`: turn the verifier's verdicts on a batch into a review.
 
         Args:
             admitted: The batch, from `admit`.
-            said: Of `Known.open`, one verdict each.
+            said: One verdict for each of `Known.open`.
 
         Raises:
             AbstainError: as `review`.
@@ -216,7 +216,7 @@ class Guard:
     def judge(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Judged:
-        """`review` without figures and factors, and whether or not too much abstains.
+        """`review` without metrics and factors, and without a limit on abstentions.
 
         Returns:
             The completions as they were judged, see `Known`, and their verdicts.
@@ -225,11 +225,11 @@ class Guard:
         return self.recorded(admitted, supervised(self.verifier, admitted.open))
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, in order: `judge` if nothing else is needed."""
+        """One verdict per completion, in order; `judge` also returns the completions."""
         return self.judge(batch)[1]
 
     def asking(self, environment: Environment) -> Guard:
-        """This guard with an environment; all that it remembers is shared.
+        """This guard with an environment; everything that it remembers is shared.
 
         Raises:
             TypeError: it cannot be called.
@@ -243,9 +243,9 @@ class Guard:
     def admit(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> Known:
-        """The first half of `review` and `judge`: all that is settled before the verifier is asked.
+        """The first half of `review` and `judge`: everything that comes before the verifier.
 
-        For servers, which ask it about several batches at once. Errors as `review`.
+        For servers, which verify several batches at once. Errors as for `review`.
         """
         return admit(
             batch, given, identity=self.identity, references=self.references,
@@ -254,7 +254,7 @@ class Guard:
         )  # fmt: skip
 
     def recorded(self, admitted: Known, said: Sequence[Verdict]) -> Judged:
-        """The second half of `judge`, arguments as `reviewed`; one segment decides a rollout."""
+        """The second half of `judge`, arguments as `reviewed`; the worst segment decides."""
         batch, verdicts = admitted.batch, admitted.verdicts(said)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:
@@ -265,13 +265,13 @@ class Guard:
         return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Figures to log: those of `grpo_guard.metrics.metrics`, of each node, and of a store that
-        another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
+        """Figures to log: those of `grpo_guard.metrics.metrics`, those per node, and those of a
+        store that another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
         return metrics(verdicts) | nodes | self.store_metrics()
 
     def store_metrics(self) -> dict[str, float]:
-        """Waits for a store that another process keeps locked, see `store_figures`."""
+        """Failed waits for a store that another process keeps locked, see `store_figures`."""
         return store_figures(stores_of(self.verifier, self.ledger, self._lengths, self.identity))
 
     def _factors(
@@ -279,8 +279,8 @@ class Guard:
     ) -> list[float] | None:
         if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:
             return None
-        # What is rejected earns nothing and sets no measure: with a few words of refuse in a group,
-        # an attacker would make everybody else's answers long.
+        # Rejected completions earn nothing and set no standard: with a few words of junk in a
+        # group, an attacker would make everybody else's answers look long.
         kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
         factors = [1.0] * len(batch)
         for i, factor in zip(
@@ -296,10 +296,10 @@ class Guard:
         *,
         policy: Policy | None = None,
     ) -> list[float | None]:
-        """Guarded rewards from a review; `grpo_guard.settlement` says what each rule means.
+        """Guarded rewards from a review; `grpo_guard.settlement` defines each rule.
 
-        Accepted completions keep their reward object, also where it is None or NaN; so does
-        every completion under ``on_reject="keep"``.
+        Accepted completions keep their reward object, even if it is None or NaN; so does every
+        completion under ``on_reject="keep"``.
 
         Args:
             rewards: Of one reward function, one per completion.
@@ -307,8 +307,8 @@ class Guard:
             policy: In place of the guard's own, for the veto.
 
         Raises:
-            ValueError: not one reward per verdict; or ``policy`` does not fit, as at construction.
-            AbstainError: something abstained and the policy says to raise.
+            ValueError: not one reward per verdict; or ``policy`` does not fit the verifier.
+            AbstainError: a verdict is an abstention and the policy says to raise.
         """
         if policy is not None:
             self._require_fitting(policy)
@@ -330,7 +330,7 @@ class Guard:
     async def areview(
         self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
     ) -> Review:
-        """`review` without blocking the running loop."""
+        """`review` in a thread, without blocking the running loop."""
         return await asyncio.to_thread(self.review, batch, given)
 
     def apply(
@@ -343,10 +343,10 @@ class Guard:
         return self.settle(rewards, self.review(batch, given))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is remembered of nodes as plain JSON values, for a trainer's checkpoint.
+        """Everything remembered about nodes as plain JSON values, for a trainer's checkpoint.
 
-        Of the ledger, the length scaling, the identity and each verifier with a ``state_dict`` of
-        its own.
+        Covers the ledger, the length scaling, the identity and each verifier with its own
+        ``state_dict``.
 
         Raises:
             LedgerError: a ledger cannot be read.
@@ -354,13 +354,13 @@ class Guard:
         return state_of(self.verifier, self.ledger, self._lengths, self.identity)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in place of what is remembered now, for all processes.
+        """Restore a `state_dict` in place of the current state, for all processes.
 
         Args:
-            state: Of a guard with the same verifiers in the same places.
+            state: From a guard with the same verifiers in the same places.
 
         Raises:
-            ValueError: it is of another guard, or of another form.
+            ValueError: it belongs to another guard, or has another form.
             LedgerError: a ledger cannot be written.
         """
         load_state(self.verifier, self.ledger, state, self._lengths, self.identity)
@@ -376,5 +376,5 @@ class Guard:
         return None if self.length_scaling is None else self.length_scaling.past
 
     def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
-        """Wrap a reward function, or a list of them that are to be vetoed together."""
+        """Wrap a reward function, or a list of them that share one veto."""
         return adapter_for(reward, framework).wrap(reward, self)

@@ -1,6 +1,6 @@
-"""One warning if verifiers have nothing to do because no completion has a field that they need.
+"""Warn once if verifiers have nothing to do because no completion has a field that they need.
 
-A verifier that sets everything aside rejects nothing, which in a log looks like a clean swarm.
+A verifier that skips every completion rejects none, which in a log looks like a clean swarm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class IdleWarning:
 
     Args:
         verifier: The root of the guard's tree.
-        ledger: The guard's own; None = it has none.
+        ledger: The guard's own; None = no ledger.
     """
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
@@ -36,7 +36,7 @@ class IdleWarning:
             self._waiting["node"]["the ledger records nobody"] = None
 
     def mute(self) -> None:
-        """Warn about nothing, where fields are left out on purpose."""
+        """Disable the warnings, if fields are left out on purpose."""
         self._waiting.clear()
 
     def look_at(self, batch: Sequence[Completion]) -> None:
@@ -47,12 +47,12 @@ class IdleWarning:
             if any(getattr(completion, field) is not None for completion in batch):
                 continue
             idle = self._waiting.pop(field, None)
-            if idle is not None:  # another thread has not warned yet
+            if idle is not None:  # no other thread has warned yet
                 logger.warning("%s", _message(field, list(idle), len(batch)))
 
 
 def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:
-    """Field -> what is not done without it, over a whole tree of verifiers."""
+    """Field -> what is skipped without it, over a whole tree of verifiers."""
     found: dict[str, dict[str, None]] = {}
     for member in _leaves(verifier):
         for field, what in member.idle_without.items():

@@ -1,4 +1,4 @@
-"""Reading JSON from strangers: bounded before it is parsed, with errors that say where."""
+"""Read untrusted JSON: bounded before it is parsed, with errors that name the place."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from grpo_guard.completion import Completion, CompletionError, shown
 
-# One line is one completion; a file without line breaks must not fill the memory.
+# One line is one completion; a file without line breaks must not fill memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
-# Parsed, three bytes become a list of 64 bytes, and seven an entry of a dict. So for every 16 bytes
-# that a text may have it may hold one value, and a list or an object counts as four. A token id and
-# its log-prob take about 26 bytes together.
+# Parsing can turn three bytes into a list of 64 bytes, and seven into an entry of a dict. So a text
+# may hold one value per 16 bytes, and a list or an object counts as four. A token id and its
+# log-prob take about 26 bytes together.
 BYTES_PER_VALUE = 16
 LIST_VALUES = 4
 MAX_DEPTH = 100
@@ -47,10 +47,10 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_completions(path: Path) -> list[Completion]:
-    """All completions of IN.jsonl, in order; each row's own ``id`` is left out.
+    """Read all completions of IN.jsonl, in order, without the rows' own ``id``.
 
     Raises:
-        InputError: a line is malformed; nothing is returned then, so that nothing is scored
+        InputError: a line is malformed; then nothing is returned, so that nothing is scored
             before the whole file is known to be readable.
     """
     completions = []
@@ -64,7 +64,7 @@ def read_completions(path: Path) -> list[Completion]:
 
 
 def row_id(value: Any) -> str | int | None:
-    """What a sender calls a row.
+    """Check a sender's own name for a row.
 
     Raises:
         CompletionError: it is neither an integer nor a short text.
@@ -77,14 +77,14 @@ def row_id(value: Any) -> str | int | None:
 
 
 def parse_object(text: bytes, most: int) -> dict[str, Any]:
-    """Return the JSON object that ``text`` is, in UTF-8.
+    """Parse a JSON object from UTF-8.
 
     Args:
         text: One line of a file, or the body of a request.
-        most: How many bytes it may have, and with them how many values.
+        most: Most bytes it may have; this also bounds how many values.
 
     Raises:
-        InputError: it is none; the message says what was expected and, briefly, what was found.
+        InputError: it is not one; the message says what was expected and, briefly, what was found.
     """
     if len(text) > most:
         raise InputError(f"expected at most {most} bytes, got more")
@@ -107,15 +107,15 @@ def parse_object(text: bytes, most: int) -> dict[str, Any]:
 
 
 def _check_size(text: bytes, most: int) -> None:
-    """Count the values and measure the depth without parsing, in memory in proportion to the text.
+    """Count values and depth without parsing, in memory proportional to the text.
 
-    What stands in strings does not count: it is the completion's author who writes it, and he must
-    not be able to have the request refused. Up to the first place that is no JSON, where parsing
-    would stop, the counts are exact.
+    Characters inside strings do not count: the completion's author writes them, and he must not
+    be able to have the request refused. The counts are exact up to the first invalid JSON, where
+    parsing would stop.
     """
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
     strings = bare.count(b'"') // 2
-    if strings <= most:  # what is split below takes memory for each
+    if strings <= most:  # each piece of the split below takes memory
         bare = b"".join(bare.split(b'"')[::2])
         brackets = bare.translate(None, _NOT_BRACKETS)
         opened = brackets.count(b"[") + brackets.count(b"{")
@@ -131,8 +131,8 @@ def _check_size(text: bytes, most: int) -> None:
 
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object. Where a name stands twice, readers differ in which one they take: what another
-    program checked need not be what is verified here."""
+    """An object, refused if a name occurs twice: readers differ in which one they take, so another
+    program may have checked a value other than the one verified here."""
     data = dict(pairs)
     if len(data) < len(pairs):
         seen: set[str] = set()
@@ -143,7 +143,7 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # made anew, it takes as long as a body
+_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # creating one costs as much as a body
 
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The policy in training, in place of the model that a guard file names."""
+"""Use the policy in training in place of the model that a guard file names."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from grpo_guard.logprob.coin import PublicCoin
 
 _LOADING: Final = ("model", "dtype", "device", "revision")
-"""What a file says of a model that is to be loaded."""
+"""Options with which a file describes a model to load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What a guard file is put on: a policy in memory, and what its nodes have agreed on.
+    """What a guard file runs on: a policy in memory, and what its nodes have agreed on.
 
     Args:
-        model: The very object that is being trained.
+        model: The object that is being trained.
         tokenizer: Its tokenizer.
-        sampling: What every node is declared to sample with.
-        coin: Under which nodes sample; None where they do not, and seed replay is refused.
-        slots: Completions that each node gives to a prompt; for seed replay.
+        sampling: The sampling that every node declares.
+        coin: The coin that nodes sample under; without one, seed replay is refused.
+        slots: Completions per node and prompt; for seed replay.
         nodes: Names of the nodes; for seed replay.
     """
 
@@ -37,19 +37,19 @@ class Live:
     nodes: Collection[str] | None = None
 
     def beneath(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
-        """Options as a file says them, with those filled in that the file may leave out here."""
+        """A file's options, completed with those that it may leave out when a policy is live."""
         sampling = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self.sampling).items()
             if value is not None
         }
-        unsaid: dict[str, Any] = {"model": "-", "sampling": sampling}
+        defaults: dict[str, Any] = {"model": "-", "sampling": sampling}
         if _required(maker, "coin"):
-            unsaid["coin"] = "-"
-        return unsaid | dict(said)
+            defaults["coin"] = "-"
+        return defaults | dict(said)
 
     def over(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
-        """Arguments as a file gives them, with the live policy in place of what it names.
+        """A file's arguments, with the live policy in place of the model and sampler they name.
 
         Raises:
             ValueError: ``maker`` replays seeds, and there is no coin.
@@ -67,16 +67,16 @@ class Live:
 
 
 def reads_policy(maker: Callable[..., Any]) -> bool:
-    """Whether a verifier's class or a preset is built on the policy and its declared sampler.
+    """Whether a verifier class or a preset is built on the policy and its declared sampler.
 
-    A class that loads a model without a sampler, such as a reference of one's own, keeps its model.
+    A class that loads a model without a sampler, such as your own reference, keeps that model.
     """
     makers = (maker, getattr(maker, "from_pretrained", maker))
     return any("sampling" in inspect.signature(made).parameters for made in makers)
 
 
 def replays_seeds(maker: Callable[..., Any]) -> bool:
-    """Whether a verifier's class or a preset needs nodes that sample under a public coin."""
+    """Whether a verifier class or a preset needs nodes that sample under a public coin."""
     return "coin" in inspect.signature(maker).parameters
 
 

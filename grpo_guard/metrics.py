@@ -1,4 +1,4 @@
-"""Figures of one batch, under the names that the adapters log."""
+"""The figures of one batch under the names that adapters log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hashlib import blake2b
 from grpo_guard.verdict import NOT_CHECKED, SPOT_CHECKS, Cause, Outcome, Usage, Verdict
 
 MOST_NODES = 32
-"""That have figures of their own. Each name is a chart for good, and a sender may invent names
-without end; further ones share ``others``."""
+"""Nodes with figures of their own. Each name is a permanent chart, and a sender may invent names
+without end; further nodes share ``others``."""
 _OTHERS = "others"
 _NO_RATES = {f"guard/{outcome}_rate": 0 for outcome in Outcome}
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -21,12 +21,12 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Rates and costs over one batch; empty for an empty batch.
 
     ``guard/accept_rate``, ``reject_rate``, ``abstain_rate``; ``guard/abstain_rate/{cause}``;
-    ``guard/reject_rate/{verifier}``; ``guard/not_applicable_rate/{verifier}``, what it set aside
-    without looking, so that a reject rate of 0 can be told from a verifier that never looked;
-    ``guard/seconds``, summed; under spot checks
-    ``guard/not_checked_rate``, accepted unseen by them; and for each verifier that asked a
-    model ``guard/{verifier}/requests``, ``cache_hits``, ``tokens``, ``usd`` (left out where a price
-    is unknown), ``latency_p50`` and ``latency_p95`` in seconds over the completions it asked about.
+    ``guard/reject_rate/{verifier}``; ``guard/not_applicable_rate/{verifier}``, the share that it
+    skipped, to tell a reject rate of 0 from a verifier that never looked;
+    ``guard/seconds``, summed; under spot checks ``guard/not_checked_rate``, the share accepted
+    unchecked; and for each verifier that asked a model ``guard/{verifier}/requests``,
+    ``cache_hits``, ``tokens``, ``usd`` (left out if a price is unknown), ``latency_p50`` and
+    ``latency_p95`` in seconds over the completions it asked about.
     """
     if not verdicts:
         return {}
@@ -38,8 +38,8 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         for member in verdict.members or (verdict,):
             if member.verifier == NOT_CHECKED:
                 continue
-            # Also where it is 0: trainers average what they are given, and a rate that is logged
-            # only when something was rejected comes out too high.
+            # Log zeros too: trainers average whatever they receive, and a rate that is logged only
+            # when something was rejected comes out too high.
             counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
             aside = member.cause is Cause.NOT_APPLICABLE
             counts[f"guard/not_applicable_rate/{member.verifier}"] += aside
@@ -54,10 +54,10 @@ def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 def length_figures(
     verdicts: Sequence[Verdict], factors: Sequence[float] | None
 ) -> dict[str, float]:
-    """What length costs one batch; empty where lengths are left alone.
+    """How length affects one batch; empty if lengths change nothing.
 
-    ``guard/length_factor``, the mean factor of what is not rejected, 1 where nothing is scaled;
-    ``guard/length_dropped``, how many completions have nothing left of a positive reward.
+    ``guard/length_factor``: the mean factor of completions that are not rejected, 1 if none is
+    scaled; ``guard/length_dropped``: how many completions lose all of a positive reward.
 
     Args:
         verdicts: One per completion.
@@ -73,24 +73,24 @@ def length_figures(
 
 
 class NodeFigures:
-    """How many completions of each node were accepted, rejected and abstained on.
+    """Counts each node's accepted, rejected and abstained completions.
 
-    Counts and no rates: trainers average what they are given over ranks and steps, and a mean of
-    counts divided by another is the rate over all of them.
+    Counts, not rates: trainers average values over ranks and steps, and the ratio of two mean
+    counts is the overall rate.
     """
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
-        # Also who sent nothing, once he is known: a mean over the steps that name him would tell
-        # how much he sends when he does.
+        # Known nodes that sent nothing are logged as 0: a mean over only the steps that name a node
+        # would show how much it sends when it sends.
         self._none_yet: dict[str, float] = {}
 
     def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """``guard/node/{name}/{outcome}`` for every node so far; empty where none has a name.
+        """``guard/node/{name}/{outcome}`` for every node so far; empty if no node has a name.
 
         Args:
-            nodes: Who sent each completion; None = unknown, and not counted.
-            verdicts: One each, in order.
+            nodes: Who sent each completion; None = unknown, not counted.
+            verdicts: One for each, in order.
         """
         self._show(nodes)
         figures = self._none_yet.copy()
@@ -101,12 +101,12 @@ class NodeFigures:
         return figures
 
     def _show(self, nodes: Sequence[str | None]) -> None:
-        """Give figures of their own to nodes that are new, as long as there are any left."""
+        """Give new nodes figures of their own, while there are any left."""
         new = [node for node in nodes if node is not None and node not in self._shown]
         if not new:
             return
-        # Who sends most is named first: invented names of a completion each must not take the
-        # places of those that work.
+        # The most active nodes come first: invented names with one completion each must not take
+        # the places of nodes that work.
         for node, _ in Counter(new).most_common(MOST_NODES - len(self._shown)):
             self._shown[node] = _plain(node)
             self._add_name(self._shown[node])
@@ -118,8 +118,8 @@ class NodeFigures:
 
 
 def _plain(node: str) -> str:
-    """A name as trackers take it. What had to be changed ends with a dot and a digest: names have
-    no dot, so that nobody can take one that reads as another's and be counted with it."""
+    """A name that trackers accept. A changed name ends with a dot and a digest; unchanged names
+    have no dot, so no node can take a name that looks like another's and share its counts."""
     if _PLAIN.fullmatch(node) and node != _OTHERS:
         return node
     digest = blake2b(node.encode(errors="surrogatepass"), digest_size=8).hexdigest()
@@ -127,10 +127,10 @@ def _plain(node: str) -> str:
 
 
 def _not_checked(verdict: Verdict) -> bool | None:
-    """Whether a spot check passed it over; None where none was to be made."""
+    """Whether a spot check skipped it; None if it was not subject to one."""
     if verdict.verifier == NOT_CHECKED:
         return True
-    inner = [said for member in verdict.members if (said := _not_checked(member)) is not None]
+    inner = [skipped for m in verdict.members if (skipped := _not_checked(m)) is not None]
     if inner:
         return any(inner)
     return False if verdict.verifier == SPOT_CHECKS else None
@@ -158,7 +158,7 @@ def _costs(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _usages(verdict: Verdict) -> Iterator[tuple[str, Usage]]:
-    """What was asked for one completion; an ensemble's members speak for it."""
+    """Usage per verifier for one completion, including the members of ensembles."""
     if verdict.usage is not None:
         yield verdict.verifier, verdict.usage
     for member in verdict.members:

@@ -1,4 +1,4 @@
-"""Whether a model's name means a folder: a folder that is missing must not be asked of a hub."""
+"""Tell folders from hub ids, because a missing folder must not be looked up on a hub."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-\d+/?\Z|\.(?:safetensors|bin|pt|gguf)\Z")
 _MODELS: Final = ("model", "reader", "frozen", "tokenizer")
-# Their model is a name that a server knows, and may look like a path on the server.
+# These types take a model name that a server knows, which may look like a path on the server.
 _SERVED: Final = ("openai", "remote", "vllm")
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is a path by its form, or because its first folder exists here."""
+    """Whether a name is a path: it looks like one, or its first folder exists here."""
     first = name.partition("/")[0]
     return (
         name.startswith((".", "~", "/", os.sep))
@@ -28,7 +28,7 @@ def is_path(name: str) -> bool:
 
 
 def missing(name: str) -> str | None:
-    """Why there can be no model under this name; None if it exists, or may exist on a hub."""
+    """Why no model can exist under this name; None if it exists here or may exist on a hub."""
     path = Path(name)
     if path.exists() or not is_path(name):
         return None
@@ -39,7 +39,7 @@ def missing(name: str) -> str | None:
 
 
 def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
-    """(place, problem) for each model of a guard file that is a path to nothing."""
+    """(place, problem) for each model in a guard file that is a path that does not exist."""
     if isinstance(node, list):
         for i, item in enumerate(node):
             yield from missing_models(item, f"{where}[{i}]")

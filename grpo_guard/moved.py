@@ -1,7 +1,7 @@
-"""Names that earlier releases documented, and where they are now.
+"""Names that earlier releases documented, and their present locations.
 
-Python looks here after all other places, for modules and for what `from package import name` does
-not find in a package. So the words reach whoever upgrades, and nothing that exists is hidden.
+Python consults this finder after all others, for modules and for names that `from package import
+name` does not find. So anyone who upgrades sees the message, and nothing that exists is hidden.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ REMOVED: Final = {
     f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
     "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
 }
-"""Its name in 0.2.0 -> why it is gone, and what to use in its place."""
+"""Name in 0.2.0 -> why it was removed, and what to use instead."""
 
 
 class Moved:
-    """A finder of `sys.meta_path` that finds nothing, and says where what is sought has gone."""
+    """A finder for `sys.meta_path` that finds nothing, and says where moved modules are."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name in MOVED:
-            # No ModuleNotFoundError, which `from package import name` would make words of its own.
+            # Not a ModuleNotFoundError: `from package import name` would replace its message.
             raise ImportError(f"{name} is now {MOVED[name]}", name=name)
         if name in REMOVED:
             raise ImportError(f"{name}: {REMOVED[name]}", name=name)
@@ -51,6 +51,6 @@ class Moved:
 
 
 def install() -> None:
-    """Look here last, once in a process."""
+    """Append the finder to `sys.meta_path`, once per process."""
     if Moved not in sys.meta_path:
         sys.meta_path.append(Moved)

@@ -1,4 +1,4 @@
-"""`check`: one text, one verdict, for trying things out and for filters outside a trainer."""
+"""`check`: one text, one verdict, for experiments and for filters outside a trainer."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def check(
 ) -> Verdict:
     """The verdict on one completion.
 
-    Without ``guard`` the rules of `presets.different_weights` look at it, alone: what one node
-    repeats, and evidence over rounds, takes a guard of your own and `Guard.verify` on batches.
+    Without ``guard``, the rules of `presets.different_weights` judge it in isolation. To use
+    a node's repetitions and evidence over rounds, call `Guard.verify` of your own guard on batches.
 
     Args:
-        text: What was written.
-        prompt: What was asked, text or messages. Rules excuse what the prompt says itself.
-        guard: In place of the rules. It remembers the completion if it remembers nodes.
-        **fields: Others of `Completion`, such as ``reference="42"`` or ``node="bob"``.
+        text: The completion.
+        prompt: The prompt, text or messages. Rules excuse what the prompt itself contains.
+        guard: Used instead of the rules. If it remembers nodes, it remembers the completion.
+        **fields: Other fields of `Completion`, such as ``reference="42"`` or ``node="bob"``.
 
     Raises:
         CompletionError: a field has the wrong form.
         TypeError: a field is unknown.
 
-    Example:
+    Examples:
         >>> check("7 - 5 = 3, so the answer is 3.", prompt="What is 7 - 5?").rejected
         True
     """
@@ -48,7 +48,7 @@ def check(
                 made = different_weights()
                 made.idle.mute()
                 _shared.append(made)
-        # Nothing that one call shows may speak against the next one.
+        # Nothing that one call reveals may count against the next one.
         fields.pop("node", None)
         guard = _shared[0]
     (verdict,) = guard.verify([Completion(prompt, text, **fields)])

@@ -1,8 +1,8 @@
-"""What a file may say of a verifier: one typed model, made from the signature that Python sees.
+"""Options of a verifier in a file: a typed model, generated from its Python signature.
 
-A file can say numbers, texts, lists and mappings. Of a parameter that also takes an object, it may
-say what is left; a parameter that takes nothing but objects is Python's alone. Messages name the
-option, what was expected and what came, and show no value that may be a key.
+A file can express numbers, text, lists and mappings. If a parameter also takes an object, a file
+may use its other types; a parameter that takes only objects is available from Python alone.
+Messages name the option, what was expected and what was given, and show no value that may be a key.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from grpo_guard.redaction import hidden, is_name, secrets_in
 
 
 class ConfigError(ValueError):
-    """The configuration is malformed; the message names file, field, expectation and, unless a key
-    may be in it, the value."""
+    """The configuration is malformed; the message names file, field, expectation and, unless it may
+    contain a key, the value."""
 
 
 class Options(BaseModel):
-    """Options by name; one that is not known is refused, with the nearest that is."""
+    """Options by name; an unknown one is refused, with the closest known name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     made: ClassVar[Callable[..., Any]]
-    """What `build` calls."""
+    """The callable that `build` calls."""
     from_python: ClassVar[frozenset[str]] = frozenset()
     """Parameters that a file cannot give."""
 
@@ -56,7 +56,7 @@ class Options(BaseModel):
         if isinstance(data, dict) and cls.model_config["extra"] == "forbid":
             for name in data:
                 if name in cls.from_python:
-                    raise _problem(f"{name}: expected from Python alone, where it is an object")
+                    raise _problem(f"{name}: expected only in Python, as an object")
                 try:
                     choose(list(cls.model_fields), named(name))
                 except UnknownNameError as error:
@@ -64,19 +64,19 @@ class Options(BaseModel):
         return data
 
     def said(self, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """What was given, by name."""
+        """The options that were given, by name."""
         return {name: getattr(self, name) for name in self.model_fields_set - {*without}}
 
     def build(self) -> Any:
-        """What the options are of, with its own defaults for what was not given."""
+        """Build the object, with its own defaults for options that were not given."""
         return type(self).made(**self.said())
 
     @classmethod
     def read(cls, data: Any, where: str) -> Any:
-        """The options in ``data``.
+        """Read options from ``data``.
 
         Raises:
-            ConfigError: with the place.
+            ConfigError: an option is wrong; the message names its place.
         """
         try:
             return cls.model_validate(data)
@@ -85,17 +85,17 @@ class Options(BaseModel):
 
 
 def _problem(message: str) -> PydanticCustomError:
-    # As a value: braces in the message would be read as its fields.
+    # Passed as a value, because braces in the message would be read as fields.
     return PydanticCustomError("option", "{message}", {"message": message})
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _OBJECT: Any = object()
-"""In place of a type that a file cannot express."""
+"""Marks a type that a file cannot express."""
 
 
 def _whole(value: Any) -> Any:
-    """1e5 is a whole number to people."""
+    """Accept floats such as 1e5 as integers, as people read them."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -111,13 +111,13 @@ def options_of(
     without: Collection[str] = (),
     fields: Mapping[str, Any] | None = None,
 ) -> type[Options]:
-    """The options of a class or function, as a model.
+    """Build the options model of a class or function.
 
     Args:
-        name: Of the model, for the JSON schema.
-        makers: The first is what `Options.build` calls. Further ones take what it passes on.
-        without: Parameters that are no options.
-        fields: Options beside or in place of the parameters, as (type, default).
+        name: Name of the model, for the JSON schema.
+        makers: The first is called by `Options.build`. Further ones take what it passes on.
+        without: Parameters that are not options.
+        fields: Options in addition to or instead of the parameters, as (type, default).
     """
     fields = dict(fields or {})
     objects = set[str]()
@@ -137,7 +137,7 @@ def options_of(
 
 
 class _Open(Options):
-    """Of a callable whose ``**options`` lead nowhere that is known."""
+    """Options of a callable whose ``**options`` go to an unknown place."""
 
     model_config = Options.model_config | {"extra": "allow"}
 
@@ -145,9 +145,9 @@ class _Open(Options):
 def _parameters(
     makers: tuple[Callable[..., Any], ...],
 ) -> tuple[list[tuple[inspect.Parameter, Any]], bool]:
-    """Parameters with their types, and whether others are taken too.
+    """Parameters with their types, and whether arbitrary others are accepted.
 
-    What a class does not know by name goes to the class above it, or to the next of the makers.
+    ``**options`` of a class go to its base class, or to the next of the makers.
     """
     found: list[tuple[inspect.Parameter, Any]] = []
     takes_others = False
@@ -179,10 +179,10 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def in_a_file(kind: Any) -> Any:
-    """What of a type a file can say; `_OBJECT` where that is nothing."""
+    """The part of a type that a file can express; `_OBJECT` if there is none."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        # One way to say it: a mapping whose fields are known, or else a name, or else any mapping.
+        # Allow one form only: a mapping with known fields, else a name, else any mapping.
         of_class = [k for k in inner if is_dataclass(k)]
         if str in inner:
             inner = tuple(k for k in inner if k not in of_class)
@@ -217,7 +217,7 @@ def _built(options: Options) -> Any:
 
 
 def spoken(kind: Any) -> str:
-    """A type as `in_a_file` gives it, in words."""
+    """Describe a type from `in_a_file` in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return spoken(inner[0])
@@ -235,20 +235,20 @@ def spoken(kind: Any) -> str:
 
 
 def first_problem(model: type[Options], data: Any, error: ValidationError, where: str) -> str:
-    """What is wrong, of all that is: its place, what was expected there and what came."""
+    """Describe the first problem: its place, what was expected there and what was given."""
     problem = error.errors()[0]
     place, kind, owner = [where], model, model
     for part in problem["loc"]:
         step, owner = _step(kind, part), kind
         if step is None or (problem["type"] != "missing" and not _has(data, part)):
-            break  # names of a union's members follow
+            break  # the rest are names of a union's members
         kind = step
         place.append(named(part))
         data = data[part] if _has(data, part) else None
     at = ".".join(filter(None, place))
     if problem["type"] in ("option", "value_error"):
-        said = problem["msg"].removeprefix("Value error, ")
-        return f"{at}: {said}" if at else said
+        message = problem["msg"].removeprefix("Value error, ")
+        return f"{at}: {message}" if at else message
     if problem["type"] == "missing":
         what = meaning(getattr(owner, "made", None), place[-1])
         return f"{at}: expected {spoken(kind)}, got nothing" + (f"; it is: {what}" if what else "")
@@ -258,7 +258,7 @@ def first_problem(model: type[Options], data: Any, error: ValidationError, where
 
 
 def _hint(kind: Any, expected: str, data: Any) -> str:
-    """What to write instead, as the end of a message; "" if that is not clear."""
+    """What to write instead, as the end of a message; "" if that is unclear."""
     words = _literals(kind)
     if isinstance(data, str) and (nearest := near(words, data)):
         return f"; did you mean {nearest[0]!r}?"
@@ -274,7 +274,7 @@ def _hint(kind: Any, expected: str, data: Any) -> str:
 
 
 def _literals(kind: Any) -> list[str]:
-    """All words that a type allows, in its members too."""
+    """All strings that a type's literals allow, including nested types."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return [word for inner in get_args(kind) for word in _literals(inner)]
@@ -285,7 +285,7 @@ def _has(data: Any, part: Any) -> bool:
 
 
 def _step(kind: Any, part: Any) -> Any:
-    """The type of a field or of a list's items; None where there is no such step."""
+    """The type of a field or of a list's items; None if there is none."""
     if inspect.isclass(kind) and issubclass(kind, Options):
         field = kind.model_fields.get(part)
         if field is None:
@@ -299,13 +299,13 @@ def _step(kind: Any, part: Any) -> Any:
 
 
 def named(field: object) -> str:
-    """A field's name, unless a missing space has made a value part of it."""
+    """A field's name, unless a missing space may have made a value part of it."""
     known = isinstance(field, int) or is_name(str(field))
     return str(field) if known else "(no option's name)"
 
 
 def shown(value: object) -> str:
-    """A value for a message, or its type where it may be a key or hold one."""
+    """A value for a message, or only its type if it may be or contain a key."""
     if value is None or isinstance(value, bool | float):
         return repr(value)
     if isinstance(value, int):
@@ -318,7 +318,7 @@ def shown(value: object) -> str:
 
 
 def listed(model: type[Options]) -> Mapping[str, tuple[str, str]]:
-    """(type, default) of each option, in words."""
+    """Each option's (type, default) as text."""
     return {
         name: (
             spoken(field.annotation),
@@ -330,14 +330,14 @@ def listed(model: type[Options]) -> Mapping[str, tuple[str, str]]:
 
 @contextlib.contextmanager
 def without_secrets(data: Any) -> Iterator[None]:
-    """Errors in whose messages no key of ``data`` stands."""
+    """Remove secrets of ``data`` from the messages of `ConfigError`."""
     try:
         yield
     except ConfigError as error:
-        said = hidden(str(error), secrets_in(data))
-        if said == str(error):
+        message = hidden(str(error), secrets_in(data))
+        if message == str(error):
             raise
     else:
         return
-    # Out here, or the error that quotes the key would travel along as this one's context.
-    raise ConfigError(said)
+    # Raised outside the handler, or the error that quotes the key would be this one's context.
+    raise ConfigError(message)

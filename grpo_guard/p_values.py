@@ -1,8 +1,8 @@
-"""Combining p-values that may depend on each other in any way.
+"""Combine p-values under arbitrary dependence.
 
-Verifiers look at the same completion, so their p-values are dependent and nobody knows how. Both
-rules here hold whatever the dependence; Fisher's and Stouffer's would need independence, and an
-attacker who sees the code could use the difference.
+Verifiers judge the same completion, so their p-values depend on each other in unknown ways. Both
+rules here hold under any dependence; Fisher's and Stouffer's would need independence, and an
+attacker who reads the code could exploit the difference.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Final
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 
 _LEAST: Final = 1e-300
-"""Smaller ones are at the end of float64, where a chance would read as 0."""
+"""Smaller ones approach the limit of float64, where a probability would read as 0."""
 
 
 def p_text(p: float) -> str:
-    """A p-value for people: ``1.2e-05``, or ``< 1e-300``, since no chance is 0."""
+    """Format a p-value: ``1.2e-05``, or ``< 1e-300``, because no probability is 0."""
     return f"{p:.1e}" if p >= _LEAST else f"< {_LEAST}"
 
 
 def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
-    """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None where there is no p-value.
+    """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None if there is no p-value.
 
-    Super-uniform whatever the dependence, since P(some p_i <= share_i * t) <= t * sum(shares). The
-    shares are fixed beforehand: dividing among those that happen to answer would let the data
-    choose the test.
+    Super-uniform under any dependence, because P(some p_i <= share_i * t) <= t * sum(shares). The
+    shares are fixed beforehand: splitting the budget among the tests that happen to answer would
+    let the data choose the test.
 
     Args:
-        p_values: One per test, None for a test that has none.
-        shares: Of the error budget, one per test, each > 0, adding up to at most 1.
+        p_values: One per test; None for a test without one.
+        shares: Shares of the error budget, one per test, each > 0, adding up to at most 1.
     """
     each = [p / share for p, share in zip(p_values, shares, strict=True) if p is not None]
     return min(1.0, *each) if each else None
@@ -41,8 +41,8 @@ def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> flo
 def ruger(p_values: Sequence[float], rejects: int) -> float:
     """Rüger's rule for "at least ``rejects`` of n tests reject": ``n / rejects * p_(rejects)``.
 
-    Super-uniform whatever the dependence (Rüger 1978, Metrika 25): n times the mean share of tests
-    below t is at most n * t, so that at least ``rejects`` of them are with chance n * t / rejects.
+    Super-uniform under any dependence (Rüger 1978, Metrika 25): the expected number of tests below
+    t is at most n * t, so at least ``rejects`` of them are with probability n * t / rejects.
 
     Args:
         p_values: One per test, at least one.
@@ -52,15 +52,15 @@ def ruger(p_values: Sequence[float], rejects: int) -> float:
 
 
 def normalised_shares(shares: Sequence[float] | None, members: int, where: str) -> list[float]:
-    """Shares of a budget that add up to 1; None = equal ones.
+    """Normalise shares of a budget to add up to 1; None = equal shares.
 
     Args:
         shares: Relative weights, one per member.
-        members: How many there are.
-        where: Names the argument in an error.
+        members: Number of members.
+        where: Name of the argument, for errors.
 
     Raises:
-        ValueError: not one per member, or one is not a finite number > 0.
+        ValueError: not one share per member, or one is not a finite number > 0.
     """
     if shares is None:
         return [1 / members] * members
@@ -73,7 +73,7 @@ def normalised_shares(shares: Sequence[float] | None, members: int, where: str) 
 
 
 def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
-    """A judgement whose outcome is what its p-value says at this level; others as they are."""
+    """Decide a judgement by its p-value at this level; return other verdicts unchanged."""
     p = verdict.p_value
     if p is None or verdict.cause is not Cause.JUDGED or verdict.rejected == (p <= alpha):
         return verdict
@@ -85,5 +85,5 @@ def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
 
 
 def smallest_p(verifier: object) -> float:
-    """The smallest p-value that a verifier can give; 0 where nothing bounds it."""
+    """The smallest p-value that a verifier can give; 0 if there is no bound."""
     return float(getattr(verifier, "smallest_p", 0.0))

@@ -1,4 +1,4 @@
-"""What a guard is told to do with what it rejects and what it could not look at."""
+"""How a guard treats completions that it rejects, and those that it cannot judge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnLong: TypeAlias = Literal["keep", "scale"]
 
 
 class AbstainError(RuntimeError):
-    """The guard could not look at completions, and the policy says not to go on."""
+    """The guard could not judge completions, and the policy says to stop."""
 
 
 @worded_class
@@ -26,38 +26,37 @@ class AbstainError(RuntimeError):
 class Policy:
     """How verdicts become rewards; `grpo_guard.settlement` has the formulas.
 
-    Several rules in a tuple mean: the first that the trainer can carry out. A rule given alone that
-    it cannot carry out is refused at decoration.
+    A tuple of several rules means: use the first that the trainer can carry out. A single rule
+    that it cannot carry out is refused at decoration.
 
     Args:
-        on_reject: What is rejected: ``"drop"`` and ``"no_gain"`` leave it out of its group, the
-            second only where it would gain; ``"zero"`` is the paper's r = r_task * r_guard; a
-            number is that reward. By default it is left out, and where a trainer cannot leave one
-            completion out of its group it gets the reward of ``"zero"``.
-            ``"keep"`` only watches: verdicts, metrics and the ledger are made, and no reward is
-            changed, left out or replaced, whatever the verdict and whatever the other arguments
-            say. An abstention keeps its reward, too; lengths are not compared; neither
-            ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only
-            ``on_abstain="raise"``, which asks for it, still raises. ``"keep"`` is never one of
-            several rules: a guard either watches or decides.
-        on_abstain: What could not be looked at: ``"skip"`` leaves it out; ``"pass"`` lets the
-            task's reward through unguarded, and `Guard` refuses it where a completion's author can
-            make a verifier abstain; ``"zero"`` and ``"raise"`` say what they do, and ``"raise"``
-            hands whoever can cause one abstention the end of the run. By default as for what is
-            rejected.
-        on_long: ``"scale"`` multiplies what the veto leaves of a positive reward by a factor that
-            falls with the completion's length beyond the other nodes' (`LengthScaling`): by default
-            only for nodes whose length follows the reward. No preset scales unless asked to.
-            Where the factor is 0 it is left out, if ``on_reject`` leaves out.
-            ``"keep"`` leaves rewards alone.
+        on_reject: For rejected completions. ``"drop"`` and ``"no_gain"`` remove them from their
+            group, the second only if they would gain; ``"zero"`` is the paper's r = r_task *
+            r_guard; a number is used as the reward. By default they are removed, and if a trainer
+            cannot remove one completion from its group, it gets the reward of ``"zero"``.
+            ``"keep"`` only watches: verdicts, metrics and the ledger are produced, and no reward is
+            changed, removed or replaced, whatever the verdict and the other arguments say. An
+            abstention keeps its reward, too; lengths are not compared; neither
+            ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only an explicit
+            ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one of several rules: a guard
+            either watches or decides.
+        on_abstain: For completions that could not be judged. ``"skip"`` removes them; ``"pass"``
+            lets the task's reward through unguarded, and `Guard` refuses it if a completion's
+            author can make a verifier abstain; ``"zero"`` gives 0; ``"raise"`` stops the run, so
+            anyone who can cause one abstention can end it. The default is as for ``on_reject``.
+        on_long: ``"scale"`` multiplies a positive reward, after the veto, by a factor that falls as
+            the completion grows longer than those of other nodes (`LengthScaling`): by default only
+            for nodes whose length follows the reward. No preset scales unless asked to.
+            Completions with factor 0 are removed if ``on_reject`` removes.
+            ``"keep"`` leaves rewards unchanged.
         max_abstain_rate: Highest share of abstentions, among completions that are not rejected,
             over the last ``abstain_window`` batches; beyond it `AbstainError` is raised, so that
             nobody trains unguarded without knowing.
-            With two nodes or more it is taken without the node that was abstained on most, and
-            without further ones as long as those left out sent less than half: so no minority can
-            stop a run, whatever names it invents. Under a name that is an honest node's it can
-            spoil that node's count: `Completion.node` has to be who you know sent it.
-        abstain_window: Batches over which that share is taken; it is first taken when full.
+            With two or more nodes, the node with the highest share of abstentions is not counted,
+            nor are further ones while those left out sent less than half: so no minority can stop
+            a run, whatever names it invents. Under an honest node's name it can spoil that node's
+            count, so `Completion.node` must be proven.
+        abstain_window: Batches over which that share is taken, once there are that many.
 
     Raises:
         ValueError: an argument is out of range.
@@ -96,13 +95,13 @@ class Policy:
             raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {window!r}")
 
     def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
-        """This policy with one rule in each place: the first that can be carried out.
+        """Reduce each argument to one rule: the first that can be carried out.
 
         Args:
-            cannot: (argument, rule) -> why not, and what to do about it.
+            cannot: (argument, rule) -> why it cannot be carried out, and what to do about it.
 
         Raises:
-            ValueError: none of an argument's rules can be carried out; with the reason.
+            ValueError: no rule of an argument can be carried out; the message gives the reason.
         """
         if not cannot:
             return _preferred(self)
@@ -118,31 +117,31 @@ class Policy:
     def rules(self, name: str) -> tuple[Any, ...]:
         """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first.
 
-        Under ``on_reject="keep"`` those that hold then, see the class.
+        Under ``on_reject="keep"``, returns the rules that then apply, see the class.
         """
         value = getattr(self, name)
         rules = value if isinstance(value, tuple) else (value,)
         if name == "on_reject" or not self.watches:
             return rules
-        # A guard that watches lets everything through, and says so in each place that asks.
+        # A guard that watches lets everything through, and answers so for each argument.
         if name == "on_long":
             return ("keep",)
         return ("raise",) if rules[0] == "raise" else ("pass",)
 
     @property
     def watches(self) -> bool:
-        """Whether rewards are never touched: ``on_reject="keep"``."""
+        """Whether rewards are never changed: ``on_reject="keep"``."""
         return self.on_reject == "keep"
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a rejected completion may leave its group."""
+        """Whether rejected completions may be removed from their group."""
         return self.rules("on_reject")[0] in ("drop", "no_gain")
 
 
 @lru_cache(maxsize=64)
 def _preferred(policy: Policy) -> Policy:
-    """The first rule in each place: asked for with every batch."""
+    """The first rule of each argument; cached, because every batch asks for it."""
     return replace(policy, **{name: policy.rules(name)[0] for name, _, _ in _RULES})
 
 
@@ -161,7 +160,7 @@ _RULES: Final = (
 
 
 def not_a_policy(where: str, got: object) -> TypeError:
-    """The error for something that is no policy, with what to write instead."""
+    """The error for a value that is not a policy, with what to write instead."""
     hint = f"; write Policy(on_reject={got!r})" if got in _RULES[0][2] else ""
     if isinstance(got, Mapping):
         hint = "; write Policy(**...)"

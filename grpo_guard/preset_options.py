@@ -1,4 +1,4 @@
-"""Which keys a guard file may have next to ``preset: NAME``."""
+"""The keys that a guard file may have next to ``preset: NAME``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _INSTEAD = {
     "ledger": "a preset keeps one itself, in the folder state:",
     "alpha": "its verifiers have no budget to share",
 }
-# What `**options` of a preset are.
+# The verifier that takes the `**options` of a preset.
 OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
 
 
 @cache
 def preset_options(name: str) -> type[Options]:
-    """What may stand beside ``preset: NAME``, but for ``policy``.
+    """The options allowed next to ``preset: NAME``, except ``policy``.
 
     Raises:
         ImportError: the preset needs a package that is missing.
@@ -47,7 +47,7 @@ def preset_options(name: str) -> type[Options]:
 
 
 def require_plain(said: Mapping[str, Any], name: str) -> None:
-    """Refuse what can be seen to be wrong without torch, which takes seconds to load.
+    """Refuse what is visibly wrong before loading torch, which takes seconds.
 
     Raises:
         ConfigError: an option that the preset requires is missing or wrong.
@@ -70,7 +70,7 @@ def require_options(said: Mapping[str, Any], model: type[Options], name: str) ->
     """Refuse keys that do not belong next to a preset.
 
     Raises:
-        ConfigError: with the key that was probably meant, or with what to write instead.
+        ConfigError: with the key that was probably meant, or what to write instead.
     """
     for key, instead in _INSTEAD.items():
         if key in said and key not in model.model_fields:
@@ -82,7 +82,7 @@ def require_options(said: Mapping[str, Any], model: type[Options], name: str) ->
 
 
 def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
-    """The nodes with a type, whatever the combinators around them."""
+    """The nodes that have a type, inside any combinators."""
     if isinstance(node, dict) and "type" in node:
         yield node
     elif isinstance(node, dict | list):
@@ -91,7 +91,7 @@ def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _nodes(value: Any) -> Any:
-    """The list of a preset's verifiers; see `not_a_node`."""
+    """Check the list of a preset's verifiers; see `not_a_node`."""
     if not isinstance(value, list):
         raise ValueError(f"expected a list such as [{{type: code}}], got {shown(value)}")
     for i, node in enumerate(value):

@@ -1,12 +1,12 @@
-"""The recommended guards, one for each kind of swarm, each with the policy that was measured best.
+"""Recommended guards, one per kind of swarm, each with the policy that measured best.
 
 .. code-block:: python
 
     guard = presets.different_weights(state="guard-state")
 
-They are ordinary `Guard` objects. Each takes ``policy=`` in place of its own, ``state=`` for
-what it remembers, and ``beside=`` for verifiers of your own. In a guard file: ``preset: NAME`` with
-the same options beside it. Figures: docs/swarm-results.md.
+They are ordinary `Guard` objects. Each takes ``policy=`` to replace its own, ``state=`` for what it
+remembers, and ``beside=`` for additional verifiers. In a guard file, write ``preset: NAME`` with
+the same options next to it. Figures: docs/swarm-results.md.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from grpo_guard.verifier import CompletionVerifier
 if TYPE_CHECKING:
     from grpo_guard.reader.reader import SpanReader
 
-# Honest work is rejected now and then by checks of the text and by judges: what "drop" leaves out
-# is not unlearnt, and its share grows.
+# Text checks and judges sometimes reject honest work; completions that "drop" removes are not
+# unlearnt, so their share grows.
 _NOT_UNLEARNT: Final = ("no_gain", "drop", "zero")
 POLICIES: Final[Mapping[str, Policy]] = {
     "same_weights": Policy(),
@@ -48,14 +48,14 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "judged": Policy(on_reject=_NOT_UNLEARNT),
     "failures_only": Policy("drop", "skip"),
 }
-"""The policy of each preset. Where a place has several rules, the first that the trainer can carry
-out holds; one that stands alone is refused where it cannot."""
+"""The policy of each preset. Of several rules the first that the trainer can carry out applies; a
+single rule that it cannot carry out is refused."""
 
 F = TypeVar("F", bound=Callable[..., Guard])
 
 
 def _called(preset: F) -> F:
-    """The preset, with complaints about its arguments in words (`worded`)."""
+    """The preset with readable errors about its arguments (`worded`)."""
     name, made = preset.__name__, worded(preset)
 
     @functools.wraps(preset)
@@ -86,30 +86,30 @@ def same_weights(
     beside: Sequence[CompletionVerifier] = (),
     **options: Any,
 ) -> Guard:
-    """For nodes that hold the same weights: the bound on log-probs, recurring phrases, the ledger.
+    """For nodes that hold the same weights: the log-prob bound, recurring phrases, the ledger.
 
-    The bound bets against a node at places that the text before them announces, such as the result
-    behind an equals sign. Where the policy itself finds a wrong digit likely, no bet can win: so a
-    wrong equation in an answer that may be right is left out of the loss for everyone alike, and
-    accuses nobody (`FalseSumsVerifier`). Other poison that the policy finds likely it cannot see;
-    `shared_seed` can.
+    The bound bets against a node at positions that the preceding text announces, such as the result
+    after an equals sign. If the policy itself finds a wrong digit likely, no bet can win, so a
+    wrong equation in an answer that may be right is masked from the loss for everyone alike, and
+    nobody is accused (`FalseSumsVerifier`). It cannot see other poison that the policy finds
+    likely; `shared_seed` can.
 
     Args:
-        model: The policy, the very object that is being trained; or a folder or model id to load.
-        tokenizer: Its tokenizer; None where the model is loaded.
-        sampling: What every node is declared to sample with.
-        state: Folder for all that is remembered of nodes, made where there is none, which several
-            processes may share, or the `NodeStore` in it; None = kept until the process ends.
-        policy: In place of ``POLICIES["same_weights"]``.
-        alpha: Of each verifier: share of honest completions that it may reject.
-        beside: Verifiers that judge as well.
-        **options: Of `LogProbBoundVerifier`, and of its ``from_pretrained`` where it is loaded.
+        model: The policy, the object that is being trained; or a folder or model id to load.
+        tokenizer: Its tokenizer; None if the model is loaded.
+        sampling: The sampling that every node declares.
+        state: Folder for everything remembered about nodes, created if missing, which several
+            processes may share, or its `NodeStore`; None = kept until the process ends.
+        policy: Replaces ``POLICIES["same_weights"]``.
+        alpha: For each verifier, the share of honest completions that it may reject.
+        beside: Additional verifiers.
+        **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
 
     Raises:
-        ValueError, TypeError: as `LogProbBoundVerifier`; or ``state`` is no folder.
-        ImportError: transformers or torch is missing; with the command that installs it.
+        ValueError, TypeError: as for `LogProbBoundVerifier`; or ``state`` is not a folder.
+        ImportError: transformers or torch is missing; the message names the install command.
     """
-    from grpo_guard import LogProbBoundVerifier  # which says what to install without torch
+    from grpo_guard import LogProbBoundVerifier  # without torch, this says what to install
     from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
@@ -135,19 +135,19 @@ def shared_seed(
 ) -> Guard:
     """For nodes that sample under a public coin: seed replay and the ledger.
 
-    Beside a replay, other checks could only cost honest work. Call ``begin_round`` of its
-    `SeedReplayVerifier` as each round begins.
+    With a replay, other checks could only cost honest work. Call ``begin_round`` of its
+    `SeedReplayVerifier` at the start of each round.
 
     Args:
         model, tokenizer, sampling: As for `same_weights`.
-        coin: The coin, or the name of a run without beacons.
+        coin: The coin, or the name of a run that uses no beacons.
         state, alpha, beside: As for `same_weights`.
-        policy: In place of ``POLICIES["shared_seed"]``.
-        **options: Of `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
+        policy: Replaces ``POLICIES["shared_seed"]``.
+        **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
 
     Raises:
-        ValueError, TypeError: as `SeedReplayVerifier`; or ``state`` is no folder.
-        ImportError: transformers or torch is missing; with the command that installs it.
+        ValueError, TypeError: as for `SeedReplayVerifier`; or ``state`` is not a folder.
+        ImportError: transformers or torch is missing; the message names the install command.
     """
     from grpo_guard import SeedReplayVerifier
 
@@ -171,36 +171,36 @@ def different_weights(
     length: bool = False,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
-    """For nodes whose models differ: checks of the text, and the ledger.
+    """For nodes with different models: checks of the text, and the ledger.
 
-    It needs neither weights nor a judge. With a model of your own, usually the policy in training,
-    a reader has the last word on what rules propose, and finds foreign sentences that no rule
-    knows; see `ReaderVerifier` and docs/reader.md.
+    It needs neither weights nor a judge. With your own model, usually the policy in training, a
+    reader has the last word on what rules propose, and finds foreign sentences that no rule
+    covers; see `ReaderVerifier` and docs/reader.md.
 
     Args:
-        model: What reads: the policy in training, the very object, or the folder or id of one to
-            load; None = only rules decide.
+        model: The reader's model: the policy in training as an object, or the folder or id of one
+            to load; None = only rules decide.
         tokenizer: The policy's, or a `Detokenizer`. It decodes the token ids that a trainer trains
-            on, see `Guard`, and with a ``model`` that is an object it is the reader's as well. None
-            = a ``model`` that is loaded brings its own; without one, completions with ids are
-            rejected, unless an adapter decodes them with the trainer's tokenizer.
-        reader: In place of ``model``: a `SpanReader`, or the folder or id of a model to load. It
-            need not be the policy, so its tokenizer decodes nothing: give ``tokenizer`` for that.
-        frozen: A second model that reads next to ``model`` and does not learn, see `SpanReader`.
-        state: Folder for what is remembered of nodes, as for `same_weights`.
-        policy: In place of ``POLICIES["different_weights"]``.
-        beside: Verifiers that judge as well.
-        length: Whether the rewards of nodes that choose their length for the reward are scaled,
-            where the trainer can do that and whatever ``policy`` says of it; it rejects nobody. Off
-            by default: an honest model whose wrong answers are its short ones can look like such a
-            node, and where each node answers prompts of its own it finds nothing
-            (docs/content-verifiers.md).
-        length_scaling: How; given, it turns ``length`` on. None = `LengthScaling` as it comes.
+            on, see `Guard`; if ``model`` is an object, the reader uses it as well. None = a loaded
+            ``model`` brings its own; without one, completions with ids are rejected, unless an
+            adapter decodes them with the trainer's tokenizer.
+        reader: Instead of ``model``: a `SpanReader`, or the folder or id of a model to load. It
+            need not be the policy, so its tokenizer decodes nothing: pass ``tokenizer`` for that.
+        frozen: A second model that reads along with ``model`` and does not learn, see `SpanReader`.
+        state: Folder for what is remembered about nodes, as for `same_weights`.
+        policy: Replaces ``POLICIES["different_weights"]``.
+        beside: Additional verifiers.
+        length: Whether to scale the rewards of nodes that choose their length for the reward, if
+            the trainer can do that, whatever ``policy`` says; it rejects nobody. Off by default: an
+            honest model whose wrong answers are its short ones can look like such a node, and if
+            each node answers different prompts it finds nothing (docs/content-verifiers.md).
+        length_scaling: How to scale; passing it turns ``length`` on. None = `LengthScaling`
+            defaults.
 
     Raises:
-        ValueError: ``state`` is no folder, or there is no model at ``model`` or ``reader``.
+        ValueError: ``state`` is not a folder, or there is no model at ``model`` or ``reader``.
         TypeError: both ``model`` and ``reader``, or a model without its tokenizer.
-        ImportError: transformers or torch is missing; with the command that installs it.
+        ImportError: transformers or torch is missing; the message names the install command.
     """
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
@@ -219,7 +219,7 @@ def different_weights(
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
     chosen = policy or POLICIES["different_weights"]
-    if length or length_scaling is not None:  # a guard file always says a whole policy
+    if length or length_scaling is not None:  # a guard file always passes a whole policy
         chosen = replace(chosen, on_long=("scale", "keep"))
     return _guard(
         "different_weights",
@@ -247,18 +247,18 @@ def judged(
     tokenizer: Any = None,
     **options: Any,
 ) -> Guard:
-    """A language model decides, behind screens, with the ledger.
+    """A language model decides, after the nodes' standing, with the ledger.
 
     Args:
         backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside: As for `different_weights`.
-        policy: In place of ``POLICIES["judged"]``.
+        policy: Replaces ``POLICIES["judged"]``.
         tokenizer: As for `different_weights`.
-        **options: Of `JudgeVerifier`.
+        **options: For `JudgeVerifier`.
 
     Raises:
-        ValueError: as `JudgeVerifier`; no ``backend``; or ``state`` is no folder.
+        ValueError: as for `JudgeVerifier`; no ``backend``; or ``state`` is not a folder.
     """
     if backend is None:
         raise ValueError(
@@ -281,22 +281,22 @@ def failures_only(
     truncated: bool = True,
     tokenizer: Any = None,
 ) -> Guard:
-    """For nodes that are trusted: a failure is not a zero. No defence: nothing is looked at.
+    """For trusted nodes: failures do not become zeros. Not a defence: nothing is checked.
 
-    What failed leaves its group, in place of lowering the mean as a 0 and being unlearnt: a
-    completion of which the reward function raises, takes too long, or says None or NaN; one that
-    was cut off before its end; and one that an adapter could not read. Where a trainer can leave
-    nothing out, this is refused at decoration.
+    A failed completion leaves its group instead of lowering the mean with a 0 and being unlearnt:
+    if the reward function raises, takes too long, or returns None or NaN; if the completion was cut
+    off before its end; or if an adapter could not read it. If a trainer cannot remove completions,
+    this is refused at decoration.
 
     Args:
-        policy: In place of ``POLICIES["failures_only"]``.
+        policy: Replaces ``POLICIES["failures_only"]``.
         timeout: Seconds that a call of the reward function may take. A function that is not async
             is then called in a worker process, see `GraderFailures`.
         each: Grade the completions of a batch one by one, so that a failure costs one completion.
             Not for functions that compare the completions of a batch.
-        truncated: Whether a rollout that was cut off is a failure. False, as where reaching the
-            limit is to be punished: it keeps its reward.
-        tokenizer: As for `different_weights`; None = ids are not looked at either.
+        truncated: Whether a rollout that was cut off is a failure. False, for example if reaching
+            the limit should be punished: it keeps its reward.
+        tokenizer: As for `different_weights`; None = ids are not checked either.
 
     Raises:
         ValueError: ``timeout`` is out of range.
@@ -341,7 +341,7 @@ def _guard(
     reader: SpanReader | None = None,
     tokenizer: Any = None,
 ) -> Guard:
-    """Verifiers behind the nodes' standing, with the ledger that it comes from."""
+    """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
     ledger = store.ledger()
     stack: CompletionVerifier = AllOf(StandingVerifier(ledger), *verifiers, name=name)
     if reader is not None:
@@ -358,10 +358,10 @@ def _guard(
 
 
 def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
-    """A verifier that reads log-probs, on a model or on one that is loaded."""
+    """Build a log-prob verifier on a given model, or on one to load."""
     if isinstance(model, str | os.PathLike):
         if tokenizer is not None:
-            raise TypeError("tokenizer: expected None beside a model that is loaded with its own")
+            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
         loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
         return loaded
     verifier: CompletionVerifier = kind(model, tokenizer, **options)
@@ -371,7 +371,7 @@ def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVeri
 def _reader(
     model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
 ) -> SpanReader | None:
-    """The reader that a preset was given, or one on its model; None where there is neither."""
+    """The given reader, or one on the given model; None without either."""
     if model is not None and reader is not None:
         raise TypeError("reader: expected None together with model, since either is the reader")
     given = reader if model is None else model

@@ -1,4 +1,4 @@
-"""Prompts as trainers have them, text or messages: their text, and what tells two of them apart."""
+"""Prompts as trainers pass them, text or messages: their text, and a key to compare them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, TypeAlias
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: at least ``role`` and ``content``, as the trainers have it."""
 
-# Of a prompt in messages; talks of 1,000 turns have 10,000 parts.
+# Of a prompt in messages; conversations of 1,000 turns have 10,000 parts.
 MAX_PROMPT_PARTS: Final = 100_000
 
 
 def content_text(content: Any) -> str:
-    """A message's text; of content in parts, as multimodal chats have it, the parts that are text,
-    put together without a gap as chat templates do."""
+    """A message's text. For multimodal content it joins the text parts without a gap, as chat
+    templates do."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
@@ -25,15 +25,15 @@ def content_text(content: Any) -> str:
 
 
 def prompt_key(prompt: str | Sequence[Message]) -> str:
-    """What completions of one prompt have in common: the prompt if it is text, else a digest.
+    """The key that completions of one prompt share: the prompt if it is text, else a digest.
 
-    Parts that are no text count by what they hold (images, arrays) or by their `repr`. Never
-    raises: in some swarms peers send the prompt, and one that is nested too deeply, refers to
-    itself or holds a number too long to print must not cost a batch its verdicts. Nothing recurses,
-    and what comes after `MAX_PROMPT_PARTS` parts does not count.
+    Parts other than text count by their content (images, arrays) or their `repr`. Never raises: in
+    some swarms peers send the prompt, and one that is nested too deeply, refers to itself or holds
+    a number too long to print must not cost a batch its verdicts. Nothing recurses, and anything
+    after `MAX_PROMPT_PARTS` parts does not count.
     """
     if isinstance(prompt, str):
-        # A text that reads like a digest must not be taken for the messages that it is of.
+        # A text that looks like a digest must not be mistaken for the messages it would come from.
         return f"messages text {prompt}" if prompt.startswith("messages ") else prompt
     digest = hashlib.sha256()
     pending: list[Any] = [prompt]
@@ -44,18 +44,18 @@ def prompt_key(prompt: str | Sequence[Message]) -> str:
         if isinstance(part, Mapping):
             items = [piece for item in part.items() for piece in item]
             pending += reversed(items)
-            said = f"{{{len(items)}".encode()
+            encoded = f"{{{len(items)}".encode()
         elif isinstance(part, list | tuple):
             pending += reversed(part)
-            said = f"[{len(part)}".encode()
+            encoded = f"[{len(part)}".encode()
         else:
-            said = _said_by(part)
-        digest.update(b"%d:" % len(said) + said)
+            encoded = _encoded(part)
+        digest.update(b"%d:" % len(encoded) + encoded)
     return f"messages {digest.hexdigest()}"
 
 
-def _said_by(part: Any) -> bytes:
-    """A part of a prompt that holds no others, as bytes that tell its kind."""
+def _encoded(part: Any) -> bytes:
+    """A part without inner parts, as bytes that include its kind."""
     if isinstance(part, str):
         return b"s" + part.encode("utf-8", "surrogatepass")
     if isinstance(part, int) and not isinstance(part, bool):
@@ -64,5 +64,5 @@ def _said_by(part: Any) -> bytes:
         held = part.tobytes() if callable(getattr(part, "tobytes", None)) else repr(part).encode()
         size = getattr(part, "size", "")  # two images of other shapes may hold the same bytes
         return f"{type(part).__name__} {size!s:.80} ".encode() + bytes(held)
-    except Exception:  # a foreign object: what it raises is not ours to know
+    except Exception:  # a foreign object may raise anything
         return type(part).__name__.encode()

@@ -1,4 +1,4 @@
-"""What strangers wrote, as messages and terminals may show it."""
+"""Show untrusted values safely in messages and terminals."""
 
 from __future__ import annotations
 
@@ -7,48 +7,47 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-# A metaclass may have a `__name__` of its own.
+# Read from `type`, because a metaclass may define its own `__name__`.
 _class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
-# What a terminal carries out, or shows in another order than it is there: control characters but
-# the tab and the line feed, marks of direction, line separators; and lone surrogates, which no
-# stream can write.
+# What a terminal executes or displays in another order: control characters except tab and line
+# feed, direction marks, line separators; and lone surrogates, which no stream can write.
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    """Text that a terminal only shows: whatever it would carry out is escaped, ``\\x1b`` for one.
+    """Escape everything in a text that a terminal would execute, such as ``\\x1b``.
 
-    A file's name may hold an escape sequence, and so may what a message quotes from a file. Raw, it
-    could rewrite lines that the operator has read, or answer for the terminal.
+    A file's name may hold an escape sequence, and so may a message that quotes from a file. Raw, it
+    could rewrite lines that the operator has read, or type answers into the terminal.
     """
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Of log records that a terminal may show, tracebacks included."""
+    """Formats log records for terminals, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 def log_handler() -> logging.Handler:
-    """Writes log records to standard error, printable."""
+    """A handler that writes printable log records to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     return handler
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """A stranger's value as a message may quote it: escaped, in ASCII, ``most`` characters at most.
+    """Quote an untrusted value in a message: escaped, in ASCII, at most ``most`` characters.
 
-    Of what is neither text nor a plain number, its type alone: `repr` may raise, for an integer of
-    4,300 digits or what is nested too deeply, and of lists that hold each other it may not return.
+    Anything but text and plain numbers is shown as its type: `repr` may raise, for an integer of
+    4,300 digits or deep nesting, and for lists that contain each other it may not return.
     """
-    # By its type, since `isinstance` asks an object for a `__class__`, which may raise; and by the
-    # built-in types' own methods, since a subclass may have a `__repr__` that raises.
+    # Check the type, because `isinstance` reads `__class__`, which may raise; and use the built-in
+    # types' own methods, because a subclass may have a `__repr__` that raises.
     kind = type(value)
     if issubclass(kind, str):
         text = ascii(str.__str__(value)[:most])
@@ -65,6 +64,6 @@ def shown(value: Any, most: int = 80) -> str:
 
 
 def fits(value: int) -> bool:
-    """Whether it is an int64. Python refuses to print integers of 4,300 digits and more: an error
-    message about one would be an error of its own, and take the whole batch along."""
+    """Whether it fits in an int64. Python refuses to print integers of 4,300 digits and more: the
+    error message about one would raise an error itself and fail the whole batch."""
     return -(2**63) <= value < 2**63

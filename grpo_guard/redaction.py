@@ -1,4 +1,4 @@
-"""Messages without secrets: what configurations, servers and clients say goes into logs, verdicts
+"""Remove secrets from messages. Those of configurations, servers and clients go into logs, verdicts
 and files that are passed on, and any of them may quote a key."""
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 HIDDEN = "***"
-# Characters that a message may have in common with a secret before they are hidden, so that a part
-# of it, or one between two escaped characters, is found as well.
+# Characters that a message may share with a secret before they are hidden, so that a part of a
+# secret, or one between two escaped characters, is found as well.
 _SHARED = 8
-# What is shorter is no secret, and hiding it would spoil every message.
+# Shorter strings are not secrets, and hiding them would spoil every message.
 _SHORTEST = 4
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _NAMES_A_SECRET = re.compile(r"(?:key|token|secret|passw\w*|credential|auth\w*)s?$", re.IGNORECASE)
-# How options are called. What is called otherwise may be a value that has slipped into a name.
+# The form of option names. Any other name may be a value that has slipped into it.
 OPTION = re.compile("[a-z_][a-z0-9_]{0,39}")
-# Words joined by hyphens or begun with capitals, as people misspell names. Keys have digits, or
-# capitals inside a word.
+# Words joined by hyphens or capitalised, as people misspell names. Keys contain digits, or capitals
+# inside a word.
 _WORD = "(?:[a-z]{1,14}|[A-Z][a-z]{1,13}|[A-Z]{1,14})"
 _WORDS = re.compile(f"{_WORD}(?:[-_]{_WORD}){{0,4}}")
-# What is a key by its looks, under whatever name somebody has put it.
+# Strings that look like a key, whatever name they are under.
 _LOOKS_SECRET = re.compile(
     r"(?:sk|pk|rk|hf|gsk|xai|gh[a-z]|nvapi|r8|pplx)[-_][\w\-]{12,}|AIza[\w\-]{20,}"
     r"|(?<![\w/.\-])(?=[a-zA-Z_]*\d)(?=\d*[a-zA-Z_])\w{32,}(?![\w/.\-])"
 )
-# Two fields that a missing space or a quotation mark has made one string.
+# Two fields that a missing space or a quotation mark has joined into one string.
 _SAYS_A_SECRET = re.compile(
     r"(?:key|token|secret|passw\w{0,8}|credentials?|auth\w{0,12})[\"']?\s{0,9}[:=]\s{0,9}(\S+)",
     re.IGNORECASE,
@@ -39,24 +39,24 @@ _SAYS_A_SECRET = re.compile(
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be quoted as the name of an option: it is one, or one misspelt, and does
-    not look like a key."""
+    """Whether a text can be quoted as an option's name: it is one, or a misspelt one, and does not
+    look like a key."""
     if OPTION.fullmatch(text):
         return True
     return _WORDS.fullmatch(text) is not None and _LOOKS_SECRET.search(text) is None
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    """Text in which no secret stands, raw, escaped or encoded.
+    """Hide secrets in a text, whether they are raw, escaped or encoded.
 
-    A text that holds one in a way that cannot be told apart from the rest is withheld altogether:
-    with other characters in between, backwards, or escaped several times. Whoever knows a secret
-    can still disguise it further than anybody searches.
-    Time is linear in both; cut long texts beforehand.
+    If a secret cannot be separated from the rest, because it is interleaved with other characters,
+    reversed or escaped several times, the whole text is withheld. Anyone who knows a secret can
+    still disguise it beyond what this function searches for.
+    Time is linear in both arguments; cut long texts beforehand.
 
     Args:
         text: A message from outside.
-        secrets: Keys and the like; those of fewer than 4 characters are left alone.
+        secrets: Keys and the like; those of fewer than 4 characters are not hidden.
     """
     secrets = list(secrets)
     pieces = {p.translate(_LOWER) for secret in secrets for p in _pieces(secret)}
@@ -73,21 +73,21 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
 
 def secrets_in(data: Any) -> set[str]:
-    """The secrets of a configuration: strings under names like ``api_key``, wherever they stand;
-    user, password, query and long path segments of addresses; what other strings say of keys; and
-    names that are no option's.
+    """The secrets of a configuration: strings under names like ``api_key``, at any depth; user,
+    password, query and long path segments of addresses; keys mentioned in other strings; and names
+    that no option has.
 
     Args:
-        data: As YAML gives it; it may contain itself.
+        data: Parsed YAML; it may contain itself.
     """
     found, seen = set[str](), set[tuple[int, bool]]()
     open_: list[tuple[Any, bool]] = [(data, False)]
     while open_:
         value, secret = open_.pop()
         if isinstance(value, str):
-            said = (word.strip("'\",;()[]{}") for word in _SAYS_A_SECRET.findall(value))
+            values = (word.strip("'\",;()[]{}") for word in _SAYS_A_SECRET.findall(value))
             looks = _LOOKS_SECRET.findall(value)
-            found |= {value} if secret else {*said, *looks, *_of_address(value)}
+            found |= {value} if secret else {*values, *looks, *_of_address(value)}
         elif isinstance(value, dict | list | tuple | set) and (id(value), secret) not in seen:
             seen.add((id(value), secret))
             if isinstance(value, dict):
@@ -111,13 +111,13 @@ def _of_address(text: str) -> Iterator[str]:
         yield text
         return
     login = parts.netloc.rpartition("@")[0]
-    yield from (login, *login.split(":", 1))  # together they are what a header quotes in base64
+    yield from (login, *login.split(":", 1))  # a header quotes both together in base64
     yield from (pair.partition("=")[2] or pair for pair in parts.query.split("&"))
     yield from (part for part in (*parts.path.split("/"), parts.fragment) if len(part) >= 16)
 
 
 def _pieces(secret: str) -> Iterator[str]:
-    """Strings of at most 8 characters, one of which stands in whatever quotes the secret."""
+    """Strings of at most 8 characters; any quotation of the secret contains one of them."""
     for form in _forms(secret):
         for one in {form, form.strip()}:
             if len(one) >= _SHORTEST:
@@ -130,13 +130,13 @@ def _windows(text: str, least: int = _SHARED) -> Iterator[str]:
 
 
 def _bare(text: str) -> str:
-    """Its letters and digits alone: separators, quotation marks and what is not seen may stand
+    """Keep only letters and digits: separators, quotation marks and invisible characters may occur
     between the characters of a secret."""
     return re.sub("[^a-z0-9]", "", text.translate(_LOWER))
 
 
 def _forms(secret: str) -> Iterator[str]:
-    # Of an address it is the decoded form that is sent.
+    # An address is sent in decoded form.
     for one in {secret, unquote(secret)}:
         raw = one.encode("utf-8", "replace")
         yield one
@@ -147,9 +147,9 @@ def _forms(secret: str) -> Iterator[str]:
         yield repr(raw)[2:-1]
         yield html.escape(one)
         yield raw.hex()
-        for before in range(3):  # in base64 the same bytes read in three ways
+        for before in range(3):  # the same bytes have three forms in base64
             whole = base64.b64encode(b"\0" * before + raw).decode()
-            # Its first and last letters depend on what stands beside.
+            # Its first and last letters depend on the adjacent bytes.
             inner = whole[4 if before else 0 : len(whole) - (4 if (before + len(raw)) % 3 else 0)]
             if len(inner) >= _SHARED:
                 yield inner
@@ -160,7 +160,7 @@ _ESCAPED = re.compile(r"(?:\\(?:x|u\{?|U)|%u|U\+|0x)0{0,6}([0-9a-fA-F]{2})\}?|\\
 
 
 def _read_otherwise(text: str) -> Iterator[str]:
-    """The text as whoever undoes escapes would read it, also where they stand within others."""
+    """The text with escapes undone, including nested ones, up to three times."""
     for _ in range(3):
         text = _ESCAPED.sub(
             lambda found: chr(int(found[1], 16) if found[1] else int(found[2], 8)), text
@@ -170,7 +170,7 @@ def _read_otherwise(text: str) -> Iterator[str]:
 
 
 def _found(text: str, pieces: set[str]) -> set[int]:
-    """Places of the text that a piece covers."""
+    """Positions in the text that a piece covers."""
     lower = text.translate(_LOWER)
     return {
         i + k

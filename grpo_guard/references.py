@@ -1,8 +1,8 @@
 """The task's own reference answers, in place of those that peers send.
 
 In some exchanges a peer sends a question together with its answer. A true question with a false
-answer makes right work lose, and no check of a completion sees it. So a guard that is given
-references uses no others: a peer's is compared with the task's own and forgotten.
+answer makes right work lose, and no check of a completion can see it. So a guard with references
+uses no others: a peer's reference is compared with the task's own and then discarded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LARGEST_FILE: Final = 2**30
 
 
 class Checked(NamedTuple):
-    """What came of a batch, one each and in order.
+    """The result for a batch, one entry per completion and in order.
 
     Args:
         batch: The completions with the task's own references.
-        given: A rejection where a peer's is false; elsewhere what was given before.
-        notes: What a verdict is to mention; None where there is nothing.
+        given: A rejection if the peer's reference is false; otherwise the verdict given before.
+        notes: A finding to add to the verdict; None = none.
     """
 
     batch: list[Completion]
@@ -44,7 +44,7 @@ class References:
     """Reference answers by prompt.
 
     Args:
-        answers: Prompt -> answer; of prompts in messages, see `add`.
+        answers: Prompt -> answer; for prompts in messages, use `add`.
 
     Raises:
         ValueError: an answer is neither text nor a number, or empty.
@@ -57,20 +57,20 @@ class References:
 
     @classmethod
     def from_file(cls, path: str | Path) -> References:
-        """From JSON lines with ``prompt`` and ``reference`` (or ``answer``), other fields aside; or
-        from YAML, a mapping of prompts to answers.
+        """Read JSON lines with ``prompt`` and ``reference`` (or ``answer``) among other fields, or
+        YAML with a mapping of prompts to answers.
 
         Raises:
-            InputError: it cannot be read, or an entry is none; with its line.
+            InputError: it cannot be read, or an entry is malformed; with its line.
         """
         path = Path(path)
         return _from_yaml(path) if path.suffix in (".yaml", ".yml") else _from_lines(path)
 
     def add(self, prompt: str | Sequence[Message], answer: str | float) -> None:
-        """One more.
+        """Add one answer.
 
         Raises:
-            ValueError: the answer is none, or the prompt has another one.
+            ValueError: the answer is malformed, or the prompt already has another one.
         """
         if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
             raise ValueError(f"reference: expected text or a number, got {shown(answer)}")
@@ -82,15 +82,15 @@ class References:
         return len(self._answers)
 
     def of(self, prompt: str | Sequence[Message]) -> str | None:
-        """The answer to a prompt; None where there is none."""
+        """The answer to a prompt; None if unknown."""
         return self._answers.get(_digest(prompt))
 
     def check(self, batch: Sequence[Completion], given: Sequence[Verdict | None]) -> Checked:
-        """The task's own references in the place of all that came.
+        """Replace all references in a batch by the task's own.
 
-        A reference that is surely another answer rejects: its sender is an attacker, and rewards
-        that were counted by it mean nothing. One that is merely written otherwise does nothing;
-        where it cannot be told, the verdict mentions it.
+        A reference that is certainly a different answer rejects: its sender is an attacker, and
+        rewards computed from it mean nothing. One that is only written differently has no effect;
+        if the two cannot be compared, the verdict mentions it.
         """
         checked = Checked([], list(given), [])
         for i, completion in enumerate(batch):
@@ -107,7 +107,7 @@ class References:
                 elif same is None:
                     message = f"it came with another reference, {shown(theirs)}; it was not used"
                     note = Finding(OTHER, message)
-            # A prompt of the task's own is no stranger's, whoever sent it along.
+            # A prompt that is among the task's own is trusted, even if a peer sent it.
             ours_too = completion.prompt_trusted or ours is not None
             checked.batch.append(completion.with_labels(reference=ours, prompt_trusted=ours_too))
             checked.notes.append(note)
@@ -123,7 +123,7 @@ def _from_lines(path: Path) -> References:
     for number, data in read_objects(path):
         answer = next((data[name] for name in _FIELDS if data.get(name) is not None), None)
         try:
-            found.add(_prompt(data.get("prompt")), answer)  # type: ignore[arg-type]  # it checks
+            found.add(_prompt(data.get("prompt")), answer)  # type: ignore[arg-type]  # add checks
         except ValueError as error:
             raise InputError(f"{path}:{number}: {error}") from None
     return found
@@ -137,8 +137,8 @@ def _from_yaml(path: Path) -> References:
             raise InputError(f"{path}: (file): expected at most {_LARGEST_FILE} bytes, got more")
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        said = getattr(error, "strerror", None) or type(error).__name__
-        raise InputError(f"{path}: (file): expected readable YAML, got {said}") from None
+        got = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(f"{path}: (file): expected readable YAML, got {got}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: (file): expected a mapping of prompts to answers")
     found = References()
@@ -151,5 +151,5 @@ def _from_yaml(path: Path) -> References:
 
 
 def _prompt(value: Any) -> str | Sequence[Message]:
-    """Raises ValueError: it is no prompt."""
+    """Validate a prompt; raises ValueError if it is not one."""
     return Completion(value, "").prompt  # CompletionError names the field

@@ -1,9 +1,9 @@
 """Names for verifiers and attacks, loaded on first use.
 
 Built-in names and those of other packages come from the same place: the entry-point groups
-``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``. A class of
-one's own needs neither package nor name, ``package.module:Class`` is one; a script that builds its
-guard itself can give it a name by `register_verifier`.
+``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``. Your own
+class needs neither a package nor a name, because ``package.module:Class`` works as well; a script
+that builds its own guard can name it with `register_verifier`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATTACKS = "grpo_guard.attacks"
 
 
 _registered: dict[str, Any] = {}
-# Package -> the extra that brings it.
+# Package -> the extra that installs it.
 _EXTRAS = {
     "torch": "torch",
     "transformers": "torch",
@@ -46,16 +46,16 @@ _EXTRAS = {
 
 
 def names(group: str) -> list[str]:
-    """Everything that is registered in a group, sorted."""
+    """All names registered in a group, sorted."""
     return sorted({*_entries(group), *(_registered if group == VERIFIERS else ())})
 
 
 def load(group: str, name: str) -> Any:
-    """The class registered under a name, or that ``package.module:Class`` names.
+    """Load the class registered under a name, or the one at ``package.module:Class``.
 
     Raises:
-        UnknownNameError: with the names that exist, and the nearest one; or there is no such class.
-        ImportError: an optional package is missing; with the command that installs it.
+        UnknownNameError: the class does not exist; with the known names and the closest one.
+        ImportError: an optional package is missing; the message names the install command.
     """
     if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
         return _imported(name)
@@ -69,14 +69,14 @@ def load(group: str, name: str) -> Any:
 
 
 def load_class(group: str, name: str, base: type) -> Any:
-    """`load`, of a class that is derived from ``base``.
+    """`load` a class that must derive from ``base``.
 
-    ``subprocess:Popen`` is a class, too, and runs what it is called with. So what a guard file
-    names is refused before it is called, if it is nothing of the kind. Its module has been
-    imported by then, which runs the module: a guard file is code.
+    ``subprocess:Popen`` is a class, too, and runs its arguments as a command. So any class of
+    another kind is refused before it is called. Its module has been imported by then, which
+    executes it: a guard file is code.
 
     Raises:
-        UnknownNameError, ImportError: as `load`; or it is no such class.
+        UnknownNameError, ImportError: as for `load`; or the class does not derive from ``base``.
     """
     found = load(group, name)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -88,19 +88,19 @@ def load_class(group: str, name: str, base: type) -> Any:
 
 
 def register_verifier(name: str) -> Callable[[T], T]:
-    """Give a class of one's own a name, for guards that this process builds from YAML.
+    """Name your own class, for guards that this process builds from YAML.
 
     Raises:
-        ValueError: the name is another's.
+        ValueError: another verifier has this name.
 
-    Example:
+    Examples:
         >>> @register_verifier("shouting")
         ... class Shouting(CompletionVerifier): ...
     """
 
     def register(kind: T) -> T:
         known = _registered.get(name)
-        # The same class again is a notebook's cell that is run again.
+        # The same class again means that a notebook cell was run again.
         again = known is not None and known.__qualname__ == kind.__qualname__
         if name in names(VERIFIERS) and not again:
             raise ValueError(f"register_verifier: {name!r} is the name of another verifier")
@@ -111,7 +111,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
 
 
 def with_remedy(error: ModuleNotFoundError) -> ImportError:
-    """The same error, with the command that installs what is missing where it is an extra."""
+    """The same error, with the install command if an extra provides the package."""
     package = (error.name or "").partition(".")[0]
     if package not in _EXTRAS:
         return error
@@ -121,17 +121,17 @@ def with_remedy(error: ModuleNotFoundError) -> ImportError:
 
 def _imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    # An installed command does not look where it is called. Last, so that no file there hides a
-    # package.
+    # An installed command does not search the current folder. Appended last, so that no file in it
+    # shadows a package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found: Any = None
     try:
         found = import_module(module)
         return getattr(found, attribute)
-    except Exception as error:  # whatever happens at import
+    except Exception as error:  # an import may raise anything
         got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
-        # Only where the module itself is missing: what it imports may lie anywhere.
+        # Only if the module itself is missing; what it imports may be anywhere.
         lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         remedy = "; run the command in the folder that holds it, or install it" if lost else ""
         for near in difflib.get_close_matches(attribute, dir(found) if found else (), n=1):

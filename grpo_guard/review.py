@@ -1,8 +1,8 @@
-"""What a guard found in one batch, and the only places that make such a finding.
+"""The result of guarding one batch, and the only place that creates one.
 
-`settle` compares rewards within groups. A review that forgot its groups would let it take a whole
-batch for one group and measure a rejected completion by the lowest reward of another prompt. So
-reviews are made by `Review.of`, and cut, joined or regrouped by its methods, nowhere else.
+`settle` compares rewards within groups. A review that lost its groups would make it treat a whole
+batch as one group and measure a rejected completion by the lowest reward of another prompt. So
+reviews are created by `Review.of`, and cut, joined or regrouped only by its methods.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the guard found in one batch.
+    """The result of guarding one batch.
 
     Args:
         verdicts: One per completion, in order.
         metrics: Figures to log.
-        length_factors: What a positive reward is multiplied by, in [0, 1], one per completion; None
-            where the policy keeps long completions' rewards.
-        groups: Which of them answer the same prompt; None = all do. Never their senders' labels:
-            poison beside its own clean copy under a label "mine" would be measured by that alone.
-        labels: The senders' labels; None = there are none.
+        length_factors: Factors of positive rewards, in [0, 1], one per completion; None if the
+            policy keeps long completions' rewards.
+        groups: Completions with the same value answer the same prompt; None = all do. Never the
+            senders' labels: poison next to its own clean copy under a label "mine" would be
+            measured by that copy alone.
+        labels: The senders' labels, or None.
         rollouts: The rollout of which each is one segment; None for one that is a rollout by
-            itself, and in place of the list if no completion names a rollout.
+            itself, and for the whole list if no completion names a rollout.
     """
 
     verdicts: list[Verdict]
@@ -51,7 +52,7 @@ class Review:
         metrics: dict[str, float],
         length_factors: Sequence[float] | None = None,
     ) -> Review:
-        """The review of these completions: their prompts are its groups, see `groups_of`.
+        """The review of these completions, grouped by prompt, see `groups_of`.
 
         Args:
             batch: Any number of completions, [n].
@@ -71,10 +72,10 @@ class Review:
 
     @classmethod
     def joined(cls, parts: Sequence[Review]) -> Review:
-        """One review of several, in order, without their figures.
+        """Concatenate reviews in order, without their figures.
 
-        Groups of equal names are one group. Where a part says nothing of groups or labels, the
-        whole says nothing of them either; where it has no factors, its rewards are not scaled.
+        Groups with equal names are one group. If a part has no groups or labels, the whole has
+        none either; a part without factors is not scaled.
         """
         factors = [
             factor for part in parts for factor in part.length_factors or [1.0] * len(part.verdicts)
@@ -100,7 +101,7 @@ class Review:
         return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
-        """With a trainer's own groups in place of the prompts and of what senders call them.
+        """Replace the groups by a trainer's own, and drop the senders' labels.
 
         Args:
             groups: As the trainer compares rewards, [n]; None = all together.
@@ -110,7 +111,7 @@ class Review:
 
 
 def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
-    """The rollouts of several reviews; a part without any has rollouts of one segment each."""
+    """Concatenate the rollouts; a part without any has rollouts of one segment each."""
     if all(part.rollouts is None for part in parts):
         return None
     return [key for part in parts for key in part.rollouts or [None] * len(part.verdicts)]
@@ -126,14 +127,14 @@ def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
 
 
 def require_rewards(rewards: object, review: object) -> None:
-    """Refuse what cannot be settled.
+    """Refuse rewards or a review of the wrong type.
 
     Args:
         rewards: Numbers or None, one per completion.
         review: Of the same completions.
 
     Raises:
-        TypeError: either is something else.
+        TypeError: either is of another type.
     """
     if not isinstance(review, Review):
         raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")

@@ -2,8 +2,8 @@
 
 An agent's rollout may come as several completions: an agent loop with several outputs, a context
 that was compacted, a tree of branches. The trainer grades the rollout once and trains on every
-segment. Counted by segments, such a rollout would count several times in its group's mean, and its
-sender's evidence would depend on how it was cut.
+segment. If each segment counted, such a rollout would count several times in its group's mean, and
+the evidence against its sender would depend on how it was cut.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from grpo_guard.prompts import prompt_key
 from grpo_guard.verdict import Finding, Verdict
 
 ROLLOUT_VERIFIER: Final = "rollout"
-"""Name of the verifier, and kind of the finding, of a verdict taken over from another segment."""
+"""Name of the verifier, and kind of the finding, in a verdict copied from another segment."""
 Key: TypeAlias = tuple[str | None, str | int | None, str]
 _MOST_WORDS: Final = 300
 
 
 def rollout_of(completion: Completion) -> Key | None:
-    """What the segments of one rollout share; None for a completion that is a rollout by itself.
+    """The key that the segments of a rollout share; None for a completion without one.
 
-    The node is part of it, so that nobody can join another node's rollout.
+    The key contains the node, so that no node can join another's rollout.
     """
     if completion.rollout is None:
         return None
@@ -32,13 +32,13 @@ def rollout_of(completion: Completion) -> Key | None:
 
 
 def rollouts_of(batch: Sequence[Completion]) -> list[Hashable] | None:
-    """The rollout of each completion, [n]; None if no completion names one."""
+    """Each completion's rollout, [n]; None if no completion names one."""
     found: list[Hashable] = [rollout_of(completion) for completion in batch]
     return found if any(key is not None for key in found) else None
 
 
 def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) -> list[Hashable]:
-    """The group of each completion, [n]: its prompt.
+    """Each completion's group, [n]: its prompt.
 
     All segments of a rollout belong to the group of the one with the shortest prompt: the prompts
     of later segments repeat what came before them.
@@ -58,11 +58,11 @@ def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) 
 
 
 def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts after each rollout's worst segment has decided it.
+    """The verdicts after each rollout's worst segment has decided for all of its segments.
 
-    A rollout is rejected if any segment is, and abstained on if any segment is and none is
-    rejected: the trainer trains on all of them for one reward. A segment with a better verdict of
-    its own takes over the outcome and the cause, with its own verdict as the only member.
+    A rollout is rejected if any segment is, else abstained on if any segment is: the trainer trains
+    on all of them for one reward. A segment with a better verdict gets the worst outcome and cause,
+    with its own verdict as the only member.
 
     Args:
         batch: The completions, [n].
@@ -76,18 +76,18 @@ def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Ve
         if key is not None:
             worst[key] = max(worst.get(key, verdict), verdict, key=badness)
     return [
-        verdict if key is None else _taken_over(verdict, worst[key])
+        verdict if key is None else _with_worst_outcome(verdict, worst[key])
         for key, verdict in zip(rollouts, verdicts, strict=True)
     ]
 
 
 def badness(verdict: Verdict) -> tuple[int, bool]:
-    """Orders verdicts from accepted to rejected; of equal outcomes, a segment's own comes last."""
+    """Sort key from accepted to rejected; among equal outcomes, a segment's own verdict is last."""
     outcome = 2 if verdict.rejected else 1 if verdict.abstained else 0
     return outcome, verdict.verifier != ROLLOUT_VERIFIER
 
 
-def _taken_over(own: Verdict, worst: Verdict) -> Verdict:
+def _with_worst_outcome(own: Verdict, worst: Verdict) -> Verdict:
     if badness(own)[0] >= badness(worst)[0]:
         return own
     what = "rejected" if worst.rejected else "not judged"

@@ -25,12 +25,12 @@ Engine: TypeAlias = Literal["transformers", "vllm", "sglang"]
 @worded_class
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """What every node is expected to sample with.
+    """The sampling parameters that every node must use.
 
     Nothing is inherited from a model's ``generation_config``: engines do that silently
     (transformers falls back to top_k = 50, a vLLM server to the model's file), and a verifier that
-    guessed would reject honest work. Engine, temperature, top_k and top_p must be said; the rest
-    is off unless said.
+    guessed would reject honest work. Engine, temperature, top_k and top_p must be given; the rest
+    is off by default.
 
     Args:
         engine: ``"transformers"``, ``"vllm"`` or ``"sglang"``: the order of the filters.

@@ -1,14 +1,14 @@
-"""A sender's claim about which tokens its sampler kept at each place: a sampling mask.
+"""Sampling masks: a sender's claim about which tokens its sampler kept at each position.
 
 Trainers that replay such masks (vLLM, SGLang, verifiers and prime-rl call them ``sampling_mask``)
-normalise a token's probability over the mask alone. From one's own engine a mask corrects the
-importance ratio. From another node it decides what a token's gradient is: a mask of the drawn token
+normalise a token's probability over the mask alone. Your own engine's mask corrects the
+importance ratio. Another node's mask controls a token's gradient: a mask of the drawn token
 alone makes that token certain, so that no loss can unlearn it, and a mask of a few chosen tokens
 pushes exactly these down. So a mask is checked against the declared sampler, or not used.
 
 A completion carries it as ``metadata["sampling_mask"]``, in the form of those libraries::
 
-    {"ids": [5, 9, 7, 5], "counts": [3, 1]}   # three tokens were kept at place 0, one at place 1
+    {"ids": [5, 9, 7, 5], "counts": [3, 1]}   # three tokens kept at position 0, one at position 1
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from grpo_guard.completion import Completion, CompletionError, shown, token_ids
 
 KEY: Final = "sampling_mask"
 MOST_KEPT: Final = 2**21
-"""Ids of one mask, over all places: 4,096 tokens with 512 each, which is prime-rl's bound."""
+"""Ids of one mask, over all positions: 4,096 tokens with 512 each, which is prime-rl's bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingMask:
-    """The kept tokens of each place.
+    """The kept tokens of each position.
 
     Args:
         kept: Token ids, one tuple for each token of the completion, [n]; an empty one makes no
-            claim about its place.
+            claim about its position.
     """
 
     kept: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, completion: Completion) -> SamplingMask | None:
-        """The mask that a completion's sender claims; None = it claims none.
+        """The mask that a completion's sender claims; None if there is no claim.
 
         Raises:
             ValueError: the claim cannot be a mask of these tokens; the message says why.
@@ -78,10 +78,10 @@ class SamplingMask:
 
 
 def claimed_mask(completion: Completion) -> Any:
-    """What a completion's sender gave as a mask, of any form; None = nothing."""
+    """The mask that a completion's sender sent, in any form, or None."""
     try:
         return completion.metadata.get(KEY)
-    except Exception:  # a mapping of a stranger's may raise anything
+    except Exception:  # an untrusted mapping may raise anything
         return "a mask that cannot be read"
 
 
@@ -90,7 +90,7 @@ def _integers(claim: Mapping[Any, Any], name: str) -> tuple[int, ...]:
         found = token_ids(f"{KEY}.{name}", claim[name])
     except CompletionError as error:
         raise ValueError(str(error)) from None
-    except Exception:  # there is no such key, or the object cannot be read
+    except Exception:  # the key is missing, or the object cannot be read
         found = None
     if found is None:
         raise ValueError(f"{KEY}.{name}: expected a list of integers, got none")

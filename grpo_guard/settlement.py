@@ -1,34 +1,34 @@
-"""What verdicts make of rewards. Nothing else computes what a rejected completion earns.
+"""Turn verdicts into rewards. Nothing else computes what a rejected completion earns.
 
 For one completion with the task's reward r, in a group (all completions of its prompt) whose lowest
-reward is l, where m is the mean of what stays in the group:
+reward is l, where m is the mean of the rewards that stay in the group:
 
 =============  ===========================================================================
 accepted       r
 rejected       by ``Policy.on_reject``:
 
-               * ``"drop"``: out of the group's baseline and of the loss.
-               * ``"no_gain"``: out where r > m; otherwise it stays with r and loses. For guards
-                 that also reject honest work: what is left out is never unlearnt. What a node's
-                 standing rejects is always out, since what loses steers as well.
-               * ``"zero"``: min(0, r, l), the paper's r = r_task * r_guard. A 0 alone would be a
-                 gain where wrong answers get -1, and a sender can bring a low reward along in a
-                 second completion, so l counts what is rejected, too.
+               * ``"drop"``: removed from the group's baseline and from the loss.
+               * ``"no_gain"``: removed if r > m; otherwise it stays with r and loses. For guards
+                 that also reject honest work: removed completions are never unlearnt. Rejections
+                 for a node's standing are always removed, because losing completions steer, too.
+               * ``"zero"``: min(0, r, l), the paper's r = r_task * r_guard. A plain 0 would be a
+                 gain if wrong answers get -1. A sender can supply a low reward with a second
+                 completion, so l includes rejected ones.
                * a number: that number.
-               * ``"keep"``: r, and so does everything else, the same objects: the guard watches.
+               * ``"keep"``: r, and all else unchanged, as the same objects: the guard watches.
 abstained      by ``Policy.on_abstain``: ``"skip"`` as drop, ``"zero"`` as zero, ``"pass"`` r.
 =============  ===========================================================================
 
-Factors of length multiply what is left of a positive reward: scaled towards 0, a penalty would
-shrink with every word. Where nothing is left of it (a factor of 0) the completion is dropped, if
-that is how rejections go: a right answer that loses for its length teaches to be wrong.
+Length factors multiply what is left of a positive reward; a penalty scaled towards 0 would shrink
+with every word. With a factor of 0 the completion is dropped, if rejections are: a right answer
+that loses for its length teaches to be wrong.
 
-Where several reward functions are summed with weights, drop and zero hold for each, no_gain
-compares weighted sums, and a number counts once. A weight below 0 turns a cost into a reward first.
-What is not finite never enters a mean, and "zero" makes it 0.
+If several reward functions are summed with weights, drop and zero apply to each, no_gain compares
+weighted sums, and a number counts once. A negative weight first turns a cost into a reward.
+Non-finite values never enter a mean, and "zero" makes them 0.
 
 A rollout in several segments is settled as one, and counts once in its group's mean with the mean
-of its segments' rewards. Its worst ruling and its smallest length factor hold for every segment.
+of its segments' rewards. Its worst ruling and its smallest length factor apply to every segment.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ Reason: TypeAlias = Literal[
 
 
 class Ruling(IntEnum):
-    """All that a settlement needs of a verdict; a number, so that ranks can exchange it."""
+    """The part of a verdict that settlement needs; a number, so that ranks can exchange it."""
 
     ACCEPTED = 0
     REJECTED = 1
     BARRED = 2
-    """Rejected for who sent it, for a false reference or for a round that is over, or put right by
-    an adapter: it must not even lose."""
+    """Rejected for its sender, for a false reference or for a round that is over, or repaired by
+    an adapter: it must not stay in its group even to lose."""
     ABSTAINED = 3
 
 
@@ -74,7 +74,7 @@ def ruling_of(verdict: Verdict) -> Ruling:
 
 
 def refuse_abstentions(policy: Policy, verdicts: Sequence[Verdict]) -> None:
-    """Raises AbstainError where something abstained and the policy says to raise."""
+    """Raise AbstainError if a verdict abstained and the policy says to raise."""
     if policy.rules("on_abstain")[0] != "raise":
         return
     for verdict in verdicts:
@@ -86,12 +86,12 @@ def refuse_abstentions(policy: Policy, verdicts: Sequence[Verdict]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a batch earns.
+    """The rewards of a batch.
 
     Args:
-        rewards: [n, k]; None where a function says nothing, in every column of what is left out.
+        rewards: [n, k]; None if a function gives no reward, and in every column of a removed row.
         kept: Which completions stay in their group and in the loss, [n].
-        reasons: Why each earns what it does, [n].
+        reasons: Why each earns its reward, [n].
         lowest: The lowest reward of each group and 0, over its columns.
     """
 
@@ -113,14 +113,14 @@ def settle(
     length_factors: Sequence[float] | None = None,
     lowest_seen: float = 0.0,
 ) -> Settlement:
-    """Settle a batch; see the module for what each rule means. No argument is changed.
+    """Settle a batch; the module's docstring defines the rules. No argument is changed.
 
     Args:
-        rewards: Of n completions by k functions, [n, k]; None = the function says nothing.
+        rewards: For n completions by k functions, [n, k]; None = the function gives none.
         rulings: [n].
-        policy: What to do with what was rejected or not looked at.
+        policy: What to do with rejections and abstentions.
         weights: Of the functions, [k]; None = 1 each.
-        groups: Whose rewards are compared, [n]; None = all are one group.
+        groups: Rewards with the same group are compared, [n]; None = all are one group.
         labels: Senders' own names for their groups, [n]. They can cost a rejected completion its
             place under "no_gain", and never keep it one: see `losing`.
         rollouts: The rollout of which each is one segment, [n]; None for one that is a rollout by
@@ -131,7 +131,7 @@ def settle(
 
     Raises:
         ValueError: lengths differ.
-        AbstainError: something abstained and the policy says to raise.
+        AbstainError: a ruling is an abstention and the policy says to raise.
     """
     policy, n = policy.chosen(), len(rulings)
     if len(rewards) != n:
@@ -144,7 +144,7 @@ def settle(
     given = [_turned(row, weights) for row in rewards]
     if policy.watches:
         return _watched(rewards, rulings, policy, _lowest(given, groups))
-    if not any(rulings) and length_factors is None:  # nearly every batch: all keep what they have
+    if not any(rulings) and length_factors is None:  # nearly every batch: all keep their rewards
         lowest = [*_lowest(given, groups).values()]
         return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
     units = units_of(rollouts, n)
@@ -154,13 +154,13 @@ def settle(
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"
     may_lose = [no_gain and ruling is Ruling.REJECTED for ruling in rulings]
-    # With what may stay and lose: brought along in a second completion, a low reward would lift
-    # above the mean what abstained and is to be zeroed.
+    # Includes completions that may stay and lose: otherwise a low reward in a second completion
+    # would leave an abstention that is to be zeroed above the mean.
     staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
     floors = _Floors(staying, groups, lowest_seen, units)
     for i, why in enumerate(reasons):
         if why in ("zeroed", "replaced"):
-            number = _heard(given[i], weights) if why == "replaced" else None
+            number = _first_rewarding(given[i], weights) if why == "replaced" else None
             earned[i] = floors.lowered(earned[i], groups[i], number)
     _scale(earned, reasons, () if length_factors is None else length_factors, policy)
     if no_gain:
@@ -179,14 +179,14 @@ def _watched(
     policy: Policy,
     lowest: dict[tuple[Hashable, int], float],
 ) -> Settlement:
-    """What a guard that only watches makes of a batch: nothing.
+    """Settle a batch for a guard that only watches: nothing changes.
 
     Raises:
-        AbstainError: something abstained and the policy says to raise.
+        AbstainError: a ruling is an abstention and the policy says to raise.
     """
     for ruling in rulings:
         if ruling == Ruling.ABSTAINED:
-            _reason(ruling, policy)  # which raises, if that is asked for
+            _reason(ruling, policy)  # raises if the policy says to
     reasons: list[Reason] = [
         "earned" if ruling == Ruling.ACCEPTED else "watched" for ruling in rulings
     ]
@@ -196,7 +196,7 @@ def _watched(
 
 
 def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
-    """Raises ValueError: an argument has not one value per completion."""
+    """Raise ValueError unless each argument has one value per completion."""
     for name, values in per_row.items():
         if values is not None and len(values) != n:
             raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
@@ -205,21 +205,21 @@ def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
 def mean_of_kept(
     kept: Sequence[float], nothing: float = 0.0, rollouts: Sequence[Hashable] | None = None
 ) -> float:
-    """What a trainer that cannot leave a completion out gives it: its advantage is 0 then, and the
-    group's mean what it is without it.
+    """The reward of a removed completion in a trainer that cannot remove it: its advantage is then
+    0, and the group's mean is the mean without it.
 
     Args:
-        kept: Rewards of one group's completions that stay, [n].
-        nothing: Where nobody stays.
+        kept: Rewards of the group's completions that stay, [n].
+        nothing: Returned if none stays.
         rollouts: The rollout of each, as for `settle`: a rollout counts once.
     """
     if rollouts is not None:
         kept = list(means_of_units(kept, units_of(rollouts, len(kept))).values())
     if not kept:
         return nothing
-    # Divided first: a grader that subtracts answers may say 1e308, and two of these have no sum.
+    # Divide first: a grader that subtracts may return 1e308, and the sum of two would overflow.
     mean = math.fsum(value / len(kept) for value in kept)
-    # Within their range, whatever rounding does: a group of equals must stay one.
+    # Clamped to their range against rounding: the mean of equal rewards must equal them.
     return min(max(mean, min(kept)), max(kept))
 
 
@@ -253,25 +253,25 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
 
 
 def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
-    """With the sign of what is weighted below 0 turned, and again to undo it.
+    """The row with the sign of negatively weighted values flipped; a second call undoes it.
 
-    A cost of -5 is a gain of 5 by then; a veto that took it for a penalty would let it stand.
+    A cost of -5 then counts as a gain of 5; a veto that took it for a penalty would keep it.
     """
     return [
         -v if v is not None and weight < 0 else v for v, weight in zip(row, weights, strict=True)
     ]
 
 
-def _heard(row: Row, weights: Sequence[float]) -> int | None:
-    """The first function that says something of a completion and counts in its sum."""
-    heard = (j for j, v in enumerate(row) if v is not None and weights[j] != 0)
-    return next(heard, None)
+def _first_rewarding(row: Row, weights: Sequence[float]) -> int | None:
+    """The first function with a reward for the completion and a weight in its sum."""
+    rewarding = (j for j, v in enumerate(row) if v is not None and weights[j] != 0)
+    return next(rewarding, None)
 
 
 def _vetoed(
     given: Sequence[Row], reasons: Sequence[Reason], policy: Policy, weights: Sequence[float]
 ) -> list[Row]:
-    """What each completion has left by its own ruling, before groups are compared."""
+    """The rewards after each completion's own ruling, before groups are compared."""
     left: list[Row] = []
     number = policy.on_reject if isinstance(policy.on_reject, int | float) else 0.0
     for row, why in zip(given, reasons, strict=True):
@@ -281,16 +281,16 @@ def _vetoed(
             left.append([None] * len(row))
         else:
             left.append([None if value is None else _at_most_zero(value) for value in row])
-            heard = _heard(row, weights) if why == "replaced" else None
-            if heard is not None:
-                left[-1][heard] = float(number)
+            first = _first_rewarding(row, weights) if why == "replaced" else None
+            if first is not None:
+                left[-1][first] = float(number)
     return left
 
 
 def _scale(
     earned: list[Row], reasons: list[Reason], factors: Sequence[float], policy: Policy
 ) -> None:
-    """Scale positive rewards by length factors; no factors: nothing changes."""
+    """Scale positive rewards by length factors; without factors nothing changes."""
     for i, factor in enumerate(factors):
         gains = any(value is not None and value > 0 for value in earned[i])
         if gains and factor <= 0 and policy.leaves_out:
@@ -300,14 +300,14 @@ def _scale(
 
 
 def _at_most_zero(value: float) -> float:
-    """What is not finite becomes 0: kept, an infinity would spoil the baseline of the others."""
+    """Cap at 0. Non-finite values become 0: an infinity would spoil the others' baseline."""
     return min(0.0, float(value)) if math.isfinite(value) else 0.0
 
 
 def _lowest(
     rewards: Sequence[Row], groups: Sequence[Hashable]
 ) -> dict[tuple[Hashable, int], float]:
-    """The lowest reward of each (group, function), and 0 at most; of [n, k] rewards, [n] groups."""
+    """The lowest reward of each (group, function), at most 0; of [n, k] rewards and [n] groups."""
     lowest: dict[tuple[Hashable, int], float] = {}
     for row, group in zip(rewards, groups, strict=True):
         for j, value in enumerate(row):
@@ -317,13 +317,13 @@ def _lowest(
 
 
 class _Floors:
-    """What a vetoed completion gets at most: the lowest reward of its group.
+    """Upper bounds for vetoed completions: the lowest reward of their group.
 
     Args:
         rewards: [n, k], after the veto.
         groups: [n].
-        seen: The lowest of earlier batches.
-        units: [n]; a rollout alone in its group has nobody to be compared with, however many
+        seen: The lowest reward of earlier batches.
+        units: [n]; a rollout alone in its group has no others to be compared with, however many
             segments it has.
     """
 
@@ -336,14 +336,14 @@ class _Floors:
     ) -> None:
         self.sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
         self.of = _lowest(rewards, groups)
-        # Of a completion without its group, whatever else came is all that is known.
+        # For a completion without its group, all other rewards are the only reference.
         self.of_lone = min(seen, 0.0, *self.of.values())
 
     def lowered(self, row: Row, group: Hashable, number: int | None) -> Row:
-        """A vetoed row, each function's reward but the policy's own ``number`` at most the lowest.
+        """A vetoed row, with each reward but the policy's own ``number`` at most the lowest.
 
-        Where a function says nothing of this one and punishes others, it gets what they get: a
-        text that a function cannot read must not be better than a wrong one.
+        If a function gives this completion no reward and punishes others, it gets their lowest: a
+        text that a function cannot read must not fare better than a wrong one.
         """
         if all(value is None for value in row):
             return row
@@ -356,7 +356,7 @@ class _Floors:
 
 
 def _sums(rows: Sequence[Row], weights: Sequence[float]) -> list[float | None]:
-    """Weighted sums; None where no function says anything."""
+    """Weighted sums; None for rows without any reward."""
     return [
         None
         if all(v is None for v in row)

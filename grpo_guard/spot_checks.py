@@ -1,41 +1,41 @@
-"""Checking a sample: what a node sent is verified in part, by a choice that it could not foresee.
+"""Verify a sample of each node's completions, chosen so that the node cannot foresee it.
 
-A choice binds nobody who knows it beforehand. Who can grind what:
+A choice does not bind a node that knows it beforehand. Who can grind what:
 
-* **A public coin that is known ahead** (`PublicCoin` without beacons, or a hash of what was sent
-  and nothing else): each node computes which of its completions will be looked at, and poisons the
-  others. Whoever sends last does so even where the hash is of what all have sent: it tries other
-  texts until its m poisoned ones are left out, after about ``(1 - share) ** -m`` tries. It is not
+* **A public coin that is known ahead** (`PublicCoin` without beacons, or only a hash of the
+  completions): each node computes which of its completions will be checked, and poisons the
+  others. The last sender can do so even if the hash covers everyone's completions: it tries other
+  texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. It is not
   offered here.
-* **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment,
-  a digest of all that it sent in this batch, in order, the place of a completion in it, and the
-  number of the call. Without the key nobody can tell the choice from a lot, whatever he sends and
-  whatever others send. Afterwards rejections say what was looked at, and no more of the next
-  choice: what passed unseen and is sent again is drawn anew. The verifier must be trusted: it
-  could spare a friend, and nobody would see it.
+* **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment
+  (a digest of everything it sent in this batch, in order), the index of a completion in it, and the
+  number of the call. Without the key, the choice looks random to everyone, whatever they and others
+  send. Rejections later reveal what was checked, but nothing about the next choice: a text that
+  passed unchecked and is sent again is drawn anew. The verifier must be trusted: it could spare a
+  friend, and nobody would notice.
 * **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
-  *then* a value appears that none of them chose or knew, and decides. Everybody can compute the
-  choice again. Whoever knows the value before he commits grinds as above, and whoever can choose it
-  afterwards spares whom he likes. So take one that nobody of the run controls (a public beacon of a
-  time after the last commitment), or a hash of shares that all committed to; who reveals last and
-  may stay silent has two choices, so silence has to cost.
+  *then* a value appears that none of them chose or knew, and decides. Everybody can recompute the
+  choice. A node that knows the value before it commits grinds as above, and anyone who can choose
+  the value afterwards can spare whom he likes. So use one that no participant controls (a public
+  beacon later than the last commitment), or a hash of shares that all committed to. The last one to
+  reveal can choose to stay silent, so silence has to cost.
 
-What is not looked at is accepted, since the operator chose that risk, with a finding of a kind of
-its own that metrics count (`NOT_CHECKED`). It is no evidence for a ledger. One rejection has all
-that its node sent in the batch looked at, so poison of a caught node earns nothing in that batch
-unless the verifier itself lets it pass; what it earned before is not taken back.
-`grpo_guard.spot_odds` says how likely that is to happen.
+Unchecked completions are accepted, because the operator chose that risk, with a finding kind of
+their own that metrics count (`NOT_CHECKED`). They are no evidence for a ledger. After one
+rejection, everything that its node sent in the batch is checked, so poison of a caught node earns
+nothing in that batch unless the verifier itself passes it; earlier earnings are not taken back.
+`grpo_guard.spot_odds` computes the probabilities.
 
-An abstention is no rejection, so poison that makes a verifier abstain would never be caught, and
-earn wherever it was not drawn. So the whole node is looked at as well where one drawn completion
-made a verifier abstain that a text can make abstain (`author_can_abstain`), and where nothing drawn
-had an answer: in an outage what was not drawn would be a silent reward. Neither is held against the
-node in later batches, since a machine that fails looks the same.
+An abstention is not a rejection, so poison that makes a verifier abstain would never be caught, and
+would earn whenever it was not drawn. So the whole node is also checked if a drawn completion made a
+verifier abstain that a text can make abstain (`author_can_abstain`), and if no drawn completion
+got a decision: in an outage, unchecked ones would be silently rewarded. Neither counts against the
+node in later batches, because a failing machine looks the same.
 
-Members see what is chosen and nothing else: a verifier that compares completions with each other
-(`recurrence`, counted findings, a node's evidence together) has that much less to compare. Put
-`SpotCheck` around what costs and the rest beside it with ``&``: under ``|`` and in a vote, what is
-not looked at counts as accepted; ``~`` leaves it accepted.
+Members see only the drawn completions: a verifier that compares completions with each other
+(`recurrence`, counted findings, a node's joint evidence) has that much less to compare. Put
+`SpotCheck` around expensive verifiers and combine the rest with ``&``: under ``|`` and in a vote,
+unchecked completions count as accepted; ``~`` leaves them accepted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from grpo_guard.verdict import (
 from grpo_guard.verifier import CompletionVerifier, Composed
 
 _UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
-# What no one text brings about by itself, or is meant: it would have all looked at for nothing.
+# No single text causes these, or they are intended: they would have everything checked in vain.
 _NOT_ONE_TEXT: Final = (
     Cause.RATE_LIMITED,
     Cause.CIRCUIT_OPEN,
@@ -80,28 +80,28 @@ _SHORTEST_VALUE: Final = 16
 
 
 class SpotCheck(Composed):
-    """Verifies a share of what each node sent, and all of it once a forgery is found.
+    """Verifies a share of each node's completions, and all of them once a forgery is found.
 
-    Of n completions of one node in a batch ``ceil(share * n)`` are drawn, at least one; all n where
-    one of them is rejected, or dodges its check (see the module). A node is looked at more while it
-    is new, and wholly after it was caught, until ``settled_after`` of its completions have been
-    looked at and accepted. Completions without a node are one newcomer's.
+    Of n completions of one node in a batch, ``ceil(share * n)`` are drawn, at least one; all n are
+    checked if one of them is rejected or evades its check (see the module). A node is checked more
+    while it is new, and fully after it was caught, until ``settled_after`` of its completions have
+    been checked and accepted. Completions without a node count as one new node.
 
-    A name must be authenticated, or poison is sent under the names of settled nodes.
+    Names must be authenticated, or poison is sent under the names of settled nodes.
 
     Args:
-        members: What verifies; of several all must accept.
-        share: Of a settled node's completions, in (0, 1]; no node is looked at less.
-        newcomers: Of a new node's, at least ``share``.
+        members: Verifiers; if there are several, all must accept.
+        share: Share of a settled node's completions, in (0, 1]; no node is checked less.
+        newcomers: Share of a new node's, at least ``share``.
         settled_after: Accepted completions after which a node is settled, >= 1.
-        key: Secret of the choice, of 16 characters or more, for runs that shall be repeatable.
-            None: drawn, and known to this object alone. See the module for who could grind.
-        store: Where it is remembered how checks went.
+        key: Secret key of the choice, at least 16 characters, for reproducible runs. None = drawn
+            at random and known to this object alone. The module explains who could grind.
+        store: Where the results of checks are remembered.
 
     Raises:
         ValueError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> guard = Guard(SpotCheck(LogProbBoundVerifier(...), share=0.1))
     """
 
@@ -135,28 +135,28 @@ class SpotCheck(Composed):
 
     @property
     def joins(self) -> bool:
-        """Never with strangers' batches: a choice is of one batch, and what it finds is kept."""
+        """Never with other senders' batches: a choice covers one batch, and results are kept."""
         return False
 
     @property
     def compares_ids(self) -> bool:
-        return False  # of those that are not drawn it compares nothing
+        return False  # it compares nothing for completions that are not drawn
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that its member can give."""
+        """The smallest p-value that its members can give."""
         return smallest_p(self.member)
 
     def begin_round(self, value: str, committed: Mapping[str, str]) -> None:
-        """Choose by a value that was revealed after the nodes had committed, from now on.
+        """From now on, choose by a value that was revealed after the nodes had committed.
 
-        Whoever sent something else than it had committed to, or had committed to nothing, is
-        looked at wholly. So a round is one batch: a commitment holds for the first that a node
-        is in, or the same again would pass unseen where it did before.
+        A node that sent something other than it committed to, or did not commit, is checked fully.
+        So a round is one batch: a commitment holds for the first batch that a node is in, or the
+        same completions would pass unchecked where they did before.
 
         Args:
-            value: Of 16 characters or more; unknown to every node until it had committed.
-            committed: By node, what `commitment` gave it for its completions in order.
+            value: At least 16 characters; unknown to every node until it had committed.
+            committed: By node, the `commitment` to its completions in order.
 
         Raises:
             ValueError: the value is shorter.
@@ -169,11 +169,11 @@ class SpotCheck(Composed):
             places[completion.node].append(i)
         drawn = self._drawn(batch, places)
         found = self._checked(batch, sorted(drawn))
-        said: dict[str | None, list[Verdict]] = defaultdict(list)
+        verdicts_of: dict[str | None, list[Verdict]] = defaultdict(list)
         for i, verdict in found.items():
-            said[batch[i].node].append(verdict)
-        wholly = [node for node, verdicts in said.items() if self._suspect(verdicts)]
-        rest = {i for node in wholly for i in places[node]} - drawn
+            verdicts_of[batch[i].node].append(verdict)
+        suspects = [node for node, verdicts in verdicts_of.items() if self._suspect(verdicts)]
+        rest = {i for node in suspects for i in places[node]} - drawn
         found |= self._checked(batch, sorted(rest))
         self._remember(batch, found)
         unchecked = accept(
@@ -184,26 +184,26 @@ class SpotCheck(Composed):
         return [found.get(i, unchecked) for i in range(len(batch))]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered of nodes, and the number of calls, as plain JSON values; members have
-        states of their own."""
+        """What is remembered about nodes, and the number of calls, as plain JSON values; members
+        have their own states."""
         return {**self.memory.state_dict(), "calls": self._calls}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Restore a `state_dict`.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: it has another form.
         """
         with reading("SpotCheck"):
             calls = whole(state.get("calls", 0))
         self.memory.load_state_dict(state)
-        # Under the same key a batch that was sent before would be drawn as it was then.
+        # Under the same key, a batch that is sent again would be drawn as before.
         self._calls = max(self._calls, calls)
 
     def _drawn(
         self, batch: Sequence[Completion], places: Mapping[str | None, Sequence[int]]
     ) -> set[int]:
-        # A revealed value is of one round, and everybody must be able to choose again.
+        # A revealed value belongs to one round, and everybody must be able to recompute the choice.
         self._calls += self._committed is None
         call = self._calls if self._committed is None else 0
         known = self.memory.of([node for node in places if node is not None])
@@ -211,20 +211,20 @@ class SpotCheck(Composed):
         for node, indices in places.items():
             share = self._share(known.get(node or "", Checks()) if node is not None else Checks())
             sent = [batch[i] for i in indices]
-            said = commitment(sent) if share < 1 else ""
+            digest = commitment(sent) if share < 1 else ""
             if self._committed is not None:
                 promised = None if node is None else self._committed.pop(node, None)
-                share = share if promised == said else 1.0
-            drawn |= {indices[k] for k in self._choice(f"{call} {said}", len(sent), share)}
+                share = share if promised == digest else 1.0
+            drawn |= {indices[k] for k in self._choice(f"{call} {digest}", len(sent), share)}
         return drawn
 
-    def _choice(self, said: str, sent: int, share: float) -> list[int]:
-        """Places that are looked at, of those of one node."""
+    def _choice(self, seed: str, sent: int, share: float) -> list[int]:
+        """Indices to check among one node's completions."""
         count = math.ceil(share * sent - _SLACK)
         if count >= sent:
             return list(range(sent))
         lots = [
-            blake2b(f"{said} {place}".encode(), key=self._key, digest_size=16).digest()
+            blake2b(f"{seed} {place}".encode(), key=self._key, digest_size=16).digest()
             for place in range(sent)
         ]
         return sorted(range(sent), key=lots.__getitem__)[:count]
@@ -235,7 +235,7 @@ class SpotCheck(Composed):
         return self.newcomers if checks.clean < self.settled_after else self.share
 
     def _suspect(self, verdicts: Sequence[Verdict]) -> bool:
-        """Whether a node's sample says nothing good of the rest."""
+        """Whether a node's sample gives reason to check the rest."""
         at_will = self.author_can_abstain is not None
         return (
             any(v.rejected for v in verdicts)
@@ -255,7 +255,7 @@ class SpotCheck(Composed):
         caught = set[str]()
         for i, verdict in found.items():
             node = batch[i].node
-            # What another than its author can bring about speaks neither for nor against it.
+            # What others than its author can cause counts neither for nor against a node.
             if node is None or verdict.abstained or verdict.cause in BARRING_CAUSES:
                 continue
             clean[node] += verdict.accepted
@@ -266,9 +266,9 @@ class SpotCheck(Composed):
 
 
 def commitment(completions: Sequence[Completion]) -> str:
-    """What binds a node to its completions of a batch, in this order: 64 hexadecimal digits.
+    """A digest that binds a node to its completions of a batch, in order: 64 hexadecimal digits.
 
-    Of all that verifiers read; ``group`` and ``metadata`` are the exchange's.
+    It covers everything that verifiers read; ``group`` and ``metadata`` belong to the exchange.
     """
     whole_batch = blake2b(b"grpo-guard commitment 1\n", digest_size=32)
     for completion in completions:
@@ -280,7 +280,7 @@ def _content(of: Completion) -> bytes:
     numbers = (of.round, of.slot, of.prompt_ids, of.completion_ids, of.sampler_logprobs, of.given)
     labels = (of.node, of.task, of.reference, of.finish_reason, of.text)
     parts = [ascii(labels).encode()]
-    # Each by itself: beside an image, ids would not be bound, and chosen once the draw is known.
+    # Separately: otherwise an image would leave ids unbound, to be chosen once the draw is known.
     ways: tuple[Callable[[], bytes], ...] = (
         lambda: ascii(numbers).encode(),
         lambda: prompt_bytes(of.prompt),
@@ -289,8 +289,8 @@ def _content(of: Completion) -> bytes:
         try:
             parts.append(written())
         except (ValueError, RecursionError):
-            # An image, or a number too long to write. The commitment is looser, and the choice as
-            # unknown as ever; it must not raise, or its author could have it abstained on.
+            # An image, or a number too long to write. The commitment is weaker and the choice as
+            # unpredictable as ever; raising would let the author force an abstention.
             parts.append(b"what has no bytes")
     content = blake2b(digest_size=32)
     for part in parts:

@@ -1,13 +1,13 @@
-"""What a check of a sample finds: chances per round, computed exactly.
+"""Exact probabilities that a spot check finds poison, per round.
 
 Of n completions of a node, m are poison; k of the n are drawn without replacement, each set of k
-equally likely; a drawn poisoned one is rejected with chance d, independently. The number X of drawn
-poisoned ones is hypergeometric, and
+equally likely; a drawn poisoned one is rejected with probability d, independently. The number X of
+drawn poisoned ones is hypergeometric, and
 
     P(caught in a round) = 1 - E[(1 - d)^X] = 1 - sum_x C(m, x) C(n - m, k - x) / C(n, k) (1 - d)^x
 
-Where each completion is drawn by itself with chance p it would be 1 - (1 - p d)^m, which is less:
-a fixed number cannot miss everything by chance of drawing few.
+If each completion were drawn independently with probability p, it would be 1 - (1 - p d)^m, which
+is less: a fixed number cannot miss everything by drawing few.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _SLACK: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """What an operator may expect of one node that sends the same each round.
+    """What an operator can expect of a node that sends the same in each round.
 
     Args:
-        sent: Completions a round.
-        poisoned: Of them.
-        checked: That are looked at.
-        power: Chance that a poisoned one that is looked at is rejected.
-        caught: Chance that at least one is rejected in a round; then all are looked at.
-        rounds: Expected number of rounds until then, that one included; inf where never.
-        earned: Poisoned completions that earn a reward until then, expected, that round included:
-            what is looked at wholly is rejected with chance ``power`` as well. inf where never.
+        sent: Completions per round.
+        poisoned: How many of them are poison.
+        checked: How many of them are checked.
+        power: Probability that a checked poisoned completion is rejected.
+        caught: Probability of at least one rejection in a round; then all are checked.
+        rounds: Expected number of rounds until then, that one included; inf if never.
+        earned: Expected number of poisoned completions that earn a reward until then, that round
+            included: in a full check each is rejected with probability ``power``, too. inf if
+            never caught.
     """
 
     sent: int
@@ -44,12 +45,12 @@ class Odds:
 
 
 def checked_of(sent: int, share: float) -> int:
-    """How many of a node's completions `SpotCheck` draws."""
+    """The number of a node's completions that `SpotCheck` draws."""
     return min(sent, math.ceil(share * sent - _SLACK))
 
 
 def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
-    """The odds of one node, see `Odds`.
+    """Compute the odds for one node, see `Odds`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -67,12 +68,12 @@ def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
     for drawn, chance in _weights(sent, poisoned, checked):
         missed = (1 - power) ** drawn
         caught += chance * (1 - missed)
-        # Of a missed round all m are paid. Of a caught one those that pass when all are looked at:
-        # (1 - d) m without the condition, less what of them is in missed rounds. Together:
+        # A missed round pays all m. A caught one pays those that pass the full check:
+        # (1 - d) m unconditionally, minus its part in missed rounds. Together:
         earned += chance * (poisoned * (1 - power) + missed * (poisoned - drawn) * power)
     if not caught:
         return Odds(sent, poisoned, checked, power, 0.0, math.inf, math.inf if poisoned else 0.0)
-    # Rounds are alike until the first catch, so the sums are the means of one round by its chance.
+    # Rounds are alike until the first catch, so sums are the means of one round over its chance.
     return Odds(sent, poisoned, checked, power, min(caught, 1.0), 1 / caught, earned / caught)
 
 

@@ -1,7 +1,7 @@
-"""Running a verifier that may raise, miscount or hang, so that each completion gets a verdict.
+"""Run verifiers that may raise, miscount or hang, so that each completion gets a verdict.
 
-Every call of a verifier by the library goes through `supervised`. What goes wrong inside becomes
-ABSTAIN with its cause; the training step goes on.
+Every call of a verifier by the library goes through `supervised`. Failures inside become ABSTAIN
+with their cause; the training step goes on.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ logger = logging.getLogger("grpo_guard")
 # so past this many it is not called until one of them returns.
 MAX_HUNG_CALLS = 2
 # An outage fails every part of a batch: stop isolating once failures outnumber both this and the
-# completions that went through. Halving level by level clears the good parts first, so that
-# culprits who are fewer than a third of a batch can never make it stop.
+# completions that succeeded. Halving level by level clears the good parts first, so that culprits
+# who sent less than a third of a batch can never stop it.
 MAX_ISOLATED_FAILURES = 8
 
-# Failures of a whole service. Each part of a batch would meet the same one, after all its retries.
+# Failures of a whole service. Each part of a batch would meet the same one after all its retries.
 ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 
-# Keyed by id(verifier), because a verifier may be unhashable; the hung thread keeps it alive; and
-# by whether the call was of several senders' batches. Such a one is judged again batch by batch,
-# and would count twice: one sender could then open the circuit for those beside him.
+# Keyed by id(verifier), because a verifier may be unhashable, and the hung thread keeps it alive;
+# and by whether the call covered several senders' batches. Such a call is repeated batch by batch
+# and would count twice: one sender could then open the circuit for the others.
 _hung: dict[tuple[int, bool], int] = {}
 _hung_lock = threading.Lock()
 
 
-# A rule takes some 12 us a character at worst (`arithmetic` on equations without end), so this is
-# a tenth of the default time-out. Without it one author's 240 texts of 250,000 characters would
-# have everybody's batch abstained on.
+# A rule takes about 12 us per character at worst (`arithmetic` on endless equations), so this is a
+# tenth of the default time-out. Without it, one author's 240 texts of 250,000 characters would make
+# the guard abstain on everybody's batch.
 MOST_CHARACTERS = 4_000_000
 
 
 class Runnable(Protocol):
-    """What of a `CompletionVerifier` is needed to run it."""
+    """The part of a `CompletionVerifier` that is needed to run it."""
 
     @property
     def name(self) -> str:
-        """Stands in verdicts."""
+        """Name in verdicts."""
 
     @property
     def timeout(self) -> float | None:
@@ -75,7 +75,7 @@ class _CircuitOpenError(Exception):
 
 
 class _GivenUpError(RuntimeError):
-    """Not tried, because too much else failed; for the cause of the last failure."""
+    """Not tried, because too much else failed; `cause` is that of the last failure."""
 
     def __init__(self, cause: Cause | None) -> None:
         self.cause = cause
@@ -85,13 +85,13 @@ class _GivenUpError(RuntimeError):
 def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]:
     """One verdict per completion, in order, whatever the verifier does.
 
-    When a batch raises, it is halved until the completions that cause it stand alone. Otherwise
-    one node could write a single completion that breaks the verifier and so switch the check off
-    for everybody else's.
+    If a batch raises, it is halved until the completions that cause it are isolated. Otherwise one
+    node could write a single completion that breaks the verifier and so switch off the check for
+    everybody.
 
-    An exception may say what the abstention is to be called, by an attribute ``cause``, and whether
-    it befell the engine as a whole, by a bool ``engine_wide``; then halving is left out. Without
-    the latter, a time-out, a rate limit and an open circuit are engine-wide, and nothing else is.
+    An exception may name the abstention's cause with an attribute ``cause``, and whether it affects
+    the whole engine with a bool ``engine_wide``; then there is no halving. Without the latter, only
+    a time-out, a rate limit and an open circuit are engine-wide.
     """
     batch = tuple(batch)
     verdicts: list[Verdict | None] = [None] * len(batch)
@@ -105,10 +105,10 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
             try:
                 failures.stop_in_an_outage()
                 if deadline is None:
-                    said: object = verifier.verify(part)
+                    answer: object = verifier.verify(part)
                 else:
-                    said = _said(verifier, partial(verifier.verify, part), deadline)
-                found = _checked(verifier, said, end - start)
+                    answer = _call_limited(verifier, partial(verifier.verify, part), deadline)
+                found = _checked(verifier, answer, end - start)
             except Exception as error:
                 if failures.may_be_isolated(error, end - start):
                     middle = (start + end) // 2
@@ -124,11 +124,11 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
 def supervised_each(
     verifier: Runnable, batches: Sequence[Sequence[Completion]]
 ) -> list[list[Verdict]]:
-    """`supervised` of batches that came apart, in one call of the verifier.
+    """`supervised` for separate batches, in one call of the verifier.
 
-    Batches share the work on single completions and nothing that decides. Where the call raises,
-    miscounts or hangs, each batch is judged by itself: one sender's completions must not use up
-    what others are allowed of failures, and of time.
+    Batches share work on single completions but nothing that decides. If the call raises, miscounts
+    or hangs, each batch is verified on its own: one sender's completions must not use up what
+    others are allowed in failures and time.
     """
     sizes = [len(batch) for batch in batches]
     if sum(map(bool, sizes)) > 1 and _knows_each(verifier):
@@ -136,8 +136,8 @@ def supervised_each(
         deadline = None if verifier.timeout is None else started + verifier.timeout
         try:
             ask = partial(_jointly, verifier, batches)
-            said = _said(verifier, ask, deadline, jointly=True)
-            found = iter(_timed(_checked(verifier, said, sum(sizes)), started))
+            answer = _call_limited(verifier, ask, deadline, jointly=True)
+            found = iter(_timed(_checked(verifier, answer, sum(sizes)), started))
             return [list(islice(found, size)) for size in sizes]
         except Exception as error:
             logger.debug("verifier %s: %r; each batch by itself", verifier.name, error)
@@ -148,14 +148,14 @@ def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> obj
     if verifier.judges_alone:
         return verifier.verify([completion for batch in batches for completion in batch])
     each = verifier.verify_each(batches)  # type: ignore[attr-defined]
-    for batch, said in zip(batches, each, strict=True):
-        _checked(verifier, said, len(batch))  # two wrong counts may add up to a right one
-    return [verdict for said in each for verdict in said]
+    for batch, verdicts in zip(batches, each, strict=True):
+        _checked(verifier, verdicts, len(batch))  # two wrong counts may add up to a right one
+    return [verdict for verdicts in each for verdict in verdicts]
 
 
 def _knows_each(verifier: Runnable) -> bool:
-    """Whether `_jointly` says what `verify` would: not where a subclass has a `verify` of its own,
-    which its base's `verify_each` would pass over."""
+    """Whether `_jointly` gives the verdicts of `verify`: not if a subclass overrides `verify`,
+    which its base's `verify_each` would bypass."""
     if verifier.judges_alone:
         return True
     kinds = type(verifier).__mro__
@@ -164,9 +164,9 @@ def _knows_each(verifier: Runnable) -> bool:
 
 
 def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
-    """With an equal share of the time for those that say none themselves."""
+    """Give verdicts without a time of their own an equal share of the elapsed time."""
     share = (time.monotonic() - started) / max(1, len(found))
-    # Most of them are one object, which then stays one.
+    # Most of them are the same object, which then remains one object.
     taken = {id(v): v for v in found}
     for at, v in taken.items():
         taken[at] = v if v.seconds else v.taking(share)
@@ -174,7 +174,7 @@ def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
 
 
 def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[int, int]]:
-    """What is shown in one call, each with a time-out of its own: [start, end) in the batch."""
+    """Slices [start, end) of the batch for one call each, with a time-out of its own."""
     if not batch:
         return []
     if not verifier.judges_alone or verifier.timeout is None:
@@ -189,18 +189,18 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
 
 
 class _Failures:
-    """What went wrong in one portion of a batch, and what becomes of it."""
+    """Failures in one portion of a batch, and the verdicts for them."""
 
     def __init__(self, verifier: Runnable) -> None:
         self.done = 0
         self._verifier = verifier
         self._failed = 0
         self._last: Cause | None = None
-        # One outage is one line in the log, and not one for each completion.
-        self._told = set[str]()
+        # An outage is one line in the log, not one for each completion.
+        self._logged = set[str]()
 
     def stop_in_an_outage(self) -> None:
-        """Raises _GivenUpError once too much has failed to go on trying."""
+        """Raise _GivenUpError once too much has failed to go on."""
         if self._too_many:
             raise _GivenUpError(self._last)
 
@@ -209,28 +209,28 @@ class _Failures:
         return self._failed > max(MAX_ISOLATED_FAILURES, self.done)
 
     def may_be_isolated(self, error: Exception, size: int) -> bool:
-        """Whether the halves of a part of ``size`` completions are to be tried after ``error``."""
+        """Whether to try the halves of a part of ``size`` completions after ``error``."""
         self._last = cause_of(error)
         return size > 1 and not engine_wide(error) and not self._too_many
 
     def verdict(self, error: Exception, size: int) -> Verdict:
-        """The abstention for each of ``size`` completions, of which no smaller part is tried."""
+        """The abstention for each of ``size`` completions that are not split further."""
         self._failed += size
         name = self._verifier.name
         if isinstance(error, _HungError):
             return abstain(name, Cause.TIMEOUT, f"no answer within {self._verifier.timeout} s")
         if isinstance(error, _CircuitOpenError):
             return abstain(name, Cause.CIRCUIT_OPEN, str(error))
-        # A message may quote a completion, which must not write lines of its own into logs.
-        said = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
-        reason = f"{type(error).__name__}: {said}"
+        # A message may quote a completion, which must not add lines of its own to logs.
+        message = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
+        reason = f"{type(error).__name__}: {message}"
         # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return abstain(name, Cause.OUT_OF_MEMORY, reason)
         named = cause_of(error)
         cause = named or Cause.FAULT
-        if type(error).__name__ not in self._told:
-            self._told.add(type(error).__name__)
+        if type(error).__name__ not in self._logged:
+            self._logged.add(type(error).__name__)
             trace = None if named or isinstance(error, _GivenUpError) else error
             logger.warning("verifier %s: %s (%s)", name, reason, cause, exc_info=trace)
         return abstain(name, cause, reason)
@@ -250,29 +250,29 @@ def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]
 
 
 def cause_of(error: Exception) -> Cause | None:
-    """What the exception itself calls the abstention, if it may."""
+    """The cause of abstention that the exception names, if it is allowed."""
     cause = getattr(error, "cause", None)
     if not isinstance(cause, Cause) or Outcome.ABSTAIN not in cause.outcomes:
-        return None  # a failure is nobody's verdict: an author's cause would reject for it
-    # Combinators skip NOT_APPLICABLE, so that a failing member would silently be none at all.
+        return None  # a failure is not a judgement: an author's cause would reject for it
+    # Combinators skip NOT_APPLICABLE, so that a failing member would silently not count.
     return None if cause is Cause.NOT_APPLICABLE else cause
 
 
 def engine_wide(error: Exception) -> bool:
-    """Whether it befell a service as a whole, so that no part of a batch fares better."""
+    """Whether it affected a whole service, so that no part of a batch would fare better."""
     if isinstance(error, _HungError | _CircuitOpenError):
         return True
-    said = getattr(error, "engine_wide", None)
-    return said if isinstance(said, bool) else cause_of(error) in ENGINE_WIDE
+    declared = getattr(error, "engine_wide", None)
+    return declared if isinstance(declared, bool) else cause_of(error) in ENGINE_WIDE
 
 
 class _Worker:
-    """A thread that calls verifiers, one after the other, and can be left behind in a call."""
+    """A thread that calls verifiers one after the other, and can be abandoned during a call."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
-        # The verifier in whose call it was left behind; guarded by `_hung_lock`, with the count.
+        # The verifier whose call it was abandoned in; guarded by `_hung_lock`, with the count.
         self.left_in: tuple[int, bool] | None = None
         threading.Thread(target=self._work, daemon=True, name="grpo-guard").start()
 
@@ -284,7 +284,7 @@ class _Worker:
                 result = call()
             except Exception as raised:
                 error = raised
-            except BaseException as raised:  # SystemExit, or a panic in an extension: a fault too
+            except BaseException as raised:  # SystemExit, or a panic in an extension
                 error = RuntimeError(f"{type(raised).__name__}: {raised!s:.200}")
             with _hung_lock:
                 self.answers.put((result, error))
@@ -294,18 +294,18 @@ class _Worker:
             del call, result, error  # a model must not outlive its guard in a waiting thread
 
 
-# Workers that wait for a call, the last one used on top: starting a thread costs more than a quick
-# verifier does. A burst of calls leaves only a few behind.
+# Idle workers, the most recently used on top: starting a thread costs more than a quick verifier
+# does. A burst of calls leaves only a few behind.
 MOST_IDLE = 4
 _idle: list[_Worker] = []
-# A fork's child has the list and not the threads.
+# A forked child has the list but not the threads.
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _said(
+def _call_limited(
     verifier: Runnable, ask: Callable[[], object], deadline: float | None, jointly: bool = False
 ) -> object:
-    """What the verifier says, from a thread that can be left behind where time is limited."""
+    """Call the verifier, in a thread that can be abandoned if there is a deadline."""
     if deadline is None:
         return ask()
     if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""One node of a configuration's tree, or a whole tree, to the verifier that it describes."""
+"""Build a verifier from one node of a configuration's tree, or from a whole tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRAPPERS: dict[str, Any] = {
     "only": (_ONLY | None, None),
     "calibration": (str | None, None),
 }
-"""What a leaf may say beside its verifier's own options, as (type, default)."""
+"""Options that a leaf takes in addition to its verifier's own, as (type, default)."""
 _COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
     "all": AllOf,
     "any": AnyOf,
@@ -50,7 +50,7 @@ _LONG = (
     "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
     "file, and for other factors length_scaling: of preset: different_weights"
 )
-# Options of 0.1.0 and 0.2.0, of one verifier or ("") of any -> what is expected now.
+# Options of 0.1.0 and 0.2.0, for one verifier or ("") for any -> what is expected now.
 _GONE = {
     "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
     "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
@@ -59,7 +59,7 @@ _GONE = {
 
 @cache
 def verifier_options(kind: Any) -> type[Options]:
-    """What a leaf may say of a verifier's class: its parameters, and what wraps it."""
+    """The options of a leaf: the parameters of a verifier's class, and its wrappers."""
     if not hasattr(kind, "from_pretrained"):
         return options_of(kind.__name__, kind, fields=WRAPPERS)
     path, *_ = inspect.signature(kind.from_pretrained).parameters
@@ -68,12 +68,12 @@ def verifier_options(kind: Any) -> type[Options]:
 
 
 def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
-    """A leaf without what wraps its verifier."""
+    """A leaf without its wrappers' options."""
     return {name: value for name, value in leaf.items() if name not in WRAPPERS}
 
 
 def not_a_node(node: Any) -> str:
-    """What is wrong with something that stands where a verifier belongs, and what to write."""
+    """The error for a value that is not a node, with what to write instead."""
     if isinstance(node, str):
         name = next(iter(near(names(VERIFIERS), node)), "NAME")
         return f"expected a mapping such as {{type: {name}}}, got {shown(node)}"
@@ -89,17 +89,17 @@ def build_verifier(
     store: NodeStore | None = None,
     live: Live | None = None,
 ) -> CompletionVerifier:
-    """The verifier that one node of the tree describes.
+    """Build the verifier that one node of the tree describes.
 
     Args:
         node: ``{type: NAME, ...options}`` or a combinator over nodes.
-        alpha: Of verifiers that say none.
+        alpha: For verifiers that set none.
         where: Its place, for messages.
-        store: Where those lie that remember something of nodes; None: in themselves.
-        live: The policy in training, in place of the model and the sampler that a leaf names.
+        store: State of verifiers that remember nodes; None = in the verifiers themselves.
+        live: The policy in training, used instead of the model and sampler that a leaf names.
 
     Raises:
-        ConfigError: with the place in the tree.
+        ConfigError: with the node's place in the tree.
     """
     with without_secrets(node):
         return _Builder(alpha, store, live).node(node, where)
@@ -146,7 +146,7 @@ class _Builder:
         inner = options.pop("ray")
         if self.live is not None:
             raise ConfigError(
-                f"{where}.ray: expected no workers beside a policy in training, which they have not"
+                f"{where}.ray: expected no workers for a policy in training, which they do not have"
             )
         kind = load(VERIFIERS, _RAY)
         said = options_of("ray", kind).read(options, where).said()

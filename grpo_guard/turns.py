@@ -1,9 +1,9 @@
-"""A completion as its author wrote it, turn by turn, and findings put back in their places.
+"""A completion's own text by its author, turn by turn, with findings mapped back to the whole.
 
-What is known to be a tool's or user's is nobody's poison: a rule that read it would blame an author
-for his tool's wrong equation, and take what all tools say for one node's phrase. So rules are shown
-the author's turns alone. They stand apart: no equation or phrase may begin in one turn and end
-in another, across words that are not there.
+A known tool result or user turn is not its author's poison: a rule that read it would blame an
+author for the tool's wrong equation, and take every tool's output for one node's phrase. So rules
+see only the author's turns. A separator keeps them apart, so that no equation or phrase can begin
+in one turn and end in another, across text that was removed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from grpo_guard.given import Span, between
 from grpo_guard.verdict import Verdict
 
 APART = "\n\n.\n\n"
-"""What stands between two turns: blank lines alone are read over where a line begins with "="."""
+"""Separator of two turns. Rules read across blank lines alone if a line begins with "="."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A completion without what was given.
+    """A completion without its given spans.
 
     Args:
-        completion: Its author's words, ids and log-probs alone; ``given`` is None.
-        pieces: Where each turn stood in the whole text, and where it begins now: (start, end, now).
+        completion: Only its author's text, ids and log-probs; ``given`` is None.
+        pieces: For each turn, its span in the whole text and its start here: (start, end, now).
     """
 
     completion: Completion
@@ -42,8 +42,8 @@ class Said:
         return replace(verdict, findings=findings)
 
     def place(self, span: Span) -> Span:
-        """Where characters [start, end) stand in the whole text; what lies between turns is part
-        of the one before it."""
+        """Map characters [start, end) to the whole text; the separator belongs to the turn
+        before it."""
         start, end = span
         first = self._piece(start)
         last = self._piece(max(start, end - 1))
@@ -55,7 +55,7 @@ class Said:
 
 
 def as_said(completion: Completion) -> Said | None:
-    """What its author wrote; None where that is all of it."""
+    """The author's own text; None if that is all of it."""
     told = completion.told
     if told is None:
         return None
@@ -70,9 +70,9 @@ def as_said(completion: Completion) -> Said | None:
 
 
 def turns(completion: Completion) -> list[Said]:
-    """Each of its author's turns that says something by itself, in order; the last in any case.
+    """Each of the author's turns that is not blank, in order; at least the last one.
 
-    Ids are those of all turns, since which of them are whose is not asked here.
+    Each has the ids of all turns, because callers do not need them per turn.
     """
     told, text = completion.told, completion.text
     around = between(told.chars if told else (), len(text))
@@ -82,12 +82,12 @@ def turns(completion: Completion) -> list[Said]:
 
 
 def own_words(batch: Sequence[Completion]) -> list[Completion]:
-    """The batch as its authors wrote it."""
+    """The batch reduced to its authors' own text."""
     return [one.completion if (one := as_said(completion)) else completion for completion in batch]
 
 
 def _own(completion: Completion, text: str) -> Completion:
-    """Only this of its text, and of its ids and log-probs what was drawn."""
+    """A completion with this text, reduced to the ids and log-probs that its author sampled."""
     told, ids = completion.told, completion.completion_ids
     if told is None:
         return completion

@@ -1,4 +1,4 @@
-"""What a verifier says of one completion, and the error model behind it.
+"""A verifier's verdict on one completion, and the error model behind it.
 
 A failure is a third state, never a score. Four rules, enforced by `Verdict` itself:
 
@@ -11,7 +11,7 @@ A failure is a third state, never a score. Four rules, enforced by `Verdict` its
    an outage would be a silent reward.
 4. Nothing is lost or reordered: one verdict per completion, in the order of the completions.
 
-`Cause` says which of these happened; the pairing of outcome and cause is checked on construction.
+`Cause` names which of these happened; outcome and cause are checked against each other.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, Final
 
 SPOT_CHECKS: Final = "spot_checks"
 NOT_CHECKED: Final = "not_checked"
-"""Kind of the finding, and name of the verifier, where a completion was not drawn for a check: it
-is accepted since its operator chose that risk, and says nothing about anybody."""
+"""Kind of the finding, and name of the verifier, for a completion that was not drawn for a check:
+it is accepted because the operator chose that risk, and is evidence for nothing."""
 
 
 class Outcome(StrEnum):
@@ -46,28 +46,28 @@ class Cause(StrEnum):
     MALFORMED = "malformed"  # ids outside the vocabulary, ids and text that disagree, empty text
     REFUSED = "refused"
     OVERLONG = "overlong"
-    # Nobody known signed it, see `grpo_guard.identity`: rejects, and counts against nobody.
+    # No known node signed it, see `grpo_guard.identity`: rejects, and counts against no node.
     UNAUTHENTICATED = "unauthenticated"
-    # What it came with calls another answer right: rejects, and counts against nobody, since its
-    # author may have the answer from somebody else.
+    # Its reference calls another answer right: rejects, but counts against no node, because its
+    # author may have received the answer from someone else.
     FALSE_REFERENCE = "false_reference"
-    # Its round is over: rejects, and counts against nobody, since whoever passes it on can wait.
+    # Its round is over: rejects, but counts against no node, because a relay can delay it.
     LATE = "late"
     # Not the author's doing: abstains.
     TIMEOUT = "timeout"
     RATE_LIMITED = "rate_limited"
     PROVIDER = "provider"
     CIRCUIT_OPEN = "circuit_open"
-    BUDGET = "budget"  # what the operator allowed to be spent is spent
+    BUDGET = "budget"  # the operator's spending limit is reached
     OUT_OF_MEMORY = "out_of_memory"
     FAULT = "fault"  # the verifier raised, returned nonsense, or computed NaN
-    UNSUPPORTED = "unsupported"  # outside what this verifier can look at, e.g. a prompt too long
+    UNSUPPORTED = "unsupported"  # outside what this verifier can judge, e.g. a prompt too long
     UNINFORMATIVE = "uninformative"  # too little evidence for either side
     NOT_APPLICABLE = "not_applicable"  # `only(...)` set this completion aside; combinators skip it
 
     @property
     def outcomes(self) -> frozenset[Outcome]:
-        """The outcomes that this cause can stand beside."""
+        """The outcomes that this cause allows."""
         return _OUTCOMES[self]
 
 
@@ -83,8 +83,9 @@ AUTHOR_CAUSES = frozenset(
     }
 )
 BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE, Cause.LATE})
-"""Of what another than its author can bring about. So it counts neither for nor against a node, and
-must not even lose: it would teach its impostor's lesson backwards, or right work to be wrong."""
+"""Causes that others than the author can bring about. They count neither for nor against a node,
+and the completion must not even lose: it would teach an impostor's lesson in reverse, or unlearn
+right work."""
 _OUTCOMES = {
     cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
     for cause in Cause
@@ -93,7 +94,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Where, not only whether.
+    """A piece of evidence, with its location if it has one.
 
     Args:
         kind: Short machine-readable name, e.g. ``"outside_support"``.
@@ -118,13 +119,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a verdict cost, also where none came of it.
+    """What a verdict cost, even if it is an abstention.
 
     Args:
         requests: How often a model was asked, retries included.
-        tokens_in, tokens_out: As the provider counts them.
-        cache_hits: Answers that were known already.
-        usd: None where the price is unknown, never 0 for it.
+        tokens_in, tokens_out: As counted by the provider.
+        cache_hits: Answers taken from the cache.
+        usd: None if the price is unknown, never 0 for it.
         latency: Seconds from the first request to the answer, without time in our own queue.
     """
 
@@ -138,16 +139,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One verifier's word on one completion.
+    """One verifier's decision on one completion.
 
     Args:
         outcome: ACCEPT, REJECT or ABSTAIN.
         cause: Why; must fit the outcome (see `Cause.outcomes`).
-        verifier: Name of the verifier that spoke.
-        p_value: Probability, were the completion honest, of evidence at least this strong; in
-            [0, 1], None where the verifier has no such statement.
+        verifier: Name of the verifier that decided.
+        p_value: Probability, if the completion were honest, of evidence at least this strong; in
+            [0, 1], None if the verifier does not compute one.
         findings: Evidence with spans, strongest first.
-        usage: What it cost, where that is known.
+        usage: What it cost, if known.
         seconds: Wall time spent on this completion (a batch's time is shared out evenly).
         members: The verdicts that an ensemble combined into this one.
 
@@ -193,7 +194,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line for a person: the strongest finding, else the cause and who decided so."""
+        """One line for a person: the strongest finding, else the cause and who decided."""
         if self.findings:
             return self.findings[0].message
         if self.cause is not Cause.JUDGED or not self.rejected:
@@ -202,7 +203,7 @@ class Verdict:
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Names of the members whose outcome this is, the innermost ones; () without members."""
+        """Names of the innermost members with this outcome; () without members."""
         found: dict[str, None] = {}
         for member in self.members:
             if member.outcome is self.outcome:
@@ -210,7 +211,7 @@ class Verdict:
         return tuple(found)
 
     def taking(self, seconds: float) -> Verdict:
-        """The same verdict with its wall time."""
+        """The same verdict with this wall time."""
         return Verdict(
             self.outcome,
             self.cause,
@@ -236,7 +237,7 @@ class Verdict:
 
 
 def accept(verifier: str, **fields: Any) -> Verdict:
-    """An ACCEPT whose evidence was judged; one object for all of a name that say nothing else."""
+    """A judged ACCEPT; calls without further fields share one object per name."""
     if all(isinstance(value, tuple) and not value for value in fields.values()):
         return _accepted(verifier)
     return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
@@ -265,15 +266,15 @@ def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict
 
 
 def noted(verdict: Verdict, note: Finding | None) -> Verdict:
-    """The same verdict, mentioning one finding more; it decides nothing."""
+    """The verdict with one more finding, which does not affect the outcome."""
     return verdict if note is None else replace(verdict, findings=(*verdict.findings, note))
 
 
 def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
-    """The same finding from two members is reported once, in the words of the first.
+    """Merge findings; one that two members share is reported once, with the first message.
 
-    Two findings are the same where their kind and their place are; without a place, where their
-    words are too.
+    Findings are equal if their kinds and locations are; without a location, if their messages are,
+    too.
     """
     if not any(v.findings for v in verdicts):
         return ()
@@ -286,6 +287,6 @@ def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
 
 
 def applicable_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Those of verifiers that did not step aside."""
+    """The verdicts that are not NOT_APPLICABLE."""
     aside = Cause.NOT_APPLICABLE  # an enum's attribute is slow to look up
     return [v for v in verdicts if v.cause is not aside]

@@ -1,7 +1,7 @@
 """A file of verdicts that `grpo-guard verify --table` summarises, written while a run trains.
 
-A ledger keeps counts and forgets texts. Whoever decides whether a guard may decide has to see what
-it would have rejected, so the log keeps an excerpt of each such completion.
+A ledger keeps counts and forgets texts. Operators who decide whether a guard should act
+have to see what it would have rejected, so the log keeps an excerpt of each such completion.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from grpo_guard.verdict import Finding, Verdict
 logger = logging.getLogger("grpo_guard")
 MOST_BYTES: Final = 1024**3
 SHOWN: Final = 240
-"""The most characters that a line has from a text, a prompt or a message."""
+"""Most characters that a line holds of a text, a prompt or a message."""
 AROUND: Final = 80
-"""Characters before a finding that an excerpt begins with."""
+"""Characters of context before the finding at the start of an excerpt."""
 MOST_FINDINGS: Final = 8
 
 
 class VerdictLog:
-    """Appends verdicts to a file, one JSON object a line.
+    """Appends verdicts to a file, one JSON object per line.
 
-    Each batch has one line that counts what was accepted, by node:
+    Each batch has one line that counts acceptances by node:
     ``{"time", "accepted": [[node, count], ...]}``. Everything else has a line of its own:
     ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``p_value``, ``findings``
     (``kind`` and ``message``), ``node``, ``round``, ``task``, the end of the ``prompt``, and an
@@ -38,10 +38,10 @@ class VerdictLog:
     writes reaches a terminal or begins a line.
 
     Several processes may append to one file, each batch in one write. A log that cannot be written
-    stops nothing: a message says so once.
+    does not stop the run: it is reported once.
 
     Args:
-        path: The file; it is made when the first batch comes.
+        path: The file; it is created with the first batch.
         most_bytes: Size at which writing stops.
 
     Raises:
@@ -56,7 +56,7 @@ class VerdictLog:
         self._complained = False
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Append one batch; nothing is raised where that fails.
+        """Append one batch; a failure does not raise.
 
         Args:
             batch: Any number of completions, [n].
@@ -99,7 +99,7 @@ class VerdictLog:
 
 
 def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:
-    """The log's line about one completion that was not accepted."""
+    """The log's line for one completion that was not accepted."""
     findings = verdict.findings[:MOST_FINDINGS]
     prompt = completion.prompt
     return {
@@ -117,7 +117,7 @@ def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:
 
 
 def excerpt_of(text: str, findings: Sequence[Finding]) -> str:
-    """At most `SHOWN` characters around the first finding with a place in the text."""
+    """At most `SHOWN` characters around the first finding with a location in the text."""
     spans = [finding.char_span for finding in findings if finding.char_span is not None]
     start = max(0, spans[0][0] - AROUND) if spans else 0
     shown = text[start : start + SHOWN]

@@ -1,11 +1,11 @@
 """The verifier interface, and how verifiers compose.
 
 ``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
-``only(a, task="code")`` looks at some completions and steps aside for the rest.
+``only(a, task="code")`` judges some completions and skips the rest.
 
-In an ensemble each member is called under supervision of its own, so that one that fails abstains
-alone. A member that is NOT_APPLICABLE is left out of the combination; where no member applies,
-neither does the ensemble.
+In an ensemble each member is supervised separately, so that a failing one abstains alone. A member
+that is NOT_APPLICABLE is left out of the combination; if no member applies, the ensemble does not
+either.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from grpo_guard.verdict import (
 
 
 class CompletionVerifier(ABC):
-    """Says of each completion whether it may earn its reward.
+    """Decides for each completion whether it may earn its reward.
 
     Subclasses implement `verify`. They return verdicts and keep none of them: a verifier has
     configuration, not results, so that one object can serve several threads. They need not guard
-    against their own failures: whoever calls a verifier does so through `supervise.supervised`,
-    which turns exceptions, wrong counts and hangs into ABSTAIN.
+    against their own failures: every call goes through `supervise.supervised`, which turns
+    exceptions, wrong counts and hangs into ABSTAIN.
 
     Attributes:
-        name: Stands in verdicts, metrics and reports.
-        needs: What it needs beside the completions, in words for a list; None = nothing.
+        name: Appears in verdicts, metrics and reports.
+        needs: What it needs besides the completions, as words for a list; None = nothing.
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
-        judges_alone: A verdict depends on its own completion and no other. Such a verifier is shown
-            a bounded amount of text a call, so that nobody's long texts time out the others'.
+        judges_alone: A verdict depends on its own completion and no other. Such a verifier gets a
+            bounded amount of text per call, so that no one's long texts time out the others'.
         reads_text: A verdict depends on the text.
     """
 
@@ -54,10 +54,10 @@ class CompletionVerifier(ABC):
 
     @property
     def author_can_abstain(self) -> str | None:
-        """How a completion's author can make this verifier abstain, and the remedy; None = no way.
+        """How a completion's author can make this verifier abstain, and the remedy; None = never.
 
         Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
-        refuses the two together. Override it where a verifier of your own can be made to abstain.
+        refuses the two together. Override it if your verifier can be made to abstain.
         """
         return None
 
@@ -65,25 +65,25 @@ class CompletionVerifier(ABC):
     def steps_aside(self) -> bool:
         """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
 
-        Combinators leave such a verdict out; where every member steps aside, nobody has looked.
+        Combinators skip such a verdict; if every member gives one, nothing has been judged.
         """
         return False
 
     @property
     def idle_without(self) -> Mapping[str, str]:
-        """Fields of `Completion` without which it is idle -> what it then leaves undone, such as
+        """Fields of `Completion` -> what the verifier leaves undone without them, such as
         ``{"node": "looks at nothing"}``. `Guard` warns once if no completion of a batch has one."""
         return {}
 
     @property
     def compares_ids(self) -> bool:
-        """Whether it rejects every completion whose ids do not decode to its text. Where nothing
-        does, the text may be clean and the ids poisoned, so that `Guard` needs a tokenizer."""
+        """Whether it rejects every completion whose ids do not decode to its text. If nothing does,
+        the text may be clean and the ids poisoned, so `Guard` needs a tokenizer."""
         return False
 
     @property
     def own_tokenizer(self) -> Any:
-        """The policy's tokenizer, where the verifier has it; else None."""
+        """The policy's tokenizer if the verifier has it; else None."""
         return None
 
     @abstractmethod
@@ -91,23 +91,23 @@ class CompletionVerifier(ABC):
         """One verdict per completion, in the same order.
 
         Args:
-            batch: Any number of completions, of any groups and nodes. Not to be changed.
+            batch: Any number of completions, of any groups and nodes. Must not be changed.
         """
 
     @property
     def joins(self) -> bool:
-        """Whether a server may judge strangers' batches in one call: it waits for nobody. Where
-        verdicts depend on their batch, define ``verify_each(batches)`` beside `verify`."""
+        """Whether a server may verify several senders' batches in one call. If verdicts depend on
+        their batch, define ``verify_each(batches)`` in addition to `verify`."""
         return self.judges_alone
 
     def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)
-        """Find out whether what the verifier needs is there, before anything depends on it.
+        """Check that external resources are available, before anything depends on them.
 
         A judge asks its server here, so that a wrong key is one clear error before a run and not
-        an abstention for each completion. A guard from a file is checked when it is built.
+        an abstention for each completion. A guard built from a file is checked on construction.
 
         Raises:
-            Exception: it is not; with the remedy.
+            Exception: they are not; with the remedy.
         """
 
     def __and__(self, other: CompletionVerifier) -> CompletionVerifier:
@@ -124,13 +124,13 @@ class CompletionVerifier(ABC):
 
 
 class Composed(CompletionVerifier):
-    """Base of verifiers that are made of others.
+    """Base of verifiers that are composed of others.
 
     Args:
-        members: What it is made of; each has a time-out of its own.
+        members: The inner verifiers; each has a time-out of its own.
 
     Raises:
-        TypeError: one of them is no verifier.
+        TypeError: one of them is not a verifier.
     """
 
     timeout = None
@@ -167,7 +167,7 @@ class Composed(CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """For each of some batches what `verify` says of it alone."""
+        """For each batch, the verdicts of `verify` on it alone."""
         raise NotImplementedError(
             f"{type(self).__name__}: expected verify or verify_each, got none"
         )
@@ -178,11 +178,11 @@ class Composed(CompletionVerifier):
 
 
 class Not(Composed):
-    """Accepts what its member judged unfit, and rejects what the member accepts.
+    """Accepts completions that its member judged unfit, and rejects those that it accepts.
 
-    Only a judgement is turned round. What no spot check looked at stays accepted. A completion that
-    is malformed or overlong stays rejected: otherwise an attacker would earn rewards behind ``~``
-    by sending garbage.
+    Only judgements are negated. Completions that a spot check skipped stay accepted. Malformed or
+    overlong ones stay rejected: otherwise an attacker would earn rewards behind ``~`` by sending
+    garbage.
     """
 
     def __init__(self, member: CompletionVerifier) -> None:
@@ -191,22 +191,22 @@ class Not(Composed):
         self.name = f"not({member.name})"
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        return [list(map(self._negate, said)) for said in supervised_each(self.member, batches)]
+        return [list(map(self._negate, found)) for found in supervised_each(self.member, batches)]
 
     def _negate(self, verdict: Verdict) -> Verdict:
         outcome = verdict.outcome
         unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
         if verdict.cause is Cause.JUDGED and not unseen:
             outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
-        # The p-value speaks of the member's hypothesis, not of its opposite.
+        # The p-value tests the member's hypothesis, not its opposite.
         turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)
         return replace(turned, members=(verdict,))
 
 
 class Ensemble(Composed):
-    """Base of the combinators: runs the members and combines row by row."""
+    """Base of the combinators: runs the members and combines their verdicts row by row."""
 
-    # Whether nothing but its members makes it what it is, so that a chain of it can be one.
+    # Whether it consists only of its members, so that a chain of it can be flattened.
     plain = True
 
     def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
@@ -224,9 +224,9 @@ class Ensemble(Composed):
         return [self._row_by_row(own) for own in zip(*columns, strict=True)]
 
     def _row_by_row(self, columns: Sequence[Sequence[Verdict]]) -> list[Verdict]:
-        """One verdict for each completion, from what every member said of all."""
+        """One verdict for each completion, from every member's verdicts."""
         counted = [[self._counted(v, i) for v in column] for i, column in enumerate(columns)]
-        # Most rows are made of the same objects, and `counted` keeps all of them alive.
+        # Most rows consist of the same objects, and `counted` keeps all of them alive.
         combined = dict[tuple[int, ...], Verdict]()
         verdicts = []
         for row in zip(*counted, strict=True):
@@ -237,7 +237,7 @@ class Ensemble(Composed):
         return verdicts
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
-        """The verdict of the member at ``index``, as this ensemble counts it."""
+        """The verdict of the member at ``index``, adjusted to this ensemble's budget."""
         return verdict
 
     def _combine(self, row: Sequence[Verdict]) -> Verdict:
@@ -246,12 +246,12 @@ class Ensemble(Composed):
             return Verdict(Outcome.ABSTAIN, Cause.NOT_APPLICABLE, self.name, members=tuple(row))
         outcome = self.decide(applicable)
         deciding = [v for v in applicable if v.outcome is outcome]
-        # One member's "malformed" outweighs another's judgement: `~` turns judgements round, and
-        # garbage would pass behind it because somebody else rejected it too.
+        # One member's "malformed" outweighs another's judgement: `~` negates judgements, and
+        # garbage would pass behind it because another member rejected it too.
         judged = Cause.JUDGED
         causes = [v.cause for v in deciding if v.cause is not judged]
-        # A rule that rejects without a p-value leaves the whole without one: the others' would
-        # let a budget further up overrule it.
+        # If a rule rejects without a p-value, the ensemble has none either: with the others'
+        # p-values, a budget further up could overrule it.
         ruled = outcome is Outcome.REJECT and any(v.p_value is None for v in deciding)
         return Verdict(
             outcome,
@@ -271,27 +271,27 @@ class Ensemble(Composed):
         """A combined p-value that stays valid under any dependence, or None.
 
         Args:
-            row: The members' verdicts on one completion, in the members' order; those that are not
-                applicable are among them.
+            row: The members' verdicts on one completion, in the members' order, including those
+                that are not applicable.
         """
         return None
 
 
 class AllOf(Ensemble):
-    """Accepts what every member accepts: one REJECT rejects, else one ABSTAIN abstains.
+    """Accepts completions that every member accepts: one REJECT rejects, else one ABSTAIN abstains.
 
     Without ``alpha`` each member decides at its own level, and the false-positive rate is at most
     the sum of theirs. With it, the members' p-values decide and share one budget: a member rejects
-    where ``p <= alpha * share``, whatever level it has itself, so that honest work is rejected with
-    chance ``alpha`` at most, however the members depend on each other. A member without p-values
-    then still rejects by its own rule, on top of the budget; `Calibrated` gives it one. What the
-    author causes otherwise (malformed, overlong, screened) always rejects.
+    if ``p <= alpha * share``, whatever its own level, so that honest work is rejected with
+    probability at most ``alpha`` under any dependence of the members. A member without p-values
+    still rejects by its own rule, on top of the budget; `Calibrated` gives it one. Rejections for
+    what the author caused (malformed, overlong, screened) always hold.
 
     The combined p-value is Bonferroni's over the shares.
 
     Args:
         members: At least one.
-        alpha: The budget that they share, in (0, 1); None = each has its own.
+        alpha: The shared budget, in (0, 1); None = each member has its own.
         shares: Relative weights, one per member; None = equal.
 
     Raises:
@@ -306,7 +306,7 @@ class AllOf(Ensemble):
         shares: Sequence[float] | None = None,
         name: str | None = None,
     ) -> None:
-        # Shares are given to the members as they stand.
+        # Shares refer to the members as given, so do not flatten them.
         super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
         kind = type(self).__name__
         if alpha is not None and not 0 < alpha < 1:
@@ -327,8 +327,8 @@ class AllOf(Ensemble):
     def smallest_p(self) -> float:
         """The p-value below which some member's rejection never takes this ensemble's.
 
-        The largest over the members, not the smallest: an ensemble further up would otherwise be
-        content with one member that can reject, and acquit whatever the others reject.
+        The largest over the members, not the smallest: otherwise an outer ensemble would settle
+        for one member that can reject, and acquit what the others reject.
         """
         each = zip(self.members, self.shares, strict=True)
         return min(1.0, max(smallest_p(member) / share for member, share in each))
@@ -354,7 +354,7 @@ class AllOf(Ensemble):
 
 
 class AnyOf(Ensemble):
-    """Accepts what any member accepts; else one ABSTAIN abstains; else rejects.
+    """Accepts completions that any member accepts; else one ABSTAIN abstains; else rejects.
 
     The p-value is the largest of the members', and None unless every member has one.
     """
@@ -382,7 +382,7 @@ class AnyOf(Ensemble):
 def _flattened(
     kind: type[Ensemble], members: Sequence[CompletionVerifier]
 ) -> list[CompletionVerifier]:
-    """``a & b & c`` is one AllOf of three, so that Bonferroni counts three."""
+    """Flatten ``a & b & c`` to one AllOf of three, so that Bonferroni counts three."""
     flat: list[CompletionVerifier] = []
     for member in members:
         if type(member) is kind and isinstance(member, Ensemble) and member.plain:

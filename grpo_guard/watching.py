@@ -1,4 +1,4 @@
-"""What a guard that only watches (``Policy(on_reject="keep")``) makes of a failure of its own."""
+"""The review of a guard that only watches (``Policy(on_reject="keep")``) when it fails itself."""
 
 from __future__ import annotations
 

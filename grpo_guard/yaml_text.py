@@ -1,4 +1,4 @@
-"""A guard file's YAML as one mapping, and why it cannot be had."""
+"""Read a guard file's YAML as one mapping, with errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _got(data: object) -> str:
 
 
 def mapping_from(text: str, name: str) -> dict[Any, Any]:
-    """The mapping that a text in YAML holds.
+    """Parse a mapping from YAML.
 
     Args:
         text: YAML.
         name: Of the file, for messages.
 
     Raises:
-        ConfigError: it is not YAML, or no mapping.
+        ConfigError: it is not YAML, or not a mapping.
     """
     import yaml
 
@@ -42,7 +42,7 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
 
 @cache
 def _yaml_loader() -> Any:
-    """The safe loader, with numbers as people write them: to YAML 1.1, 1e-3 is a text."""
+    """The safe loader, which also reads 1e-3 as a number; YAML 1.1 takes it for text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -54,15 +54,15 @@ def _yaml_loader() -> Any:
 
 
 def unreadable(name: str, error: Exception) -> ConfigError:
-    """What to raise for a file that cannot be read; the message quotes none of its words."""
+    """The error for a file that cannot be read; it quotes nothing from the file."""
     return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error)}")
 
 
 def _unquoting(error: Exception) -> str:
-    """What a YAML reader says, without the lines and words that it quotes: a key may be there."""
+    """A YAML reader's message without the lines and words that it quotes, which may hold a key."""
     mark = getattr(error, "problem_mark", None)
-    said = getattr(error, "problem" if mark is not None else "strerror", None)
-    said = re.sub(r"""(["']).{5,}\1""", "'...'", said or type(error).__name__, flags=re.DOTALL)
+    problem = getattr(error, "problem" if mark is not None else "strerror", None)
+    what = re.sub(r"""(["']).{5,}\1""", "'...'", problem or type(error).__name__, flags=re.DOTALL)
     if mark is None:
-        return f"{said:.200}"
-    return f"an error in line {mark.line + 1}, column {mark.column + 1} ({said:.200})"
+        return f"{what:.200}"
+    return f"an error in line {mark.line + 1}, column {mark.column + 1} ({what:.200})"

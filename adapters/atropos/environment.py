@@ -1,10 +1,10 @@
-"""Atropos, in the process of an environment: what it posts is guarded.
+"""Atropos, inside an environment's process: guard the groups that it posts.
 
     class Guarded(GuardedEnv, MyEnv):
         guard = presets.failures_only()
 
-The mixin stands before the environment. It works on what `postprocess_histories` returns, which is
-the last step before groups are sent, saved and logged.
+The mixin goes before the environment. It works on the result of `postprocess_histories`, the last
+step before groups are sent, saved and logged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from grpo_guard.guard import Guard
 
 
 class GuardedEnv:
-    """Mixin before a `BaseEnv`; ``guard`` is set in the class.
+    """Mixin before a `BaseEnv`; set ``guard`` in the class.
 
     Raises:
-        FrameworkError: the policy asks for what Atropos cannot do.
-        AbstainError: as the policy has it. Atropos logs what is raised here and posts nothing.
+        FrameworkError: the policy asks for something that Atropos cannot do.
+        AbstainError: the policy says to raise, or too many rows were abstained on. Atropos logs
+            exceptions raised here and posts nothing.
     """
 
     guard: ClassVar[Guard]
@@ -31,7 +32,7 @@ class GuardedEnv:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._guard_counts: Counter[str] = Counter()
-        _ = self._groups  # what cannot be carried out is refused before the first rollout
+        _ = self._groups  # refuse a policy that cannot be carried out before the first rollout
 
     @cached_property
     def _groups(self) -> GroupGuard:
@@ -39,7 +40,7 @@ class GuardedEnv:
         return GroupGuard(self.guard, tokenizer, vocabulary=len(tokenizer))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
-        """Atropos's hook: a group, a list of groups, or None for what failed."""
+        """Atropos's hook: a group, a list of groups, or None for a failure."""
         made = await super().postprocess_histories(trajectories)  # type: ignore[misc]
         if isinstance(made, list):
             return [group and await self._guarded(group) for group in made]
@@ -52,7 +53,8 @@ class GuardedEnv:
         return settled
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Atropos's, with the shares of accepted, rejected and abstained rows since the last."""
+        """Atropos's hook, plus the shares of accepted, rejected and abstained rows since the last
+        call."""
         counts, self._guard_counts = self._guard_counts, Counter()
         shares = {f"guard/{k}_rate": n / counts.total() for k, n in counts.items()}
         await super().wandb_log({**(wandb_metrics or {}), **shares})  # type: ignore[misc]

@@ -1,17 +1,18 @@
-"""Atropos: what of a group is handed on, field by field, as a trainer may compute with it.
+"""Atropos: pass on a group field by field, in a form that is safe for the trainer.
 
-Atropos's server takes any number and any object in most fields, and its trainer reads several of
-them: a temperature of 1e-40 makes all weights NaN, and one override that is null ends the run. So
-what strangers post goes through a list of fields; all others are dropped, and the log says so once.
+Atropos's server accepts any number and any object in most fields, and its trainer reads several of
+them: a temperature of 1e-40 makes all weights NaN, and a single null override ends the run. So
+groups that others post are filtered by a list of fields; all others are dropped, and each is logged
+once.
 
 * ``tokens``, ``masks``, ``scores``: see `grpo_guard.adapters.atropos.groups`.
-* ``inference_logprobs``: one a token, `NO_LOGPROB` or within `LOG_PROBS`.
+* ``inference_logprobs``: one per token, `NO_LOGPROB` or within `LOG_PROBS`.
 * ``overrides``, ``generation_params``, ``group_overrides``: a temperature within the declared
-  range, and whether a row's advantage is to be 0.
+  range, and whether a row's advantage is set to 0.
 * ``env_id``: an integer.
 
-Not ``advantages`` and ``ref_logprobs``, which are the trainer's to compute; not ``distill_*``, a
-stranger's teacher; not ``messages`` and ``images``, which nobody has judged.
+Not ``advantages`` and ``ref_logprobs``, which the trainer computes itself; not ``distill_*``,
+another node's teacher; not ``messages`` and ``images``, which nothing has judged.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ Group: TypeAlias = Mapping[str, Any]
 Range: TypeAlias = tuple[float, float]
 MASKED: Final = -100
 NO_LOGPROB: Final = 1.0
-"""What stands at masked places of ``inference_logprobs``, and where nobody knows one."""
+"""The value of ``inference_logprobs`` for masked tokens and unknown log-probs."""
 SETS_TO_ZERO: Final = "set_advantage_to_zero"
 """An override that the bundled trainer knows."""
 TEMPERATURES: Final = (0.1, 2.0)
-"""Servers take up to 2; below 0.1 a row weighs more than ten times as much as at 1."""
+"""Servers accept up to 2; below 0.1 a row weighs more than ten times as much as at 1."""
 LARGEST_OWN: Final = 1e4
-"""Of advantages and reference log-probs that an environment of one's own brings."""
+"""Limit of advantages and reference log-probs that your own environment supplies."""
 _ALWAYS: Final = ("tokens", "masks", "scores", "inference_logprobs", "overrides")
 _PARAMETERS: Final = ("generation_params", "group_overrides")
 _OF_STRANGERS: Final = frozenset((*_ALWAYS, *_PARAMETERS, "env_id"))
@@ -51,14 +52,14 @@ _OF_REGISTRATION: Final[Mapping[str, Range]] = {
 
 
 class GroupError(ValueError):
-    """What came is no group, or no request: which field was to be what."""
+    """The input is not a valid group or request; the message names the field."""
 
 
 def group_size(group: Any, temperatures: Range = TEMPERATURES) -> int:
-    """How many rows a group has.
+    """The number of rows in a group.
 
     Raises:
-        GroupError: it is no group, or a temperature of all rows is outside the range.
+        GroupError: it is not a group, or a temperature for all rows is outside the range.
     """
     if not isinstance(group, Mapping):
         raise GroupError(f"group: expected an object, got {type(group).__name__}")
@@ -79,13 +80,12 @@ def group_size(group: Any, temperatures: Range = TEMPERATURES) -> int:
 
 
 def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
-    """What is wrong with the numbers beside a row's tokens and masks, which are known to be right;
-    None where nothing is."""
+    """The problem with the other numbers of a row whose tokens and masks are valid, or None."""
     claims = of_row(group.get("inference_logprobs"), i)
     if claims is not None and _log_probs(claims, len(group["tokens"][i])) is None:
         least, most = LOG_PROBS
         return (
-            f"inference_logprobs: expected one number a token, {NO_LOGPROB} or from {least} to "
+            f"inference_logprobs: expected one number per token, {NO_LOGPROB} or from {least} to "
             f"{most}, got {shown(claims)}"
         )
     if (wrong := _wrong_temperature(of_row(group.get("overrides"), i), temperatures)) is not None:
@@ -94,22 +94,22 @@ def problem_of_row(group: Group, i: int, temperatures: Range) -> str | None:
 
 
 def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> dict[str, Any]:
-    """A copy of a group with plain numbers, one of each per row; of problem rows what is harmless.
+    """A copy of a group with plain numbers, one per row and field; problem rows are neutralised.
 
     Args:
-        group: As it came; `group_size` and `problem_of_row` have looked at it.
-        problems: Why a row is not to be trained on, [G].
-        theirs: Others wrote some of it: only what is on the list of fields is handed on.
+        group: As received, and checked by `group_size` and `problem_of_row`.
+        problems: Why a row must not be trained on, [G].
+        theirs: Others wrote some of it: only listed fields are passed on.
 
     Raises:
-        GroupError: a field of an environment of one's own has no finite numbers.
+        GroupError: a field from your own environment contains numbers that are not finite.
     """
     rows = range(len(problems))
     made = {name: value for name, value in group.items() if not theirs or name in _OF_STRANGERS}
     if theirs:
         for name in group.keys() - _OF_STRANGERS:
             if group[name]:
-                _say_dropped(name if name in _KNOWN else "a field that Atropos does not have")
+                _log_dropped(name if name in _KNOWN else "a field that Atropos does not have")
         for name in _PARAMETERS:
             if name in made:
                 made[name] = _parameters(made[name])
@@ -118,7 +118,7 @@ def handed_on(group: Group, problems: Sequence[str | None], *, theirs: bool) -> 
             _require_numbers(name, group.get(name))
     made["tokens"] = [[0, 0] if problems[i] else group["tokens"][i] for i in rows]
     made["masks"] = [[MASKED] * 2 if problems[i] else group["masks"][i] for i in rows]
-    # Always there where others post: the bundled trainer raises on a group without any.
+    # Always present in others' groups: the bundled trainer raises on a group without it.
     if theirs or group.get("inference_logprobs"):
         given = group.get("inference_logprobs")
         made["inference_logprobs"] = [
@@ -136,17 +136,17 @@ _KNOWN: Final = ("advantages", "ref_logprobs", "messages", "images", "distill_to
 
 
 @cache
-def _say_dropped(name: str) -> None:
-    logger.warning("Atropos: %s is not handed on where others posted it", name)
+def _log_dropped(name: str) -> None:
+    logger.warning("Atropos: %s is not passed on if others posted it", name)
 
 
 def of_row(rows: Any, i: int) -> Any:
-    """A row's own among a group's; None where there is none."""
+    """A row's entry in a group's list; None if it is missing."""
     return rows[i] if isinstance(rows, list | tuple) and i < len(rows) else None
 
 
 def _parameters(given: Any) -> dict[str, Any]:
-    """The parameters that a trainer may get of a stranger, in range already."""
+    """The parameters that a trainer may get from others; their range is already checked."""
     if not isinstance(given, Mapping):
         return {}
     made: dict[str, Any] = {SETS_TO_ZERO: True} if given.get(SETS_TO_ZERO) is True else {}
@@ -156,7 +156,7 @@ def _parameters(given: Any) -> dict[str, Any]:
 
 
 def _wrong_temperature(given: Any, temperatures: Range) -> str | None:
-    """Why a trainer cannot use these parameters; None where it can, or there are none."""
+    """Why a trainer cannot use these parameters; None if it can, or without parameters."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -168,7 +168,7 @@ def _wrong_temperature(given: Any, temperatures: Range) -> str | None:
 
 
 def _log_probs(given: Any, length: int) -> list[float] | None:
-    """As plain numbers; None where they are none, or not one a token."""
+    """Plain numbers; None if they are invalid, or not one per token."""
     values = listed(given, length)
     if values is None:
         return None
@@ -191,13 +191,13 @@ def _require_numbers(name: str, rows: Any) -> None:
 
 
 def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What an environment asks of Atropos's server beside groups, with plain numbers in range.
+    """An environment's other requests to Atropos's server, with plain numbers in range.
 
-    The server divides by what environments say of themselves, for the trainer too: a
-    ``min_batch_allocation`` that is infinite ends each ``/batch``. So strangers set none.
+    The server divides by what environments say about themselves, for the trainer, too: an infinite
+    ``min_batch_allocation`` ends each ``/batch``. So others cannot set one.
 
     Raises:
-        GroupError: a number is none, or outside its range; or the name is no short text.
+        GroupError: a value is not a number, or outside its range; or the name is not a short text.
     """
     if path != "/register-env":
         return {"env_id": _whole("env_id", given.get("env_id"), (0, 2**31))}
@@ -205,7 +205,7 @@ def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
         raise GroupError(f"desired_name: expected up to {_LONGEST_NAME} letters, got {shown(name)}")
     if given.get("min_batch_allocation"):
-        _say_dropped("min_batch_allocation")
+        _log_dropped("min_batch_allocation")
     made: dict[str, Any] = {"desired_name": name}
     for field, between in _OF_REGISTRATION.items():
         value = given.get(field)

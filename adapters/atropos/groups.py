@@ -1,17 +1,18 @@
-"""Atropos: one group of scored rollouts, judged and put right.
+"""Atropos: judge and repair one group of scored rollouts.
 
-A group is lists of one length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or the
-token's own id where it trains), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No row
-can leave it: the server waits for a group of the size that its environment has. What the guard
-leaves out gets the mean of those that stay, the trainer's mark for an advantage of 0, and a mask of
-all but its last token; so the group's mean is what it is without it. One token has to stay: the
-bundled trainer raises on a micro-batch without any, and whoever writes poison fills micro-batches.
+A group holds lists of equal length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or
+the token's own id if it trains), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No
+row can leave it: the server waits for a group of the size that its environment declared. A row that
+the guard leaves out gets the mean of those that stay, the trainer's mark for an advantage of 0, and
+a mask of all but its last token; so the group's mean is the same as without it. One token has to
+stay: the bundled trainer raises on a micro-batch without any, and an author of poison could fill
+micro-batches.
 
-Traps that are closed here: special tokens are trained on and stand in no text; a mask is the
-*label* that the trainer learns, so one that names another token teaches what nobody judged; ids
-outside the vocabulary end the trainer even where they are masked; one score that is NaN is its
-whole group's. Scores are their sender's word: the guard judges completions, not graders. Where
-others wrote a row they may have written its prompt too, which then excuses nothing. Written against
+Attacks that are closed here: special tokens are trained on but appear in no text; a mask is the
+*label* that the trainer learns, so one that names another token teaches what nothing judged; ids
+outside the vocabulary end the trainer even if they are masked; a single NaN score makes its whole
+group NaN. Scores are their sender's claim: the guard judges completions, not graders. If others
+wrote a row, they may have written its prompt, too, which then excuses nothing. Written against
 atroposlib 0.4.0.
 """
 
@@ -50,29 +51,29 @@ from grpo_guard.verdict import Verdict, reject
 __all__ = ["GroupError", "GroupGuard", "group_size"]
 
 LARGEST_ALONE: Final = 1.0
-"""Of a stranger's score in a group of one, which the bundled trainer takes as the advantage."""
+"""Limit of another's score in a group of one, which the bundled trainer uses as the advantage."""
 _CANNOT: Final = without_lengths("Atropos")
 
 
 @dataclass(frozen=True)
 class GroupGuard:
-    """Judges groups.
+    """Judges and settles groups.
 
     Args:
         guard: Verifier, policy and ledger.
-        tokenizer: The policy's, or a `Detokenizer` with the special tokens that a turn may hold.
-            Rows of others that hold any but one closing token a turn are malformed.
-        vocabulary: Ids are below it; None = not checked, for groups that one's own engine made.
-        longest: Most tokens of a sequence; None = not checked.
-        own: The groups are those of an environment of one's own, which may collect what others
-            sent: a row's ``overrides["node"]`` then says who wrote it. False: strangers post them.
-        trusts_prompts: What a prompt asks for excuses a completion also where others wrote the row,
-            as with environments of yours on other machines.
-        temperatures: Those that the nodes may have sampled at, [least, most].
+        tokenizer: The policy's, or a `Detokenizer` with the special tokens that a turn may contain.
+            Others' rows with any except one closing token per turn are malformed.
+        vocabulary: Ids must be below it; None = not checked, for groups from your own engine.
+        longest: Most tokens per sequence; None = not checked.
+        own: The groups come from your own environment, which may collect what others sent: a row's
+            ``overrides["node"]`` then names its author. False: others post them.
+        trusts_prompts: Requests in a prompt excuse a completion even if others wrote the row, as
+            with your own environments on other machines.
+        temperatures: Range in which nodes may have sampled, [least, most].
 
     Raises:
-        FrameworkError: the policy asks for what Atropos cannot do.
-        ValueError: ``temperatures`` is no range of positive numbers.
+        FrameworkError: the policy asks for something that Atropos cannot do.
+        ValueError: ``temperatures`` is not a range of positive numbers.
     """
 
     guard: Guard
@@ -96,16 +97,16 @@ class GroupGuard:
     def settle(
         self, group: Group, *, round: int | None = None, node: str | None = None
     ) -> tuple[dict[str, Any], Review]:
-        """The group as it may be trained on, and what was found; ``group`` is not changed.
+        """The group in a form that may be trained on, and its review; ``group`` is not changed.
 
         Args:
-            group: As an environment makes it or posts it.
+            group: As an environment returns or posts it.
             round: The trainer's step.
-            node: Who sent all of it, as you know it; None = see ``own``.
+            node: The proven sender of the whole group; None = see ``own``.
 
         Raises:
-            GroupError: it is no group.
-            AbstainError: as the policy has it.
+            GroupError: it is not a group.
+            AbstainError: the policy says to raise, or too many rows were abstained on.
         """
         size = group_size(group, self.temperatures)
         nodes = [self._node(group, i, node) for i in range(size)]
@@ -124,11 +125,11 @@ class GroupGuard:
         most = LARGEST_ALONE if theirs and size == 1 else LARGEST_REWARD
         scores = [number_from(score, -most, most) for score in group["scores"]]
         kept = self.guard.settle(
-            # What a sender's grader has no number for earns what a rejected row does.
+            # A row without a valid score earns what a rejected one does.
             [0.0 if score is None else score for score in scores],
             replace(review.regrouped(None), verdicts=_with_unscored(review.verdicts, scores, most)),
         )
-        # What was put right is nobody's work: whatever the policy, it is not trained on.
+        # A repaired row is not its author's work: it is not trained on, whatever the policy.
         out = [
             k is None or p is not None or not _trains(masks)
             for k, p, masks in zip(kept, problems, made["masks"], strict=True)
@@ -136,17 +137,17 @@ class GroupGuard:
         return _settled(made, kept, out, problems, changed=scores != kept), review
 
     def _node(self, group: Group, i: int, node: str | None) -> Any:
-        """Who wrote a row; of any type where the row says so."""
+        """The author of a row; of any type if the row itself names it."""
         if node is not None or not self.own:
             return node
         return claimed(of_row(group.get("overrides"), i), "node")
 
     def _drawn_here(self, node: Any) -> bool:
-        """Whether this environment's own engine drew a row, whose special tokens are no attack."""
+        """Whether this environment's own engine drew a row; its special tokens are no attack."""
         return self.own and node is None
 
     def _problem(self, group: Group, i: int, node: Any) -> str | None:
-        """Why a row cannot be what it says; None where it can."""
+        """Why a row's fields are inconsistent; None if they are valid."""
         tokens, masks = group["tokens"][i], group["masks"][i]
         if not isinstance(tokens, list | tuple) or len(tokens) < 2:
             return f"tokens: expected a list of at least two ids, got {shown(tokens)}"
@@ -189,10 +190,10 @@ class GroupGuard:
 def _watched(
     group: Group, made: dict[str, Any], problems: Sequence[str | None], *, theirs: bool
 ) -> dict[str, Any]:
-    """The group under a guard that only watches: as it came.
+    """The group under a guard that only watches: unchanged.
 
-    Of what strangers send a trainer can only take what has the form of a group, as ever: a row that
-    has not trains nothing.
+    From others' groups, a trainer can still use only rows of the right form; any other row trains
+    nothing.
     """
     if not theirs:
         return dict(group)
@@ -212,7 +213,7 @@ def _settled(
     *,
     changed: bool,
 ) -> dict[str, Any]:
-    """The group with what its rows earn, and nothing of those that are left out."""
+    """The group with its rows' rewards, in which left-out rows train nothing."""
     rest = [k for k, left_out in zip(kept, out, strict=True) if k is not None and not left_out]
     mean = mean_of_kept(rest)
     rows = range(len(out))
@@ -221,7 +222,7 @@ def _settled(
         return made
     tokens = made["tokens"]
     made["masks"] = [_left_out(tokens[i]) if out[i] else made["masks"][i] for i in rows]
-    # Of what was left out, the sender's own would still have counted.
+    # The sender's own values for left-out rows would otherwise still count.
     made["advantages"] = None
     own = made.get("overrides")
     made["overrides"] = [{SETS_TO_ZERO: True} if out[i] else of_row(own, i) or {} for i in rows]
@@ -230,17 +231,17 @@ def _settled(
             made[name] = [
                 [filler] * len(tokens[i]) if out[i] else of_row(made[name], i) or [] for i in rows
             ]
-    for name in ("distill_token_ids", "distill_logprobs"):  # a teacher's, which has its own loss
+    for name in ("distill_token_ids", "distill_logprobs"):  # a teacher's, with its own loss
         if made.get(name):
             made[name] = [[] if out[i] else of_row(made[name], i) or [] for i in rows]
     if made.get("messages"):
-        said = made["messages"]
-        made["messages"] = [[] if problems[i] else of_row(said, i) or [] for i in rows]
+        messages = made["messages"]
+        made["messages"] = [[] if problems[i] else of_row(messages, i) or [] for i in rows]
     return made
 
 
 def _trains(masks: Sequence[int]) -> bool:
-    """Whether there is a token to train on; the first has nothing before it that predicts it."""
+    """Whether any token trains; the first has nothing before it to be predicted from."""
     return any(mask != MASKED for mask in masks[1:])
 
 

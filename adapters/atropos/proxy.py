@@ -1,19 +1,19 @@
-"""Atropos, between environments of others and the trainer's server.
+"""Atropos: a guarding proxy between others' environments and the trainer's server.
 
     python -m grpo_guard.adapters.atropos.proxy --guard guard.yaml --tokenizer PATH_OR_ID \
         --upstream http://127.0.0.1:8000 --port 8100
 
-Environments are given the proxy's address as ``rollout_server_url``. It takes what they post,
-judges every row, and hands on to Atropos's server what may be trained on. Of the server's other
-paths only those are let through that environments need: its own handlers ask nobody who they are,
-and ``/register``, ``/batch`` and ``/reset_data`` are the trainer's. So the server itself must not
-be in the environments' reach.
+Environments get the proxy's address as ``rollout_server_url``. It receives their posts, judges
+every row, and passes on to Atropos's server what may be trained on. Of the server's other paths,
+only those that environments need are reachable: its handlers do not authenticate anyone, and
+``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be
+able to reach the server itself.
 
-Of a group only the fields are handed on that `grpo_guard.adapters.atropos.fields` lists, with
-numbers in their ranges; and what its prompts say excuses nothing, since senders write them.
+Only the fields listed in `grpo_guard.adapters.atropos.fields` are passed on, with numbers in their
+ranges. Prompts excuse nothing, because senders write them.
 
-With ``tokens`` each sender is known by its own (``http://any:TOKEN@host`` as the address), and the
-guard remembers what it sent under that name; a name that a row claims is not read.
+With ``tokens``, each sender is identified by its own token (``http://any:TOKEN@host`` as the
+address), and the guard remembers its completions under that name; a name in a row is not read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 
 logger = logging.getLogger("grpo_guard")
-SECONDS: Final = 60.0  # for the server behind to answer
+SECONDS: Final = 60.0  # for the upstream server to answer
 TO_JUDGE: Final = ("/scored_data", "/scored_data_list")
 OF_ENVIRONMENTS: Final = {
     "/": "GET",
@@ -74,14 +74,14 @@ def create_proxy(
     tokens: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> Starlette:
-    """The application.
+    """Create the application.
 
     Args:
-        groups: Judges and puts right; with ``vocabulary`` and ``longest`` where strangers post.
+        groups: Judges and repairs; set ``vocabulary`` and ``longest`` if others post.
         upstream: Address of Atropos's server.
-        tokens: Of each sender, its secret to its name; None = anybody may post, and nobody is
+        tokens: Each sender's secret -> its name; None = anyone may post, and senders are not
             remembered by name.
-        limits: What a request may cost; ``completions`` bounds the groups of one list.
+        limits: Limits of a request; ``completions`` bounds the groups in one list.
     """
     proxy = _Proxy(
         replace(groups, own=False),
@@ -97,22 +97,22 @@ def create_proxy(
 
 
 Work: TypeAlias = Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
-"""From a body, its sender and whether its time is up, to the status and the body of an answer."""
+"""From a body, its sender and whether its time is up, to the response's status and body."""
 
 
 class _Proxy:
-    """What `create_proxy` answers with."""
+    """The request handlers of `create_proxy`."""
 
     def __init__(
         self, groups: GroupGuard, upstream: str, tokens: Mapping[str, str] | None, limits: Limits
     ) -> None:
         self.groups, self.upstream, self.tokens, self.limits = groups, upstream, tokens, limits
-        # One group at a time: verifiers need not bear several, and the order of arrival is kept.
+        # One group at a time: verifiers need not be thread-safe, and the order of arrival is kept.
         self.intake = Intake(limits)
         self.batches = Batches(groups.guard.verifier, replace(limits, running=1))
 
     async def scored(self, request: Request) -> Response:
-        """Rows of an environment: judged, put right and handed on."""
+        """Judge and repair an environment's rows, and pass them on."""
         path, zipped = request.url.path, "gzip" in request.headers.get("content-encoding", "")
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
@@ -127,7 +127,7 @@ class _Proxy:
         return await self._answered(request, work)
 
     async def passed(self, request: Request) -> Response:
-        """What an environment asks of Atropos's server, with the fields that it needs."""
+        """Pass on an environment's other requests, reduced to the fields that they need."""
 
         def work(body: bytes, node: str | None, late: threading.Event) -> tuple[int, bytes]:
             path = request.url.path
@@ -137,34 +137,34 @@ class _Proxy:
         return await self._answered(request, work)
 
     async def _answered(self, request: Request, work: Work) -> Response:
-        # Who was told to come back posts again; what was judged too late must not come twice.
+        # After a 503 a sender posts again; a late result must not be passed on, too.
         late, seconds = threading.Event(), self.limits.seconds
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             node = _sender(request.headers, self.tokens)
             async with self.intake.body(request, deadline) as sender:
                 body = sender.body
-                # Groups are settled by their guard, which asks the verifier itself.
+                # The guard settles groups and calls the verifier itself.
                 job: Job[tuple[int, bytes]] = Job(
                     admit=lambda: None, settle=lambda *_: work(body, node, late),
                     joins=False, completions=1, bytes=len(body), given_up=late,
                 )  # fmt: skip
                 status, answer = await self.batches.answer(job, deadline)
         except RequestError as error:
-            return _said(error.status, {"detail": str(error)})
+            return _response(error.status, {"detail": str(error)})
         except TimeoutError:
             late.set()
-            return _said(503, {"detail": f"no answer within {seconds:g} s"})
+            return _response(503, {"detail": f"no answer within {seconds:g} s"})
         except GroupError as error:
-            return _said(422, {"detail": str(error)})
+            return _response(422, {"detail": str(error)})
         except AbstainError as error:
-            logger.error("nothing was handed on: %s", error)
-            return _said(503, {"detail": "the guard could not look"})
+            logger.error("nothing was passed on: %s", error)
+            return _response(503, {"detail": "the guard could not judge"})
         return Response(answer, status, media_type="application/json")
 
 
 def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str | None:
-    """Who sends, by its token.
+    """The sender's name, by its token.
 
     Raises:
         RequestError: 401 or 403.
@@ -174,7 +174,7 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
         return None
     refused: RequestError | None = None
     known: str | None = None
-    for token, name in tokens.items():  # all of them, so that time tells nothing
+    for token, name in tokens.items():  # check all of them, so that timing reveals nothing
         try:
             check_access(headers, token)
             known = name
@@ -186,16 +186,16 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
 
 
 def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
-    """The groups of a body: one, or a list of them.
+    """The groups in a body: one, or a list of them.
 
-    All are looked at before any is judged, or a ledger would count those before a bad one again
-    when the list comes anew.
+    All are checked before any is judged; otherwise a ledger would count the groups before a bad one
+    again when the list is sent again.
 
     Raises:
         RequestError: 422 or 413.
-        GroupError: one is none.
+        GroupError: one is not a group.
     """
-    # As an object, whose reader bounds depth and refuses what JSON has no numbers for.
+    # As an object, because its reader bounds depth and refuses what JSON cannot represent.
     given = _object(b'{"groups":' + body + b"}", limits)["groups"]
     if isinstance(given, list) is not several or given == []:
         wanted = "a list of groups" if several else "a group"
@@ -217,7 +217,7 @@ def _object(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def _unzipped(body: bytes, limits: Limits) -> bytes:
-    """A few bytes of gzip may stand for gigabytes."""
+    """Decompress with a limit: a few bytes of gzip may expand to gigabytes."""
     reader = zlib.decompressobj(wbits=31)
     try:
         plain = reader.decompress(body, limits.body_bytes + 1)
@@ -229,10 +229,10 @@ def _unzipped(body: bytes, limits: Limits) -> bytes:
 
 
 def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
-    """Status and answer of the server behind.
+    """Status and body of the upstream server's answer.
 
     Raises:
-        RequestError: 502; it cannot be reached.
+        RequestError: 502; the server cannot be reached.
     """
     body = data if isinstance(data, bytes | None) else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
@@ -245,28 +245,28 @@ def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
         raise RequestError(502, f"{url}: {error}") from None
 
 
-def _said(status: int, answer: Mapping[str, Any]) -> Response:
+def _response(status: int, answer: Mapping[str, Any]) -> Response:
     return Response(json.dumps(answer), status, media_type="application/json")
 
 
 def main(
     guard: Annotated[Path, typer.Option(help="The guard, as YAML.")],
-    tokenizer: Annotated[str, typer.Option(help="Of the policy: a folder or model id.")],
+    tokenizer: Annotated[str, typer.Option(help="The policy's: a folder or model id.")],
     upstream: Annotated[str, typer.Option(help="Atropos's server.")] = "http://127.0.0.1:8000",
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8100,
-    longest: Annotated[int | None, typer.Option(min=1, help="Most tokens of a sequence.")] = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="Most tokens per sequence.")] = None,
     temperatures: Annotated[
-        tuple[float, float], typer.Option(help="Lowest and highest that environments sample at.")
+        tuple[float, float], typer.Option(help="Lowest and highest sampling temperature.")
     ] = TEMPERATURES,
     trust_prompts: Annotated[
-        bool, typer.Option(help="The environments are yours: what they ask for may be answered.")
+        bool, typer.Option(help="Trust the environments' prompts, because they are yours.")
     ] = False,
     senders: Annotated[
-        Path | None, typer.Option(help="YAML of each sender's name and token; without: anybody.")
+        Path | None, typer.Option(help="YAML of sender names and tokens; default: anyone may post.")
     ] = None,
 ) -> None:
-    """Guard what environments post to an Atropos server."""
+    """Guard the groups that environments post to an Atropos server."""
     from transformers import AutoTokenizer
 
     from grpo_guard.config import GuardConfig
@@ -282,7 +282,7 @@ def main(
         temperatures=temperatures,
     )
     if senders is None:
-        logger.warning("no --senders: anybody who can reach %s may post", host)
+        logger.warning("no --senders: anyone who can reach %s may post", host)
         tokens = None
     else:
         tokens = {

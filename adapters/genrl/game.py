@@ -11,11 +11,11 @@
         ...,
     ).run_game()
 
-All completions of a stage, this node's and its peers', are reviewed once, as one batch, when the
-peers' come in. What a tree was found to be then holds when its rewards are asked for.
+A stage's completions, this node's and its peers', are reviewed once, as one batch, when the
+peers' arrive. The result for a tree is used again when its rewards are requested.
 
-Here an exception ends the game and leaves only a line in a log. So the guard raises none: where it
-fails itself no foreign tree is taken in, nothing earns in that round, and an error says why.
+In GenRL an exception ends the game and leaves only a line in a log. So the guard raises none: if it
+fails itself, no foreign tree is admitted, nothing earns in that round, and an error is logged.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ _CANNOT: Cannot = {
 
 
 class GuardedGame:
-    """What one node knows of the round in progress, and the parts of its game that need it.
+    """One node's state in the current round, and the guarded parts of its game.
 
     Args:
-        guard: Decides. Of its policy "drop" and "skip" are carried out as the mean of what stays in
-            the group: no advantage, and a baseline without it. The others' advantages come out
-            sqrt((n-1)/(m-1)) times as large where m of n stay. With ``failures`` a reward function
-            that fails ends no game; its failures on this node's own trees alone are counted, and
-            where they are too many nothing earns.
-        state: The `GameState` that the game manager gets.
-        trainer: Its tokenizer, group size and longest completion count; figures go to its log.
-        admission: Which foreign trees are taken in.
-        on_round: Called with the round's number before anything of it is reviewed:
-            ``begin_round`` of a `SeedReplayVerifier`.
+        guard: Decides. For "drop" and "skip", a completion gets the mean of those that stay in the
+            group: no advantage, and a baseline without it. The others' advantages become
+            sqrt((n-1)/(m-1)) times as large if m of n stay. With ``failures``, a failing reward
+            function ends no game; only its failures on this node's own trees are counted, and if
+            there are too many, nothing earns.
+        state: The `GameState` that the game manager uses.
+        trainer: Provides the tokenizer, group size and longest completion, and logs the figures.
+        admission: Decides which foreign trees are admitted.
+        on_round: Called with the round's number before any review in it: ``begin_round`` of a
+            `SeedReplayVerifier`.
         review_own: False: this node's own completions are accepted unseen, which saves their share
             of the guard's time. Verifiers that compare nodes, such as recurrence, miss them.
-        key: The `SigningKey` of this node, for a guard with ``identity``: signs what it sends.
+        key: This node's `SigningKey`, for a guard with ``identity``: signs what it sends.
 
     Raises:
-        FrameworkError: the policy asks for what GenRL cannot do, or there is an identity without a
-            key.
+        FrameworkError: the policy asks for something that GenRL cannot do, or there is an identity
+            without a key.
     """
 
     def __init__(
@@ -91,25 +91,25 @@ class GuardedGame:
         self.on_round, self.review_own = on_round, review_own
         if guard.identity is not None and key is None:
             raise FrameworkError(
-                "key: expected this node's SigningKey, since the guard knows nodes by their "
+                "key: expected this node's SigningKey, because the guard identifies nodes by their "
                 "signatures and this node's own work has to carry one"
             )
         self._data: Any = None
         self._round: int | None = None
         self._own: frozenset[Any] = frozenset()
         self._found: dict[tuple[Any, ...], Review] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def data(self, manager: Any) -> Any:
-        """The data manager, which sees of its peers what was admitted."""
+        """The data manager, which sees only admitted trees of its peers."""
         self._data = manager
         return GatedData(self, manager)
 
     def rewards(self, store: Any) -> Any:
-        """A `RewardFnStore` or `RoundRewardFnStore` of the same functions under the guard.
+        """The same `RewardFnStore` or `RoundRewardFnStore` with guarded functions.
 
         Raises:
-            FrameworkError: one of them is no function, or async.
+            FrameworkError: one of them is not a function, or is async.
         """
         return guarded_store(store, self.guard, self.reward)
 
@@ -119,20 +119,20 @@ class GuardedGame:
         return Exchange(communication, self.claims, self.warn)
 
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
-        """What the node's data manager may see: its own payloads, and admitted ones of its peers.
+        """The payloads for the node's data manager: its own, and admitted ones of its peers.
 
         Nothing that a peer sends makes it raise.
 
         Args:
             state: The `GameState`.
-            swarm: agent -> {batch: [Payload]}, as it came.
+            swarm: agent -> {batch: [Payload]}, as received.
         """
         own = state.get_latest_communication()
         try:
             self._begin(state)
             own = self.without_peers(own)
-            # What comes under this node's own name may be another's: over hivemind it can be
-            # overwritten. This node knows what it sent.
+            # Payloads under this node's own name may be another's: hivemind lets others overwrite
+            # them. This node knows what it sent.
             mine = {str(agent) for agent in own}
             peers = {
                 agent: sent
@@ -145,15 +145,15 @@ class GuardedGame:
             return self.without_peers(own)
 
     def without_peers(self, payloads: dict[Any, Any]) -> dict[Any, Any]:
-        """This node's own ones among payloads by agent."""
+        """Only this node's own payloads by agent."""
         return {agent: sent for agent, sent in payloads.items() if agent in self._own}
 
     def reward(self, function: RewardFunction, stage: int, state: Any) -> dict[Any, Any]:
-        """What a stage's completions earn, agent -> {batch: [[G rewards] per node]}, all finite.
+        """A stage's rewards, agent -> {batch: [[G rewards] per node]}, all finite.
 
         Raises:
-            Exception: of the reward function on this node's own trees, unchanged.
-            TypeError: it gave these no rewards. Neither under a guard with ``failures``.
+            Exception: raised by the reward function on this node's own trees, unchanged.
+            TypeError: it gave these no rewards. Neither is raised if the guard has ``failures``.
         """
         found: list[Review] | None = None
         trees = trees_of(state, stage, state.trees.keys())
@@ -163,8 +163,8 @@ class GuardedGame:
         except Exception as error:
             self._failed(error)
         if self.guard.policy.watches:
-            said: dict[Any, Any] = function.call(state)
-            return said
+            watched: dict[Any, Any] = function.call(state)
+            return watched
         kept: list[list[float]] | None = None
         raw = self._raw(function, state, trees)
         try:
@@ -181,18 +181,18 @@ class GuardedGame:
         return rewards
 
     def _raw(self, function: RewardFunction, state: Any, trees: Sequence[Tree]) -> list[Raw] | None:
-        """The function's rewards; None where it failed too often, which ends no game here."""
+        """The function's rewards; None if it failed too often, which must not end the game."""
         try:
             return raw_rewards(function, state, trees, self._own, self.warn)
         except AbstainError as error:
-            if function.failures is None:  # the function's own
+            if function.failures is None:  # raised by the function itself
                 raise
             self.warn(f"{function.name} failed too often: nothing earns", error)
             self._log({"guard/failed": 1.0})
             return None
 
     def _begin(self, state: Any) -> None:
-        """Forget the round before; what has trees before anything came is this node's own."""
+        """Forget the previous round; trees present before any arrive are this node's own."""
         if state.round == self._round:
             return
         self._own, self._found = frozenset(state.trees), {}
@@ -227,7 +227,7 @@ class GuardedGame:
         return admitted
 
     def _known(self, trees: Sequence[Tree], state: Any, stage: int) -> list[Review]:
-        """Of each tree; what the gate did not see is reviewed now."""
+        """The review of each tree; trees that the gate did not see are reviewed now."""
         new = [tree for tree in trees if (stage, *tree.key) not in self._found]
         if new:
             if self._data is not None:
@@ -236,13 +236,13 @@ class GuardedGame:
         return [self._found[stage, *tree.key] for tree in trees]
 
     def _judged(self, trees: Sequence[Tree], stage: int) -> list[Review]:
-        """One review of all; what GenRL may get is remembered for its rewards."""
+        """Review all trees at once; results for valid trees are kept for their rewards."""
         ours = {prompt_key(tree.prompt) for tree in trees if tree.agent in self._own}
         rows = [self._rows(replace(t, asked=prompt_key(t.prompt) in ours)) for t in trees]
         batch, given, decoded = parts_of([row for of_tree in rows for row in of_tree])
         if self.guard.identity is not None:
-            # A tree comes in whole or not at all, so it takes its signer's places so: a copy with
-            # one completion spoilt would keep the signer's own tree outside.
+            # A tree is admitted as a whole, so it takes its signer's places as a whole: otherwise a
+            # copy with one completion spoilt would keep the signer's own tree out.
             places = [i for i, of_tree in enumerate(rows) for _ in of_tree]
             batch, given = self.guard.identity.admit(batch, given, together=places)
         whole = self.guard.review(batch, given, decoded)
@@ -263,7 +263,7 @@ class GuardedGame:
         return [Row(self._sealed(row.completion), row.given or given, row.decoded) for row in rows]
 
     def _sealed(self, completion: Completion) -> Completion:
-        """In an envelope of this node's, where the guard asks for them."""
+        """Sign a completion as this node's, if the guard requires it."""
         if self.guard.identity is None or self.key is None:
             return completion
         from grpo_guard.identity.envelope import signed
@@ -271,10 +271,10 @@ class GuardedGame:
         return signed(completion, self.key, run=self.guard.identity.run)
 
     def _answered(self, tree: Tree) -> bool:
-        """Whether its rewards can be counted, and with the task's own answer in the peer's place.
+        """Whether its rewards can be counted; replaces the peer's answer by the task's own.
 
-        Where the guard has references, a question that it has none for comes with its sender's
-        answer alone, by which right work may lose.
+        If the guard has references, a question without one would come with only its sender's
+        answer, which could make right work lose.
         """
         if self.guard.references is None:
             return True
@@ -285,10 +285,10 @@ class GuardedGame:
         return ours is not None
 
     def claims(self, payloads: dict[Any, list[Any]], agent: Any) -> dict[Any, list[Any]]:
-        """What is sent with each payload, in its metadata; None: nothing.
+        """The metadata to send with each payload; None = nothing.
 
         Args:
-            payloads: ``{batch: [Payload]}`` of this node.
+            payloads: This node's ``{batch: [Payload]}``.
             agent: Its name in the exchange.
         """
         trees = [
@@ -296,7 +296,7 @@ class GuardedGame:
             for batch, row in payloads.items()
             for place, payload in enumerate(row)
         ]
-        said: dict[Any, list[Any]] = {batch: [] for batch in payloads}
+        claims_of: dict[Any, list[Any]] = {batch: [] for batch in payloads}
         sealed = self.guard.identity is not None
         if sealed:
             trees, _ = prompted(self._data, trees, [], self.state.stage)
@@ -306,11 +306,11 @@ class GuardedGame:
                 rows = tree.rows(self.state.round, named=False)
                 signed = [self._sealed(row.completion) for row in rows]
                 claims["envelopes"] = [one.metadata["envelope"] for one in signed]
-            said[tree.batch].append(claims or None)
-        return said
+            claims_of[tree.batch].append(claims or None)
+        return claims_of
 
     def _log(self, metrics: dict[str, float]) -> None:
-        """In the trainer's log, at the step that its training takes next."""
+        """Log to the trainer, at the step that its training takes next."""
         try:
             self.trainer.log(metrics, self.trainer.global_step + 1)
         except Exception as error:
@@ -318,20 +318,20 @@ class GuardedGame:
 
     def _failed(self, error: Exception) -> None:
         self.warn(
-            "grpo-guard in GenRL failed: no foreign tree is taken in and nothing earns", error
+            "grpo-guard in GenRL failed: no foreign tree is admitted and nothing earns", error
         )
         self._log({"guard/failed": 1.0})
 
     def warn(self, message: str, error: Exception) -> None:
-        """Once per cause: a swarm goes on for thousands of rounds."""
+        """Log an error once per cause, because a swarm runs for thousands of rounds."""
         message = f"{message} ({type(error).__name__})"
-        level = logging.DEBUG if message in self._said else logging.ERROR
-        self._said.add(message)
+        level = logging.DEBUG if message in self._logged else logging.ERROR
+        self._logged.add(message)
         logger.log(level, message, exc_info=error)
 
 
 class GatedData:
-    """A data manager behind the gate; all but `prepare_states` is its own."""
+    """A data manager after the gate; everything except `prepare_states` is delegated to it."""
 
     def __init__(self, game: GuardedGame, manager: Any) -> None:
         self._game, self._manager = game, manager
@@ -342,10 +342,10 @@ class GatedData:
         return getattr(self._manager, name)
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
-        """The manager's own, with what was admitted; without peers where it raises on theirs.
+        """The manager's result with the admitted trees; without peers' if it raises on them.
 
         Raises:
-            Exception: the manager's own, without any peer's tree.
+            Exception: raised by the manager even without any peer's tree.
         """
         game, trees = self._game, current_state.trees
         admitted = game.admitted(current_state, swarm_states)
@@ -356,7 +356,7 @@ class GatedData:
             own = game.without_peers(admitted)
             if len(own) == len(admitted):
                 raise
-            # Halfway through, it may have left a batch without its tree, which ends the game.
+            # If it failed halfway, a batch may lack its tree, which would end the game.
             current_state.trees = before
             game.warn("the data manager raised on foreign trees", error)
             return self._manager.prepare_states(current_state, own)

@@ -1,8 +1,9 @@
-"""GenRL: where foreign trees come in, and which of them do.
+"""GenRL: decide which foreign trees are admitted.
 
-Inside a group GenRL leaves nothing out, so what a tree may not teach has to stay outside. A tree
+GenRL cannot leave out part of a group, so trees that must not teach have to stay outside. A tree
 has one author, who mixes poison with bad completions to make it stand out; one proven completion
-condemns it all. What could not be looked at stays outside, too: nothing is owed to a stranger.
+condemns the whole tree. Trees that could not be judged stay outside, too: strangers have no claim
+to be admitted.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from grpo_guard.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which foreign trees are taken in.
+    """Which foreign trees are admitted.
 
     Args:
-        rejected: Largest share of a tree's completions that may be rejected or not looked at. Such
-            a tree comes in, its rejected completions earn what the policy says, and whatever of its
-            author's work went unnoticed comes along. 0: all must be accepted, so that honest trees
-            are lost G times as often as honest completions are rejected.
-        trees: How many a node looks at in a stage, one of each agent in turn, in random order: who
-            sends more, or under more names, must not choose how long the guard takes.
+        rejected: Largest share of a tree's completions that may be rejected or not judged. Such a
+            tree is admitted, its rejected completions earn what the policy says, and any of its
+            author's work that went unnoticed is admitted with it. 0: all must be accepted, so
+            honest trees are lost G times as often as honest completions are rejected.
+        trees: How many a node reads in a stage, one of each agent in turn, in random order: an
+            agent that sends more, or under more names, must not control the guard's run time.
         per_agent: How many an agent may send in a stage; None = as many as this node does.
 
     Raises:
@@ -50,12 +51,12 @@ class Admission:
                 raise ValueError(f"Admission.{name}: expected an integer >= 1, got {value!r}")
 
     def drawn(self, swarm: Mapping[Any, Any], form: Form, known: Iterable[Any]) -> list[Tree]:
-        """The trees that are looked at.
+        """The trees to judge.
 
         Args:
             swarm: agent -> {batch: [Payload]}, without this node's own.
-            form: Of the game.
-            known: Keys of trees that came earlier.
+            form: The form of the game's trees.
+            known: Keys of trees that arrived earlier.
         """
         each = self.per_agent or max(1, len(form.own))
         agents = list(swarm.items())
@@ -63,7 +64,7 @@ class Admission:
         waiting = deque(offered(item, form, frozenset(known), each) for item in agents)
         drawn: list[Tree] = []
         while waiting and len(drawn) < self.trees:
-            # Nobody's second before everybody's first, and nothing is read that is not looked at.
+            # One tree of each agent before anyone's second; nothing is read that is not judged.
             turn = waiting.popleft()
             if (tree := next(turn, None)) is not None:
                 drawn.append(tree)
@@ -73,22 +74,22 @@ class Admission:
     def taken(
         self, trees: Sequence[Tree], form: Form, found: Sequence[Review], policy: Policy, room: int
     ) -> list[Tree]:
-        """The trees that come in.
+        """The trees to admit.
 
-        GenRL's loss is a mean over the tokens of a minibatch: of one without any it is 0 / 0, and
-        with it all weights are NaN. So there is room for fewer completions without a token than the
-        smallest minibatch has completions, whoever sends them.
+        GenRL's loss is a mean over the tokens of a minibatch: without any token it is 0 / 0, and
+        all weights become NaN. So completions without a token must be fewer than the completions of
+        the smallest minibatch, no matter who sends them.
 
         Args:
-            trees: Those that were looked at.
-            form: Of the game.
-            found: What was found in each.
-            policy: Of the guard.
-            room: For completions without a token.
+            trees: The judged trees.
+            form: The form of the game's trees.
+            found: Their reviews.
+            policy: The guard's policy.
+            room: How many more completions may lack tokens.
         """
         taken = []
         for tree, of_tree in zip(trees, found, strict=True):
-            usable = tree.problem is None  # what only watches takes all that GenRL can train on
+            usable = tree.problem is None  # a guard that watches admits all that GenRL can train on
             if usable if policy.watches else self.admits(of_tree.verdicts, policy.on_abstain):
                 empty = form.tokenless(tree)
                 if not empty or empty <= room:
@@ -97,7 +98,7 @@ class Admission:
         return taken
 
     def admits(self, verdicts: Sequence[Verdict], on_abstain: Any) -> bool:
-        """Whether a tree with these verdicts comes in."""
+        """Whether a tree with these verdicts is admitted."""
         passing = [v.accepted or (v.abstained and on_abstain == "pass") for v in verdicts]
         return bool(passing) and passing.count(False) <= self.rejected * len(passing)
 
@@ -105,14 +106,14 @@ class Admission:
 def prompted(
     data: Any, own: Sequence[Tree], foreign: Sequence[Tree], stage: int
 ) -> tuple[list[Tree], list[Tree]]:
-    """The trees with what the trainer will condition on, as the node's own data manager says it.
+    """Fill in the prompts that the trainer will condition on, from the node's own data manager.
 
-    It is asked about all trees at once, since that is what the training step does with those that
-    come in: a column of texts in which one peer has put a number raises there, and nobody learns.
-    Where it cannot render all, each foreign tree has to go together with those before it.
+    It renders all trees at once, as the training step does with the admitted ones: if one peer has
+    put a number into a column of texts, it raises there, and the node learns nothing. If it cannot
+    render them all, each foreign tree must be renderable together with those before it.
 
     Raises:
-        Exception: of the data manager, for the node's own trees.
+        Exception: raised by the data manager for the node's own trees.
     """
     usable = [tree for tree in foreign if tree.problem is None]
     try:

@@ -1,4 +1,4 @@
-"""GenRL: what completions earn where nothing can be left out of a group, and nothing may raise."""
+"""GenRL: settle rewards if no completion can leave its group, and nothing may raise."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Raw = list[float | None]
 def guarded_store(
     store: Any, guard: Guard, reward: Callable[[RewardFunction, int, Any], dict[Any, Any]]
 ) -> Any:
-    """A copy of GenRL's store, of all rounds or of one, with every function under ``reward``."""
+    """A copy of GenRL's store, for all rounds or for one, with every function under ``reward``."""
     store = copy.copy(store)
     if hasattr(store, "reward_fn_stores"):
-        # GenRL repeats one store for all rounds.
+        # GenRL uses one store for all rounds.
         rounds = {id(of_round): of_round for of_round in store.reward_fn_stores}
         guarded = {key: guarded_store(of_round, guard, reward) for key, of_round in rounds.items()}
         store.reward_fn_stores = [guarded[id(of_round)] for of_round in store.reward_fn_stores]
@@ -52,19 +52,19 @@ def raw_rewards(
     own: Collection[Any],
     warn: Callable[[str, Exception], None],
 ) -> list[Raw]:
-    """The function's rewards, [G] of each tree; None where it has no number for a foreign one.
+    """The function's rewards, [G] for each tree; None for foreign ones without a number.
 
-    It reads world states that peers made up. Where it fails it is asked again about this node's
-    own trees, so that nobody can end another's game, and under a guard with ``failures`` that
-    answer alone counts: None for all where it is a failure.
+    The function reads world states that peers made up. If it fails, it is called again with only
+    this node's own trees, so that nobody can end another's game. Under a guard with ``failures``
+    only that call is counted, and if it fails, all rewards are None.
 
     Raises:
-        Exception: of the function on this node's own trees, unchanged.
+        Exception: raised by the function on this node's own trees, unchanged.
         TypeError: it gave these no rewards.
-        AbstainError: in place of both under a guard with ``failures``: too many calls failed.
+        AbstainError: instead of both, under a guard with ``failures``: too many calls failed.
     """
 
-    # With its shape: a result that cannot be read is a failure like any other.
+    # Including the result's shape: a result that cannot be read is a failure like any other.
     asked = replace(function, read=lambda result: _rows(function, result, trees, own))
     if any(tree.agent not in own for tree in trees):
         try:
@@ -74,8 +74,8 @@ def raw_rewards(
         alone = copy.copy(state)
         alone.trees = {agent: of for agent, of in state.trees.items() if agent in own}
         state = alone
-    said = asked.ask(state)
-    return [[None] * len(tree.texts) for tree in trees] if said is FAILED else said
+    answer = asked.ask(state)
+    return [[None] * len(tree.texts) for tree in trees] if answer is FAILED else answer
 
 
 def _rows(
@@ -84,8 +84,8 @@ def _rows(
     rows: list[Raw] = []
     for tree in trees:
         try:
-            said = result[tree.agent][tree.batch][tree.place]
-            rows.append(function.rewards(said, len(tree.texts)))
+            values = result[tree.agent][tree.batch][tree.place]
+            rows.append(function.rewards(values, len(tree.texts)))
         except (TypeError, ValueError, LookupError) as error:
             if tree.agent in own:
                 raise TypeError(
@@ -99,11 +99,11 @@ def _rows(
 def settled(
     guard: Guard, trees: Sequence[Tree], found: Sequence[Review], raw: Sequence[Raw]
 ) -> list[list[float]]:
-    """What each tree's completions earn, [G] each, all finite.
+    """The settled rewards, [G] for each tree, all finite.
 
-    What the function had no finite number for is out of its group under a guard with ``failures``,
-    and else earns what a rejected completion does: one NaN would be all weights', and authors may
-    know how to make a grader say it.
+    A completion without a finite reward leaves its group under a guard with ``failures``; otherwise
+    it earns what a rejected one does. One NaN would make all weights NaN, and authors may know how
+    to make a grader return it.
     """
     verdicts: list[Verdict] = []
     rewards: Raw = []
@@ -119,7 +119,7 @@ def settled(
         else:
             verdicts += of_tree.verdicts
             rewards += finite
-        # GenRL's groups are trees, also where two agents answer one prompt.
+        # GenRL's groups are trees, even if two agents answer one prompt.
         groups += [i] * len(row)
     review = replace(Review.joined(found).regrouped(groups), verdicts=verdicts)
     kept = iter(guard.settle(rewards, review))
@@ -128,6 +128,6 @@ def settled(
 
 
 def _filled(row: Raw) -> list[float]:
-    """With the mean of what stays for what is left out: no advantage, and no part in it."""
+    """Replace None by the mean of those that stay: no advantage, and no effect on the mean."""
     mean = mean_of_kept([value for value in row if value is not None])
     return [mean if value is None else value for value in row]

@@ -1,6 +1,6 @@
-"""GenRL: what a node sends beside its texts, so that others can check them.
+"""GenRL: send ids and signatures with a node's texts, so that others can check them.
 
-A payload of GenRL has texts alone. `Rollouts`, a mixin for its trainer, keeps the ids that were
+A GenRL payload has only texts. `Rollouts`, a mixin for its trainer, keeps the ids that were
 sampled, under a public coin if there is one; `Exchange`, around the communication backend, puts
 them into ``Payload.metadata``.
 
@@ -22,7 +22,7 @@ from grpo_guard.sampling import SamplingSpec
 
 
 class Rollout(list[str]):
-    """The G completions of a prompt, as GenRL has them, and what is claimed of each.
+    """A prompt's G completions as GenRL represents them, with claims about each.
 
     Args:
         texts: [G].
@@ -35,7 +35,7 @@ class Rollout(list[str]):
 
 
 def sampling_of(config: Any) -> SamplingSpec:
-    """The sampler that a `GRPOTrainerConfig` means under a coin, where ``top_k=None`` is off.
+    """The sampler that a `GRPOTrainerConfig` describes under a coin; ``top_k=None`` means off.
 
     Without a coin GenRL leaves None to transformers, which truncates to 50.
     """
@@ -51,22 +51,22 @@ def sampling_of(config: Any) -> SamplingSpec:
 
 
 class Rollouts:
-    """A mixin before `GRPOLanguageTrainerModule`, whose rollouts remember their token ids."""
+    """Mixin before `GRPOLanguageTrainerModule` whose rollouts keep their token ids."""
 
     _coin: tuple[PublicCoin, Any, str] | None = None
 
     def under_coin(self, coin: PublicCoin, state: Any, node: Any) -> None:
-        """From now on draw the one completion that the coin leads to, for each slot.
+        """From now on, draw the one completion that the coin determines for each slot.
 
         Args:
-            coin: The run's.
-            state: The `GameState`, which knows the round.
+            coin: The run's coin.
+            state: The `GameState`, which has the round.
             node: This node's name, as its peers know it.
         """
         self._coin = coin, state, str(node)
 
     def generate(self, inputs: Any, return_completion_ids: bool = False, stage: int = 0) -> Any:
-        """As GenRL's, with a `Rollout` for each prompt."""
+        """GenRL's method, returning a `Rollout` for each prompt."""
         tokenizer: Any = self.processing_class  # type: ignore[attr-defined]
         eos = [int(tokenizer.eos_token_id)]
         if self._coin is None:
@@ -86,7 +86,7 @@ class Rollouts:
         coin, state, node = self._coin
         me: Any = self
         size = me.args.num_generations
-        # As the verifier gets them: GenRL's own way adds special tokens to a template's.
+        # As the verifier sees them: GenRL's own code adds special tokens to the template's.
         encoded = [
             tokenizer.apply_chat_template(
                 prompt, tokenize=True, return_dict=False, add_generation_prompt=True
@@ -109,19 +109,19 @@ class Rollouts:
 
 
 def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
-    """Without the padding behind the end."""
+    """Remove the padding after the end."""
     from grpo_guard.logprob.replay.generate import until_eos
 
     return list(until_eos(ids, eos))
 
 
 class Exchange:
-    """A communication backend that sends claims along; all else is its own.
+    """A communication backend that adds claims; everything else is delegated to it.
 
     Args:
         communication: GenRL's backend.
-        claims: (``{batch: [Payload]}``, this node's name) -> of each payload, what is claimed.
-        warn: Says once what failed.
+        claims: (``{batch: [Payload]}``, this node's name) -> claims about each payload.
+        warn: Logs a failure once.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Exchange:
         return getattr(self._communication, name)
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """The backend's, of ``{batch: [Payload]}`` with claims in the payloads' metadata."""
+        """The backend's method, with claims in the metadata of ``{batch: [Payload]}``."""
         try:
             claims = self._claims(obj, self._communication.get_id())
             sent = {
@@ -146,7 +146,7 @@ class Exchange:
                 for batch, row in obj.items()
             }
         except Exception as error:
-            # Peers do without it rather than this node without peers.
+            # Better that peers lack the claims than that this node loses its peers.
             self._warn("rollouts are sent without ids and signatures", error)
             sent = obj
         return self._communication.all_gather_object(sent, *args, **kwargs)

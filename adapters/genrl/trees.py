@@ -1,9 +1,9 @@
-"""GenRL: a peer's game trees, read and measured before anything of GenRL touches them.
+"""GenRL: read and check peers' game trees before GenRL touches them.
 
-GenRL takes what comes at its word, and most of what can be wrong costs more than the tree. A batch
-id that is not its question's hash raises halfway through a transplant and ends the game; a group of
-another size, or an answer of another type, raises in the training step, which GenRL swallows, and
-nobody learns. So a tree that this node's own trees would not look like goes no further.
+GenRL trusts what it receives, and most errors cost more than the tree. A batch id that is not its
+question's hash raises halfway through a transplant and ends the game; a group of another size, or
+an answer of another type, raises in the training step, where GenRL swallows it and the node learns
+nothing. So trees that do not resemble this node's own are stopped here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from grpo_guard.completion import MAX_NAME, shown
 from grpo_guard.detokenizer import special_ids
 
 CLAIMS: Final = "grpo_guard"
-"""The key of a payload's metadata under which a node says how its completions came about."""
+"""The metadata key under which a node says how its completions were sampled."""
 STATES: Final = ("environment_states", "opponent_states", "personal_states")
 MOST_PARTS: Final = 200_000
-"""Characters, numbers and containers of one tree's world state and metadata, beside ids."""
+"""Characters, numbers and containers of one tree's world state and metadata, besides ids."""
 MOST_DEPTH: Final = 32
-_CHARACTERS_PER_TOKEN: Final = 64  # a text far beyond is not worth tokenising
+_CHARACTERS_PER_TOKEN: Final = 64  # texts far longer are not worth tokenising
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +32,15 @@ class Tree:
     """One node of a game tree: a prompt and its G completions, all by one agent.
 
     Args:
-        agent: As GenRL names it; over hivemind a peer id, which nobody has to prove.
+        agent: As GenRL names it; over hivemind a peer id, which is not authenticated.
         batch: Its batch id.
-        place: Which of the batch's nodes in this stage.
-        payload: `Payload` of GenRL, or a node of one's own tree: world_state, actions, metadata.
+        place: Its index among the batch's nodes in this stage.
+        payload: GenRL's `Payload`, or a node of this node's own tree: world_state, actions,
+            metadata.
         prompt: What the trainer conditions on.
-        asked: Whether this node asked the same, so that what the prompt says may be answered. A
-            peer writes the world state of its trees, and with it their questions.
-        problem: Why GenRL must not get it.
+        asked: Whether this node has the same prompt, so that what the prompt requests may be
+            answered. A peer writes its trees' world states, including the questions.
+        problem: Why it must not reach GenRL.
     """
 
     agent: Any
@@ -52,32 +53,32 @@ class Tree:
 
     @property
     def texts(self) -> list[Any]:
-        """The completions; of what is no list, nothing."""
+        """The completions; [] if they are not a list."""
         actions = getattr(self.payload, "actions", None)
         return actions if isinstance(actions, list) else []
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from all others of its stage, whoever has copied it in the meantime."""
+        """Distinguishes it from all others of its stage, even if it has been copied since."""
         return (self.agent, self.batch, tuple(self.texts))
 
     def environment(self, name: str) -> Any:
-        """A field of the world state; None where there is none."""
+        """A field of the world state; None if it is missing."""
         fields = getattr(getattr(self.payload, "world_state", None), STATES[0], None)
         return fields.get(name) if isinstance(fields, Mapping) else None
 
     def rows(self, round: int, *, named: bool = True) -> list[Row]:
-        """Its completions, [G]; of what cannot be used, one row, which is rejected as malformed.
+        """Its completions, [G]; if it cannot be used, one row that is rejected as malformed.
 
         Args:
-            round: Of the game.
-            named: Whether the agent's name says who sent it; False: an envelope alone does.
+            round: The game's round.
+            named: Whether the agent's name identifies the sender; False: only an envelope does.
         """
         name = str(self.agent) if named else None
         if self.problem is not None:
             return [received(self.prompt, "", malformed=self.problem, node=name, round=round)]
-        said = read(_claims, self.payload)
-        claims = said if isinstance(said, dict) else {}
+        found = read(_claims, self.payload)
+        claims = found if isinstance(found, dict) else {}
         return [
             received(
                 self.prompt,
@@ -88,7 +89,7 @@ class Tree:
                 metadata={} if envelope is None else {"envelope": envelope},
                 node=name,
                 group=f"{self.agent}/{self.batch}/{self.place}",
-                # Of each stage of a game one segment; stages are rewarded by themselves.
+                # One segment per stage of a game; each stage has its own rewards.
                 rollout=f"{slot}",
                 round=round,
                 slot=slot,
@@ -100,12 +101,12 @@ class Tree:
 
 
 def _claims(payload: Any) -> dict[str, Any]:
-    """What the sender says of its completions: of one's own rollouts, or in the metadata."""
+    """The sender's claims about its completions, from its own rollouts or from the metadata."""
     own = getattr(payload.actions, "claims", None)
     if own is not None:
         return dict(own)
-    said = payload.metadata.get(CLAIMS) if isinstance(payload.metadata, dict) else None
-    return said if isinstance(said, dict) else {}
+    found = payload.metadata.get(CLAIMS) if isinstance(payload.metadata, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _of(values: Any, slot: int) -> Any:
@@ -113,21 +114,21 @@ def _of(values: Any, slot: int) -> Any:
 
 
 def _ids_of(values: Any, slot: int) -> Any:
-    """A completion's ids. Of lists alone, whose parts `Form.problem` has counted: a backend that
-    unpickles can hand over a range of millions, or what never ends."""
+    """A completion's ids. Only lists are read, because `Form.problem` has counted their parts: a
+    backend that unpickles can pass a range of millions, or an endless iterator."""
     ids = _of(values, slot)
     return ids if ids is None or type(ids) in (list, tuple) else Unread(type(ids).__name__)
 
 
 def _enveloped(values: Any, slot: int) -> Any:
-    """What came as an envelope, or a text that is none: a backend that unpickles can hand over any
-    object of this process, such as the one that stands for what has been admitted."""
+    """The envelope, or a text in its place: a backend that unpickles can pass any object of this
+    process, such as the one that marks admitted completions."""
     envelope = _of(values, slot)
     return envelope if envelope is None or type(envelope) is dict else type(envelope).__name__
 
 
 def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
-    """What stands in the local state."""
+    """The trees in the local state."""
     return [
         Tree(agent, batch, place, node)
         for agent, batches in state.trees.items()
@@ -139,13 +140,13 @@ def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
 
 @dataclass(frozen=True)
 class Form:
-    """What a tree of this game looks like, told from this node's own.
+    """The form of this game's trees, derived from this node's own.
 
     Args:
-        own: This node's trees of the stage.
-        group_size: G, where this node has no trees in this round.
+        own: This node's trees in the stage.
+        group_size: G, if this node has no trees in this round.
         tokenizer: The trainer's.
-        longest: Tokens of a completion.
+        longest: Most tokens of a completion.
     """
 
     own: tuple[Tree, ...]
@@ -159,7 +160,7 @@ class Form:
 
     @cached_property
     def fields(self) -> frozenset[str]:
-        """What every own world state has: rewards read it, and raise where it is missing."""
+        """Fields that every own world state has: rewards read them, and raise if one is missing."""
         kept = [getattr(tree.payload.world_state, STATES[0], None) for tree in self.own]
         named = [frozenset(fields) for fields in kept if isinstance(fields, Mapping)]
         return frozenset.intersection(*named) if named else frozenset()
@@ -174,7 +175,7 @@ class Form:
         return frozenset(special_ids(self.tokenizer))
 
     def problem(self, tree: Tree) -> str | None:
-        """Why GenRL must not get it, or None. May raise: then it cannot be read either."""
+        """Why it must not reach GenRL, or None. If it raises, the tree cannot be read either."""
         state, actions = tree.payload.world_state, tree.payload.actions
         if not is_name(tree.batch):
             return f"batch id: expected a text or an integer, got {shown(tree.batch)}"
@@ -199,7 +200,7 @@ class Form:
         return self._problem_of_texts(actions)
 
     def tokenless(self, tree: Tree) -> int:
-        """How many of its completions GenRL has no token to train on for."""
+        """How many of its completions have no token for GenRL to train on."""
         return sum(not ids for ids in self._ids(tree.texts))
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
@@ -213,7 +214,7 @@ class Form:
         for text in texts:
             text.encode()  # tokenizers raise on a lone surrogate
         for ids in self._ids(texts):
-            # GenRL trains on the text: twice as many tokens leaves room for another tokenisation.
+            # GenRL trains on the text: the factor 2 leaves room for another tokenisation.
             if len(ids) > 2 * self.longest:
                 return too_long
             if not self.unread.isdisjoint(ids):
@@ -222,7 +223,7 @@ class Form:
 
 
 def is_name(value: Any) -> bool:
-    """Whether it can be an agent's name or a batch's id: what is printed and remembered."""
+    """Whether it can be an agent's name or a batch's id, which are printed and remembered."""
     if isinstance(value, str):
         return type(value) is str and len(value) <= MAX_NAME
     return type(value) is int and integer_from(value) is not None
@@ -247,18 +248,18 @@ def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
             inner = list(part)
         most -= len(part) if isinstance(part, str | bytes) else 1
         pending += [(piece, depth + 1) for piece in inner]
-        # Copies and packers recurse: what is nested deeply ends them.
+        # Copying and packing recurse, and deep nesting would crash them.
         if most < len(pending) or (inner and depth >= deepest):
             return False
     return True
 
 
 def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> Iterator[Tree]:
-    """The trees of one agent's ``{batch: [Payload]}``, at most ``each`` of them.
+    """Check the trees in one agent's ``{batch: [Payload]}``, at most ``each`` of them.
 
     Args:
-        payloads: As they came.
-        form: Of the game.
+        payloads: As received.
+        form: The form of the game's trees.
         skipped: Keys of trees that are known.
         each: How many a node may send in a stage: as many as this node does.
     """
@@ -278,7 +279,7 @@ def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> I
             problem = form.problem(tree)
             if problem is None and tree.key in seen:
                 problem = "sent twice"
-        except Exception as error:  # an object of any kind, over a backend that keeps them
+        except Exception as error:  # any kind of object, if the backend preserves them
             problem = f"it could not be read: {type(error).__name__}"
         else:
             if problem is None:

@@ -1,13 +1,13 @@
 """OpenRLHF: the ``AgentExecutor`` of an agent file (``--train.agent_func_path FILE.py``).
 
 An executor sees what a reward function does not: token ids, the rollout's log-probs, the ranges of
-tokens that are trained on, and here the samples of a prompt together. So it can leave a completion
-out of its group and single tokens out of the loss.
+tokens that are trained on, and, here, all samples of a prompt together. So it can leave a
+completion out of its group and single tokens out of the loss.
 
-Nothing in OpenRLHF leaves a sample out: a reward of None ends the run later with another error, NaN
-spoils the whole group, and a sample without trained tokens makes its KL term 0/0. What is left out
-gets the mean reward of those that stay, which is the group's mean without it, so that its own
-advantage is 0; and it keeps one token, so that a KL term has next to nothing to train on.
+OpenRLHF itself cannot leave a sample out: a reward of None ends the run later with another error,
+NaN spoils the whole group, and a sample without trained tokens makes its KL term 0/0. So a left-out
+sample gets the mean reward of those that stay, which is the group's mean without it, so that its
+own advantage is 0; and it keeps one token, so that a KL term has almost nothing to train on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("grpo_guard")
 
 
 class GuardedAgent:
-    """Put it before an executor, and what that returns is guarded::
+    """Mixin before an executor that guards its results::
 
         class AgentExecutor(GuardedAgent, SingleTurnAgentExecutor):
             guard = Guard(verifier, policy=Policy(on_reject="drop"))
@@ -40,32 +40,32 @@ class GuardedAgent:
             def __init__(self):
                 super().__init__("reward.py")
 
-    Every policy can be carried out. Several turns are one completion; what stands between their
-    ``action_ranges`` is `Completion.given`. ``extra_logs`` always has ``guard_accept``,
+    Every policy can be carried out. Several turns are one completion; the tokens between their
+    ``action_ranges`` are `Completion.given`. ``extra_logs`` always has ``guard_accept``,
     ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1, and for each of ``nodes``
-    ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 where it is that node's sample. Where
-    length scales rewards, ``guard_length_factor`` is the sample's factor and
-    ``guard_length_dropped`` 1 where nothing is left.
+    ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 if the sample is that node's. If
+    length scales rewards, ``guard_length_factor`` is the sample's factor, and
+    ``guard_length_dropped`` is 1 if nothing is left.
 
-    Where the guard itself fails, or abstains more often than the policy allows, the whole group is
+    If the guard itself fails, or abstains more often than the policy allows, the whole group is
     left out with reward 0 and an error is logged; under ``on_abstain="raise"`` it is raised, and
-    ends the run. What has no reward, or none that is finite, is left out as well. Where no sample
-    has one, from the start or for more groups in a row than ``Policy.abstain_window``, None stays
-    None: OpenRLHF then stops, as it does without a guard.
+    ends the run. Samples without a finite reward are left out as well. If no sample has one, from
+    the start or for more groups in a row than ``Policy.abstain_window``, None stays None: OpenRLHF
+    then stops, as it does without a guard.
 
     Attributes:
         guard: Set it in the class.
         mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
-        special: Ids of special tokens that a response with a ``node`` may hold within its turns.
-            No others but the one that ends a turn: the text that is judged leaves them out.
-        nodes: Names that have figures of their own; all others share ``others``. They are not
-            learnt from what comes, since OpenRLHF ends the run where samples log different names.
+        special: Ids of special tokens that a response with a ``node`` may contain within its turns.
+            Others are refused, except the one that ends a turn: the judged text omits them.
+        nodes: Names with figures of their own; all others share ``others``. Names are not learnt
+            from samples, because OpenRLHF ends the run if samples log different names.
 
     Raises:
-        FrameworkError: when the class is made, where another ``execute`` would come before this
-            one; when it is created, without a guard, with too old a release, or with
-            ``mask_spans`` beside ``on_long="scale"``.
+        FrameworkError: when the class is defined, if another ``execute`` would run before this
+            one; on instantiation, without a guard, with too old a release, or with ``mask_spans``
+            and ``on_long="scale"``.
     """
 
     guard: ClassVar[Guard]
@@ -82,7 +82,7 @@ class GuardedAgent:
         super().__init_subclass__(**kwargs)
         before = cls.__mro__[: cls.__mro__.index(GuardedAgent)]
         for base in before:
-            # It would run without ever calling the guard, and nobody would know.
+            # It would run without calling the guard, and nobody would notice.
             if "execute" in vars(base) and not issubclass(base, GuardedAgent):
                 raise FrameworkError(
                     f"{cls.__name__}: {base.__name__}.execute would run without the guard; "
@@ -90,7 +90,7 @@ class GuardedAgent:
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> GuardedAgent:
-        # Here, since executors are free to write an __init__ that calls nobody's.
+        # Here, because executors may define an __init__ that does not call super's.
         require_release("openrlhf")
         if not isinstance(getattr(cls, "guard", None), Guard):
             raise FrameworkError(
@@ -103,13 +103,13 @@ class GuardedAgent:
             )
         if cls.mask_spans and cls.guard.policy.watches:
             raise FrameworkError(
-                f'{cls.__name__}: mask_spans takes tokens out of the loss, and on_reject="keep" '
+                f'{cls.__name__}: mask_spans removes tokens from the loss, and on_reject="keep" '
                 "changes nothing; choose one of the two"
             )
         if cls.mask_spans and cls.guard.policy.chosen().on_long == "scale":
             raise FrameworkError(
-                f'{cls.__name__}: on_long="scale" has no measure for what is rejected, and '
-                "mask_spans lets it keep its reward, at any length; choose one of the two"
+                f'{cls.__name__}: on_long="scale" has no measure for rejected completions, and '
+                "mask_spans lets them keep their reward at any length; choose one of the two"
             )
         made = super().__new__(cls)
         made._siblings = Siblings(made._answers)
@@ -130,10 +130,10 @@ class GuardedAgent:
         """The executor's answer, guarded. All samples of one prompt share ``sampling_params``.
 
         Raises:
-            Exception: of the executor, unchanged.
-            AbstainError: the policy says so.
+            Exception: raised by the executor, unchanged.
+            AbstainError: the policy says to raise.
         """
-        run = super().execute  # type: ignore[misc]  # of the class behind this one
+        run = super().execute  # type: ignore[misc]  # of the class after this one
         original: dict[str, Any] = {}
 
         async def work() -> tuple[Rollout, Any]:
@@ -154,10 +154,10 @@ class GuardedAgent:
             rollout = Rollout(response, max_length, problem, prompt)
             return rollout.with_line_before(hf_tokenizer), hf_tokenizer
 
-        # The very object, which `work` keeps alive: the same prompt may be sampled twice at once.
+        # The object itself, which `work` keeps alive: a prompt may be sampled twice at once.
         answer = await self._siblings.bring((id(sampling_params), str(prompt)), work)
         if self.guard.policy.watches:
-            # Of what had to be put right the reward is the executor's own as well.
+            # A repaired response keeps the executor's own values as well.
             return {**answer, **original, "extra_logs": answer["extra_logs"]}
         return answer
 
@@ -165,7 +165,7 @@ class GuardedAgent:
         rollouts = [rollout for rollout, _ in group]
         texts = []
         for rollout, tokenizer in group:
-            # Not in a thread: the engine's own calls use this tokenizer, which is not made for two.
+            # Not in a thread: the engine's own calls use this tokenizer, which is not thread-safe.
             texts.append(rollout.texts(tokenizer))
             await asyncio.sleep(0)
         found = None
@@ -188,10 +188,10 @@ class GuardedAgent:
         else:
             answers = settle_group(self.guard, rollouts, found, mask_spans=self.mask_spans)
         if len(answers) == 1 and answers[0][1]:
-            logger.warning("left out of a group of one: its reward is 0, and no mean of others")
+            logger.warning("left out of a group of one: its reward is 0, without others' mean")
         logged = [_plain_logs(answer) for answer, _ in answers]
-        # A failed reward has logged nothing, and OpenRLHF fails where samples log different names.
-        # All of the group's come first: the failed one may be its first.
+        # A failed reward has logged nothing, and OpenRLHF fails if samples log different names.
+        # Collect the whole group's names first: the failed sample may be its first.
         self._logged |= {name: 0.0 for own in logged for name in own}
         return [
             {
@@ -228,7 +228,7 @@ class GuardedAgent:
         return review(self.guard, [r.row(texts[i], name, i) for i, r in enumerate(rollouts)])
 
     def _none_rewarded(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether so many groups came without any reward that the run had better stop."""
+        """Whether so many groups had no reward at all that the run should stop."""
         rewards = [number(rollout.response.get("reward")) for rollout in rollouts]
         failed = [reward for reward in rewards if reward is None or not math.isfinite(reward)]
         self._unrewarded = self._unrewarded + 1 if rewards == [None] * len(rewards) else 0
@@ -241,7 +241,7 @@ class GuardedAgent:
 
 
 def _plain_logs(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Its logged numbers in the shape of the zeros that stand in for them; what is none stays."""
+    """Its logged numbers as plain floats, like the zeros that fill gaps; others are unchanged."""
 
     def plain(value: Any) -> Any:
         try:

@@ -1,10 +1,10 @@
-"""OpenRLHF: the samples of a prompt brought together, and what they earn once all were judged.
+"""OpenRLHF: collect a prompt's samples, and settle them once all are judged.
 
-Each is executed by itself, but an engine starts all samples of a prompt at once, in one
-`asyncio.gather`, and the trainer waits for all of them. So nobody has to be told how many there
-are: each gives the event loop one turn before it begins, in which its siblings start. And nobody
-waits longer for siblings than the trainer does anyway, which is why there is no time-out: it would
-tear groups apart and save no time.
+Each sample is executed separately, but an engine starts all samples of a prompt at once, in one
+`asyncio.gather`, and the trainer waits for all of them. So nothing has to declare how many there
+are: each gives the event loop one turn before it begins, in which its siblings start. And no sample
+waits longer for siblings than the trainer does anyway, so there is no time-out: it would split
+groups and save no time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def settle_group(
     """Each sample's answer without its logs, and whether it is left out.
 
     Args:
-        guard: Whose policy counts.
+        guard: Its policy applies.
         rollouts: The samples of one prompt.
-        found: None = the guard could not look: all are left out.
+        found: None = the guard could not judge: all are left out.
         mask_spans: Rejected samples lose flagged tokens and keep their reward.
 
     Raises:
-        AbstainError: something abstained and the policy says to raise.
-        TypeError, ValueError: a reward is no number.
+        AbstainError: a verdict is an abstention and the policy says to raise.
+        TypeError, ValueError: a reward is not a number.
     """
     masked = _masked(rollouts, found if mask_spans else None)
 
     def settled(raw: Sequence[float | None]) -> list[float | None]:
         if found is None:
             return [None] * len(raw)
-        # What loses tokens is of its group as it is: "no_gain" compares with it, too.
+        # Samples that lose tokens stay in their group: "no_gain" compares with them, too.
         verdicts = [
             accept(verdict.verifier) if m else verdict
             for verdict, m in zip(found.verdicts, masked, strict=True)
@@ -54,8 +54,8 @@ def settle_group(
     scored = [number(rollout.response.get("scores")) for rollout in rollouts]
     rewards = settled(raw)
     scores = settled([r if s is None else s for r, s in zip(raw, scored, strict=True)])
-    # One without tokens of its own cannot earn: its reward would stand on the prompt's. And what
-    # was put right is nobody's: whatever the policy, it is not trained on.
+    # A sample without own tokens cannot earn: its reward would train the prompt's. A repaired one
+    # is not its author's work: it is not trained on, whatever the policy.
     out = [
         reward is None or not rollout.turns or rollout.problem is not None
         for reward, rollout in zip(rewards, rollouts, strict=True)
@@ -74,14 +74,14 @@ def settle_group(
             "action_ranges": rollout.least() if left_out else masked[i] or rollout.ranges(),
         }
         if left_out and "truncated" in answer:
-            # A penalty for being cut off would move what is left out away from the mean.
+            # A penalty for being cut off would move a left-out sample away from the mean.
             answer["truncated"] = False
         answers.append((answer, left_out))
     return answers
 
 
 def _masked(rollouts: Sequence[Rollout], found: Review | None) -> list[list[Span] | None]:
-    """Of what is rejected the ranges without flagged tokens; None = nothing is taken from it."""
+    """For rejected samples, the ranges without flagged tokens; None = no tokens are removed."""
     if found is None:
         return [None] * len(rollouts)
     return [
@@ -95,10 +95,10 @@ Judged = TypeVar("Judged")
 
 
 class Siblings(Generic[Brought, Judged]):
-    """For the tasks of one event loop. Keeps a group until all of it has come, and no results.
+    """Groups the tasks of one event loop. Keeps a group until it is complete, and no results.
 
     Args:
-        judge: What each of a group is given back, in order; called once per group.
+        judge: Computes a group's results, in order; called once per group.
     """
 
     def __init__(self, judge: Callable[[Sequence[Brought]], Awaitable[Sequence[Judged]]]) -> None:
@@ -106,15 +106,15 @@ class Siblings(Generic[Brought, Judged]):
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
     async def bring(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
-        """Do the work, wait for the siblings, and return what was said of it.
+        """Do the work, wait for the siblings, and return the result for this one.
 
         Args:
-            key: What siblings have in common. Must stay theirs alone until they are judged.
+            key: What siblings have in common. Must be theirs alone until they are judged.
             work: What the siblings do at the same time.
 
         Raises:
-            Exception: of ``work``, unchanged (the others are judged without it), or of ``judge``,
-                to every one of the group.
+            Exception: raised by ``work``, unchanged (the others are judged without it), or by
+                ``judge``, for the whole group.
         """
         group = self._open.get(key)
         if group is None:
@@ -129,7 +129,7 @@ class Siblings(Generic[Brought, Judged]):
             group.running -= 1
             if not group.running:
                 del self._open[key]
-                # A task of its own: were it one of the siblings, its end would be that of all.
+                # A separate task: cancelling one sibling must not cancel the others' judgement.
                 if group.brought:
                     group.judging = asyncio.create_task(self._judged(group))
                     group.judging.add_done_callback(group.close)

@@ -1,9 +1,9 @@
-"""OpenRLHF: the completion's own text out of a query.
+"""OpenRLHF: extract the completion's own text from a query.
 
-A query is the prompt's tokens and the completion's, decoded together with their special tokens. So
-it ends with the token that ended the turn, which the engine put there, and it need not begin with
-the prompt as it was given: decoding may move blanks, and a prompt that was too long has lost its
-beginning. Taken for the author's words, either would be a chat template written out, and screens
+A query is the prompt's and the completion's tokens, decoded together with their special tokens. So
+it ends with the token that ended the turn, which the engine added, and it need not begin with the
+prompt as given: decoding may move blanks, and a prompt that was too long has lost its beginning. If
+either were read as the author's text, it would look like a written-out chat template, and screens
 would reject every honest completion.
 """
 
@@ -13,15 +13,15 @@ from typing import Final
 
 from grpo_guard.detokenizer import ENDS
 
-# Of a prompt without its beginning: how much of the query must stand in it to be believed.
+# For a prompt without its beginning: the least part of the query that must match it.
 LEAST_OVERLAP: Final = 32
 
 
 def completion_text(query: str, prompt: str) -> str:
-    """What the author wrote; the whole query where its prompt cannot be told from it."""
+    """The author's text; the whole query if its prompt cannot be identified."""
     text = _after(query, prompt)
     for end in ENDS:
-        # One, with nothing behind it: whoever writes several, or goes on, wrote them himself.
+        # Only one, at the very end: an author who writes several, or goes on, wrote them himself.
         if text.endswith(end):
             return text[: -len(end)]
     return text
@@ -37,7 +37,7 @@ def _after(query: str, prompt: str) -> str:
 
 
 def _end_without_blanks(query: str, prompt: str) -> int | None:
-    """Where the prompt ends in the query, if blanks are all that differs."""
+    """The end of the prompt in the query, if only blanks differ."""
     at = 0
     for character in prompt:
         if character.isspace():
@@ -53,10 +53,10 @@ def _end_without_blanks(query: str, prompt: str) -> int | None:
 
 
 def _end_of_truncated(query: str, prompt: str) -> int | None:
-    """Where the prompt ends, if the query begins with the last part of it.
+    """The end of the prompt, if the query begins with the last part of it.
 
-    All of that part must be there, word for word: were a few words enough, an author could repeat
-    them, and what stands before would go unread.
+    That part must match word for word: if a few words were enough, an author could repeat them, and
+    the text before them would go unread.
     """
     start, at = query[:LEAST_OVERLAP], 0
     if len(start) < LEAST_OVERLAP:

@@ -4,10 +4,10 @@ OpenRLHF calls ``reward_func([query], [prompt], [label])`` in threads, one compl
 takes ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails obscurely later, a
 NaN reward spoils its whole group, and ``extra_logs`` must have the same keys for every sample. So
 the guarded function does not raise for a failure of the guard, returns finite numbers only, and
-always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; of several samples, a
-list with one each). What the reward function does wrong is raised as it is without a guard.
-There are no token ids; for those, whole groups and token masks see `openrlhf.agent`. Each call is a
-batch of one, so ``Policy.abstain_window`` counts completions.
+always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; for several samples, a
+list with one each). Errors of the reward function itself are raised as without a guard. There are
+no token ids; for those, whole groups and token masks see `openrlhf.agent`. Each call is a batch of
+one, so ``Policy.abstain_window`` counts completions.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class OpenRLHFAdapter:
     recognised_by: ClassVar = frozenset({"queries", "prompts", "labels"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form, which takes the three lists by position or by name.
+        """Wrap a reward function; the result takes the three lists by position or by name.
 
-        Past the policy's ``max_abstain_rate``, and where the guard itself fails (a ledger on a full
-        disk), rewards are 0 at most, ``guard_abstain`` is 1, and each call logs an error.
+        Past the policy's ``max_abstain_rate``, and if the guard itself fails (a ledger on a full
+        disk), rewards are at most 0, ``guard_abstain`` is 1, and each call logs an error.
 
         Raises:
             FrameworkError: a list or an async function (OpenRLHF takes one and does not await), a
@@ -65,7 +65,7 @@ class OpenRLHFAdapter:
         return parts.function.dress(guarded)
 
     def parts(self, reward: Any, guard: Guard) -> GuardedReward:
-        """What `wrap` is made of, for a server that reviews several calls at once; errors alike."""
+        """The parts of `wrap`, for a server that reviews several calls at once; same errors."""
         require_release("openrlhf")
         if isinstance(reward, list | tuple):
             raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
@@ -77,18 +77,18 @@ class OpenRLHFAdapter:
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")
-        # Beside its own kind: a veto's score at most the lowest score, whatever rewards go down to.
+        # Scores have their own guard: a veto lowers a score to the lowest score, not reward.
         return GuardedReward(function, guard, Guard(guard.verifier, policy=guard.policy))
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedReward:
-    """A reward function and the guards that settle what it says.
+    """A reward function and the guards that settle its results.
 
     Args:
         function: The reward function.
-        guard: Of its rewards, and of the completions.
-        of_scores: Of its scores.
+        guard: For its rewards, and for the completions.
+        of_scores: For its scores.
     """
 
     function: RewardFunction
@@ -96,7 +96,7 @@ class GuardedReward:
     of_scores: Guard
 
     def admitted(self, queries: Texts, prompts: Texts, labels: Sequence[Any]) -> Known | None:
-        """The completions, as the verifier is to be shown them; None = the guard cannot look."""
+        """The completions, prepared for the verifier; None = the guard cannot judge them."""
         rows = parts_of(rows_from(queries, prompts, labels))
         return _looked(lambda: self.guard.admit(*rows))
 
@@ -108,7 +108,7 @@ class GuardedReward:
         prompts: Texts,
         labels: Sequence[Any],
     ) -> dict[str, Any]:
-        """Asks the function, and says what its rewards come to.
+        """Call the function and settle its rewards.
 
         Args:
             known: From `admitted`; None = nothing earns.
@@ -125,7 +125,7 @@ class GuardedReward:
                 f"{', '.join(map(repr, result)) or 'nothing':.80}"
             )
         logs = {**(result.get("extra_logs") or {}), **_logs(review, len(queries))}
-        if self.guard.policy.watches:  # the very objects, which nobody reads
+        if self.guard.policy.watches:  # the same objects, unread
             return {"scores": result["rewards"], **result, "extra_logs": logs}
 
         def settle(value: Any, guard: Guard) -> float | list[float]:
@@ -143,14 +143,14 @@ class GuardedReward:
 
 
 def _looked(look: Callable[[], T]) -> T | None:
-    """What the guard finds; None where it cannot look."""
+    """The guard's result; None if it fails."""
     try:
         return look()
     except AbstainError as error:
-        logger.error("the guard cannot look: %s", error)
+        logger.error("the guard cannot judge: %s", error)
     except Exception as error:
-        # Raised, it would be swallowed: the reward becomes None, and the run ends later with
-        # another error. Let through, a full disk would switch the guard off.
+        # If raised, it would be swallowed: the reward becomes None, and the run ends later with
+        # another error. If ignored, a full disk would switch the guard off.
         logger.error("the guard failed", exc_info=error)
     return None
 
@@ -162,7 +162,7 @@ def _logs(review: Review | None, samples: int) -> dict[str, float | list[float]]
 
 
 def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row]:
-    """A query is its prompt and the completion in one text; the label is the reference."""
+    """A query is the prompt and the completion in one text; the label is the reference."""
     return [
         received(prompt, read(completion_text, query, prompt), reference=label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)

@@ -1,9 +1,9 @@
-"""OpenRLHF: one sample as an agent executor returns it: put right, as completions, and back.
+"""OpenRLHF: read, repair and return one sample of an agent executor.
 
-An executor may bring what other nodes wrote. The trainer checks nothing of it: an id that the model
-does not have ends the run, a log-prob that is no number makes the whole batch's loss NaN, one of
--1000 makes its sample's weight infinite, and special tokens do not stand in the text that is
-judged. Such a response is put right, rejected as malformed and left out of its group.
+An executor may return what other nodes wrote. The trainer does not check it: an id that the model
+does not have ends the run, an invalid log-prob makes the whole batch's loss NaN, one of -1000 makes
+its sample's weight infinite, and special tokens do not appear in the judged text. Such a response
+is repaired, rejected as malformed and left out of its group.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from grpo_guard.given import Given
 from grpo_guard.verdict import Verdict
 
 Texts: TypeAlias = tuple[str, str, Given | None]
-"""What was asked, what was said in all turns, and what of it was given."""
+"""The prompt, the text of all turns, and its given spans."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What `execute` returned for one sample.
+    """The result of `execute` for one sample.
 
     Args:
         response: ``observation_tokens`` (all ids, [T]), ``action_ranges`` (half-open, in T),
-            ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key ``node`` may say who
-            wrote it.
+            ``rollout_log_probs`` ([T] or None), ``reward`` and more. A key ``node`` may name its
+            author.
         limit: Tokens that the trainer keeps; it cuts off the rest.
-        problem: What had to be put right, see `believed`; it is not trained on.
+        problem: What was repaired, see `believed`; such a sample is not trained on.
         asked: The prompt that the trainer gave; None = not known.
-        begins: The token from which it is read, if that is before the first one that trains.
+        begins: The token from which it is read, if that precedes the first one that trains.
     """
 
     response: Mapping[str, Any]
@@ -54,26 +54,26 @@ class Rollout:
 
     @property
     def turns(self) -> list[Span]:
-        """The stretches of tokens that the policy wrote, in order of their places.
+        """The spans of tokens that the policy wrote, in order of position.
 
-        The trainer trains on ranges in any order: the first of a peer's may stand behind its
-        poison, which would pass as part of the prompt.
+        The trainer accepts ranges in any order: a peer's first range may come after its poison,
+        which would pass as part of the prompt.
         """
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
         return sorted((start, end) for start, end in given if start < end)
 
     @property
     def answer(self) -> Span:
-        """What is read: from the first token that the policy wrote, or from `begins`, to the last
-        one that it wrote; empty if it wrote none."""
+        """The span that is read: from the first token that the policy wrote, or from `begins`, to
+        its last one; empty if it wrote none."""
         turns = self.turns or [(len(self.ids), len(self.ids))]
         first = turns[0][0]
         begins = first if self.begins is None else min(first, self.begins)
         return begins, max(end for _, end in turns)
 
     def with_line_before(self, tokenizer: Any) -> Rollout:
-        """The same, read from the beginning of a line, if a peer chose where its answer begins:
-        after another prompt than the one that the trainer gave."""
+        """The same, read from a line's beginning, if a peer chose where its answer begins,
+        because its prompt is not the one that the trainer gave."""
         first, prompt = self.answer[0], self.response.get("prompt")
         asked = isinstance(prompt, str) and prompt == self.asked
         if self.response.get("node") is None or (asked and self._prompt_is_whole(tokenizer, first)):
@@ -81,54 +81,54 @@ class Rollout:
         return replace(self, begins=line_before(self.ids, first, Detokenizer.of(tokenizer)))
 
     def texts(self, tokenizer: Any) -> Texts:
-        """The prompt, and the turns as one text; of a response with a ``node`` with all special
-        tokens but one that closes a turn.
+        """The prompt, and the turns as one text. A response with a ``node`` is decoded with all
+        special tokens except one that closes a turn.
 
         Args:
-            tokenizer: The policy's, or a processor that has it.
+            tokenizer: The policy's, or a processor that contains it.
         """
         start, end = self.answer
         mask = [0] * (end - start)
         for a, b in self.turns:
             mask[a - start : b - start] = [1] * (b - a)
-        said, given = transcript(
+        text, given = transcript(
             Detokenizer.of(tokenizer),
             [operator.index(token) for token in self.ids[start:end]],
             spans_given(mask, end - start),
-            theirs=self.response.get("node") is not None,  # also where no name can be read
+            theirs=self.response.get("node") is not None,  # even if the name cannot be read
         )
         first = self.turns[0][0] if self.turns else start
         asked = self.response["prompt"] if self._prompt_is_whole(tokenizer, first) else None
         if asked is None:
             asked = Detokenizer.of(tokenizer).raw(self.ids[:first])
-        return asked, said, given
+        return asked, text, given
 
     @property
     def node(self) -> str | None:
-        """Who sent it, as the executor says."""
+        """The sender's name, as given by the executor."""
         return received("", "", node=self.response.get("node")).completion.node
 
     def row(self, texts: Texts, group: str, slot: int) -> Row:
-        """All its turns as one completion; an empty one where there is none.
+        """All its turns as one completion; an empty one without turns.
 
-        What was cut off at the token limit has ``finish_reason="length"``.
+        A completion that was cut off at the token limit has ``finish_reason="length"``.
 
         Args:
-            texts: As `texts` gives them.
+            texts: The result of `texts`.
             group: Name of the group.
             slot: Place in the group.
         """
         response, (start, end) = self.response, self.answer
-        asked, said, given = texts
+        asked, text, given = texts
         truncated = response.get("truncated")
         return received(
             asked,
-            said,
-            # Tokens that stand for an image mean nothing to a verifier that has only these.
+            text,
+            # Tokens that represent an image mean nothing to a verifier without the image.
             prompt_ids=None if response.get("images") else tuple(self.ids[:start]),
             completion_ids=tuple(self.ids[start:end]),
             given=given,
-            # Of a peer's rollout the prompt is what the peer says it was, if it is another.
+            # A peer's prompt is its own claim unless it equals the trainer's.
             prompt_trusted=response.get("node") is None or asked == self.asked,
             node=response.get("node"),
             group=group,
@@ -141,8 +141,8 @@ class Rollout:
         )
 
     def without_flagged(self, verdict: Verdict) -> list[Span] | None:
-        """Action ranges without the tokens that a rejection rests on; None where that is no way
-        out."""
+        """Action ranges without the tokens that a rejection rests on; None if that does not save
+        the sample."""
         start, end = self.answer
         spans = flagged_tokens(verdict, end - start)
         flagged = [(start + a, start + b) for a, b in spans]
@@ -150,7 +150,7 @@ class Rollout:
         return left if spans and self._trains(left) else None
 
     def least(self) -> list[Span]:
-        """The least that may be trained on: one token, since none at all makes the KL term 0/0."""
+        """The minimum to train on: one token, because none at all makes the KL term 0/0."""
         for start, end in self.turns:
             if max(start, 1) < min(end, self.limit):
                 return [(max(start, 1), max(start, 1) + 1)]
@@ -158,12 +158,12 @@ class Rollout:
         return [(last, last + 1)] if last > 0 else []
 
     def ranges(self) -> list[Span]:
-        """The action ranges as they are, or the least where the trainer would see none of them."""
+        """The action ranges, or `least` if the trainer would see none of them."""
         given = [tuple(span) for span in self.response["action_ranges"]]
         return given if self._trains(self.turns) else self.least()
 
     def _prompt_is_whole(self, tokenizer: Any, start: int) -> bool:
-        """Whether the prompt as given is what was continued: one that is too long is cut."""
+        """Whether the given prompt is complete: one that is too long is cut."""
         prompt = self.response.get("prompt")
         if not isinstance(prompt, str):
             return False
@@ -171,13 +171,13 @@ class Rollout:
             return True
         try:
             given = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
-        except Exception:  # no valid text
+        except Exception:  # invalid text
             return False
-        given = given[0] if given and isinstance(given[0], list) else given  # of a processor
+        given = given[0] if given and isinstance(given[0], list) else given  # from a processor
         return list(given) == list(self.ids[:start])
 
     def _trains(self, spans: Sequence[Span]) -> bool:
-        # The first token of all has nothing before it that could predict it.
+        # The first token has nothing before it to be predicted from.
         return any(max(start, 1) < min(end, self.limit) for start, end in spans)
 
     def _log_probs(self, start: int, end: int) -> tuple[float, ...] | None:
@@ -187,7 +187,7 @@ class Rollout:
 
 
 def number(value: Any) -> float | None:
-    """A reward as executors have it: a number, a tensor of one, a list of one.
+    """A reward in any form that executors use: a number, a tensor of one, a list of one.
 
     Raises:
         TypeError, ValueError: anything else.
@@ -199,14 +199,14 @@ def number(value: Any) -> float | None:
         value = value[0]
     try:
         return None if value is None else float(value)
-    except OverflowError:  # an integer out of an author's text has no end
+    except OverflowError:  # an integer taken from a text can be arbitrarily large
         return math.inf if value > 0 else -math.inf
 
 
 def believed(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """`put_right`; of what cannot be read at all two harmless tokens are left."""
+    """`put_right`; if the response cannot be read at all, two harmless tokens replace it."""
     try:
         return put_right(response, tokenizer, limit, special)
     except Exception as error:
@@ -222,17 +222,17 @@ def believed(
 def put_right(
     response: Mapping[str, Any], tokenizer: Any, limit: int, special: Collection[int]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """The response in a form that the trainer can take, and what was wrong with it.
+    """The response in a form that the trainer can use, and what was wrong with it.
 
-    Special tokens and lengths are looked at where a response names its ``node``: an engine of one's
-    own stops by itself, and what a policy of one's own does with such tokens is its own business.
+    Special tokens and lengths are checked if a response names its ``node``: your own engine stops
+    by itself, and your own policy may do with such tokens what it likes.
 
     Args:
-        response: As `execute` returns it.
-        tokenizer: The policy's, or a processor that has it.
-        limit: Tokens that the trainer keeps. No honest sampler goes on behind them, and millions
-            would hold up everybody whom this engine serves.
-        special: Ids of special tokens that a turn may hold, and then shows.
+        response: The result of `execute`.
+        tokenizer: The policy's, or a processor that contains it.
+        limit: Tokens that the trainer keeps. No honest sampler exceeds it, and millions of tokens
+            would delay everyone that this engine serves.
+        special: Ids of special tokens that a turn may contain; they are then shown.
     """
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     _require_readable(response)
@@ -243,7 +243,7 @@ def put_right(
     claimed = response.get("rollout_log_probs")
     log_probs = claimed if claimed is None else _log_probs(claimed, len(ids))
     if problem is None and log_probs is not claimed:
-        problem = "log-probs that are none"
+        problem = "invalid log-probs"
     if problem is None and theirs:
         mask = [0] * len(ids)
         for start, end in response["action_ranges"]:
@@ -257,12 +257,12 @@ def put_right(
 
 
 def _require_readable(response: Mapping[str, Any]) -> None:
-    """Raises for what `Rollout` and the trainer could not read."""
+    """Raise for anything that `Rollout` and the trainer could not read."""
     for start, end in response["action_ranges"]:
         if not 0 <= operator.index(start) <= operator.index(end) < 2**31:
             raise ValueError("action_ranges: no stretch of tokens")
     ids = response["observation_tokens"]
-    # A range of millions costs its sender nothing, and a mapping has no stretches.
+    # A range of millions costs its sender nothing, and a mapping has no slices.
     if not isinstance(ids, list | tuple) and getattr(ids, "ndim", None) != 1:
         raise TypeError("observation_tokens: expected a list")
     for name in ("truncated", "images"):
@@ -270,7 +270,7 @@ def _require_readable(response: Mapping[str, Any]) -> None:
 
 
 def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | None]:
-    """The ids with fillers where the tokenizer has none, and where that was first."""
+    """The ids, with fillers for unknown ones, and the position of the first of those."""
     known, filler, first = len(tokenizer), int(tokenizer.eos_token_id or 0), None
     ids = []
     for place, token in enumerate(given):
@@ -282,12 +282,12 @@ def _known(given: Sequence[Any], tokenizer: Any) -> tuple[Sequence[int], str | N
             first = place if first is None else first
             value = filler
         ids.append(value)
-    # As it came where nothing is wrong: the trainer copies it in its own way.
+    # Return the original object if it is valid, because the trainer copies it in its own way.
     return (given, None) if first is None else (ids, f"no token of the vocabulary at place {first}")
 
 
 def _log_probs(given: Any, length: int) -> Any:
-    """What is given, or a list of that length with 0 where no log-prob is."""
+    """The given log-probs, or a list of that length with 0 for invalid ones."""
     plain = given.tolist() if hasattr(given, "tolist") else given
     if not isinstance(plain, list | tuple) or len(plain) != length:
         return [0.0] * length

@@ -1,4 +1,4 @@
-"""TRL: the batch behind the keywords that a reward function is called with."""
+"""TRL: read the batch from the keywords that a reward function is called with."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from grpo_guard.identity.gate import ADMITTED
 from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
 
 MALFORMED: Final = "guard_malformed"
-"""The column in which `peer_rollouts` says what was wrong with a row; None = nothing."""
+"""The column in which `peer_rollouts` records a row's problem; None = none."""
 AUTHENTICATED: Final = "guard_authenticated"
-"""The column in which `peer_rollouts` says, with `Checked`, that the row's ``node`` signed it."""
+"""The column in which `peer_rollouts` marks, with `Checked`, rows that their ``node`` signed."""
 
 MASK: Final = "guard_mask"
-"""The column with the mask that a row is trained by: 1 where its author wrote the token."""
+"""The column with a row's training mask: 1 if its author wrote the token."""
 
 
 class Checked:
-    """Stands in the column `AUTHENTICATED`: no data set, and nothing that a peer sends as JSON, can
-    say so. It may be pickled, since TRL hands rows to other ranks."""
+    """A value for the column `AUTHENTICATED` that no data set, and nothing that a peer sends as
+    JSON, can contain. It can be pickled, because TRL sends rows to other ranks."""
 
 
 _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
@@ -35,29 +35,30 @@ _KEYS_OF_CALLS: Final = ("id", "type", "function", "name", "arguments")
 def rows_from(
     kwargs: Mapping[str, Any], *, tokenizer: Any = None, trainer: Any = None
 ) -> list[Row]:
-    """The batch behind TRL's keywords, in the trainer's order.
+    """Read the batch from TRL's keywords, in the trainer's order.
 
-    Columns that are used where they are present: ``node`` or ``peer``; ``answer``, ``solution`` or
+    Columns that are used if present: ``node`` or ``peer``; ``answer``, ``solution`` or
     ``ground_truth``; ``task``; ``round``; ``slot``; ``prompt_ids``. The last must be your own
     tokenisation of the prompt: a sender who may choose the prompt chooses what looks likely after
-    it. In a column ``round`` or ``slot``, what is no integer is None, not this function's own
-    count: whoever leaves it out must not be given a slot. What `peer_rollouts` could not pass on
-    (column `MALFORMED`) and what is no completion is rejected, and the batch goes on.
+    it. In a column ``round`` or ``slot``, a value that is not an integer is None rather than this
+    function's own count: a sender who omits it must not get a slot. Rows that `peer_rollouts` could
+    not pass on (column `MALFORMED`) and invalid completions are rejected, and the batch goes on.
 
-    Of messages with images the text is judged; the images count for which rows are a group.
+    For messages with images, only the text is judged; the images still distinguish groups.
 
-    A column `MASK` says which tokens are tools' results. The text of such a row is that of its
-    tokens; without the column it is what the assistant's messages say, and has no tokens to score.
-    The mask of a row with a node, or of a peer whom nobody knows, is its sender's claim, whoever
-    trains by it.
+    A column `MASK` marks the tokens of tool results. The text of such a row is decoded from its
+    tokens; without the column it is the text of the assistant's messages, and has no tokens to
+    score. If a row has a node, or comes from an unknown peer, its mask is the sender's claim, even
+    if the trainer uses it.
 
-    The text of a row with a node is decoded from its ids, with all special tokens but one that
-    closes it; ids that this would not show are malformed. Without the tokenizer the guard does so.
+    The text of a row with a node is decoded from its ids, with all special tokens except one that
+    closes it; ids that this would not show are malformed. Without a tokenizer, the guard does so.
 
     Args:
-        kwargs: As TRL calls a reward function.
-        tokenizer: The trainer's; None = not known, messages are taken as they are.
-        trainer: Whose limit says what was cut off (``finish_reason="length"``); None = not known.
+        kwargs: The keywords of TRL's call.
+        tokenizer: The trainer's; None = not known, use the messages as they are.
+        trainer: Its limit tells which completions were cut off (``finish_reason="length"``); None =
+            not known.
 
     Raises:
         ValueError: prompts, completions and completion_ids differ in length.
@@ -71,24 +72,24 @@ def rows_from(
     rounds, slots = _present(kwargs, n, "round"), _present(kwargs, n, "slot")
     malformed, masks = _column(kwargs, n, MALFORMED), _column(kwargs, n, MASK)
     checked = _column(kwargs, n, AUTHENTICATED)
-    # Of `peer_rollouts` alone; a row of its without a node is no word of the trainer's, either.
+    # Only `peer_rollouts` sets this; even without a node, its rows are not the trainer's own.
     from_peers = bool(_present(kwargs, n, MALFORMED))
     longest, ends = getattr(trainer, "max_completion_length", None), ends_of(trainer)
-    # `peer_rollouts` has let only those special tokens through that it may.
+    # `peer_rollouts` has already refused all other special tokens.
     special = special_ids(tokenizer) if from_peers and tokenizer is not None else ()
     theirs_in = tokenizer and Detokenizer.of(tokenizer, special=special, ends=ends)
     batch: list[Row] = []
-    for i, said in enumerate(kwargs["completions"]):
+    for i, completion in enumerate(kwargs["completions"]):
         row_ids, theirs = None if ids is None else ids[i], from_peers or nodes[i] is not None
-        # What its sender chose is read off its ids, of which TRL's own text leaves things out.
+        # A sender's completion is decoded from its ids, because TRL's own text omits some of them.
         detokenizer = theirs_in if theirs and row_ids is not None else None
-        text, given = _text_and_given(said, row_ids, masks[i], detokenizer, tokenizer)
+        text, given = _text_and_given(completion, row_ids, masks[i], detokenizer, tokenizer)
         row = received(
             prompts[i],
             text,
             malformed=malformed[i] or _uneven(masks[i], row_ids),
             detokenizer=detokenizer,
-            # What `peer_rollouts` let through TRL's own text shows, where nobody has the tokenizer.
+            # TRL's text shows everything that `peer_rollouts` accepts, even without a tokenizer.
             decoded=from_peers or not theirs,
             given=given,
             completion_ids=row_ids,
@@ -106,9 +107,9 @@ def rows_from(
 
 
 def _uneven(mask: Any, ids: Any) -> str | None:
-    """What is wrong with a mask of another length than its ids; None where it fits.
+    """The problem with a mask whose length differs from its ids; None if they match.
 
-    Read as far as it goes, it could mark other tokens here than the trainer's padding makes of it.
+    Read as far as it goes, it could mark other tokens here than after the trainer's padding.
     """
     if not isinstance(mask, list | tuple) or ids is None or len(mask) == len(ids):
         return None
@@ -126,7 +127,7 @@ def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:
 
 
 def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:
-    """The rows with their groups, those of one prompt; ``counted``: and with a slot in it."""
+    """Add each row's group, given by its prompt, and, if ``counted``, its slot in the group."""
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
     placed: list[Row] = []
@@ -139,33 +140,33 @@ def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:
 
 
 def _text_and_given(
-    said: Any, ids: Any, mask: Any, theirs_in: Detokenizer | None, tokenizer: Any
+    completion: Any, ids: Any, mask: Any, theirs_in: Detokenizer | None, tokenizer: Any
 ) -> Any:
-    """What a row says, and what of it tools said; of several turns all that its tokens are.
+    """A row's text, and the given spans in it; several turns are decoded from all tokens.
 
-    Of another node's row only which tokens are tools': `received` reads the text off its ids.
+    For another node's row only the spans are read: `received` decodes the text from its ids.
     """
     drawn = None if mask is None or ids is None else read(lambda: mask_from(mask, len(ids)))
     if not isinstance(drawn, list | None):
-        return drawn, None  # what is no mask is no text either, so that its row is malformed
+        return drawn, None  # an invalid mask is no valid text either, so its row is malformed
     whole = drawn is None or 0 not in drawn
     if theirs_in is not None:
         given = None if whole else read(masked_in, drawn, len(ids))
         return ("", given) if isinstance(given, Given | None) else (given, None)
     if whole:
-        return read(_text, said, ids, tokenizer), None
+        return read(_text, completion, ids, tokenizer), None
     several = read(_turns, ids, drawn, tokenizer)
     return several if isinstance(several, tuple) else (several, None)
 
 
 def tokenizer_of(trainer: Any) -> Any:
-    """A trainer's tokenizer, of a processor the one in it; None where there is none."""
+    """A trainer's tokenizer, or the one inside its processor, or None."""
     processing = getattr(trainer, "processing_class", None)
     return getattr(processing, "tokenizer", processing)
 
 
 def ends_of(trainer: Any) -> frozenset[int]:
-    """The ids that TRL ends a completion at: releases differ, and some models have several."""
+    """The ids that end a completion in TRL: releases differ, and some models have several."""
     own = getattr(tokenizer_of(trainer), "eos_token_id", None)
     configured = getattr(getattr(trainer, "generation_config", None), "eos_token_id", None)
     several = [*(getattr(trainer, "eos_token_ids", None) or ())]
@@ -178,17 +179,17 @@ def _cut_off(ids: Any, longest: int | None, ends: frozenset[int]) -> bool:
 
 
 def counts_slots(kwargs: Mapping[str, Any]) -> bool:
-    """Whether slots are this process's own count of a group's rows, for want of a column."""
+    """Whether slots are this process's own count of a group's rows, because no column has them."""
     return not _present(kwargs, len(kwargs["completions"]), "slot")
 
 
 def _column(kwargs: Mapping[str, Any], n: int, *names: str) -> Sequence[Any]:
-    """The first of these columns that there is; Nones without any."""
+    """The first of these columns that exists; a list of None without any."""
     return next((values for name in names if (values := _present(kwargs, n, name))), [None] * n)
 
 
 def _present(kwargs: Mapping[str, Any], n: int, name: str) -> Sequence[Any]:
-    """A column with one value a row, an array's too; empty where there is none."""
+    """A column with one value per row, also from an array; empty without it."""
     values = kwargs.get(name)
     if not isinstance(values, list | tuple) and getattr(values, "ndim", None) != 1:
         return []
@@ -196,11 +197,11 @@ def _present(kwargs: Mapping[str, Any], n: int, name: str) -> Sequence[Any]:
 
 
 def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
-    """What a completion says; of a conversation, all that the assistant's messages say.
+    """The text of a completion; for a conversation, the text of all the assistant's messages.
 
-    Where the tokenizer takes answers apart (``response_template``), what does not fit their form is
-    in no message, yet trained on: words before a first "<think>", or beside the parameters of a
-    call. An answer of one message is then read off its tokens; of several, tokens are tools' too.
+    If the tokenizer splits answers (``response_template``), text that does not fit its format is in
+    no message, yet trained on: words before a first "<think>", or between a call's parameters. An
+    answer of one message is then decoded from its tokens; with several, tokens include the tools'.
     """
     forms = ("response_template", "response_schema")
     apart = any(getattr(tokenizer, form, None) is not None for form in forms)
@@ -210,15 +211,15 @@ def _text(completion: Any, ids: Any, tokenizer: Any) -> Any:
         return completion
     messages = [completion] if isinstance(completion, Mapping) else completion
     if not isinstance(messages, list | tuple):
-        return completion  # Completion says what is wrong with it
+        return completion  # Completion reports the problem
     roles = [message.get("role") for message in messages if isinstance(message, Mapping)]
     if len(roles) < len(messages) or (roles and "assistant" not in roles):
         return completion
     parts: list[str] = []
     for message in messages:
         if message.get("role") == "assistant":
-            # A chat template may have split thoughts and calls of tools off. They are trained on
-            # like the rest, so poison put there must not pass unread.
+            # A chat template may have split off thoughts and tool calls. They are trained on like
+            # the rest, so poison put there must not pass unread.
             for key in ("reasoning_content", "reasoning", "thinking", "content"):
                 parts += _strings(message.get(key))
             parts += [f"\n{words}" for words in _called(message.get("tool_calls"))]
@@ -231,14 +232,14 @@ def _turns(ids: Any, mask: Any, tokenizer: Any) -> Any:
 
 
 def _called(calls: Any) -> list[str]:
-    """Names and arguments of tool calls, without the words that every call has.
+    """Names and arguments of tool calls, without the keys that every call has.
 
-    As they stand, not as JSON: its escapes would hide line breaks, and code with them. No
-    recursion, since a sender decides how deep arguments are nested.
+    Used as they are, not as JSON, whose escapes would hide line breaks and so code. Not recursive,
+    because a sender decides how deep arguments are nested.
 
     Raises:
-        ValueError: more than `MAX_PROMPT_PARTS`, as where a list holds itself, or a number of more
-            digits than Python prints. Left out, it would be trained on unread.
+        ValueError: more than `MAX_PROMPT_PARTS`, for example if a list contains itself, or a number
+            with more digits than Python prints. If it were left out, it would be trained on unread.
     """
     words: list[str] = []
     pending = [calls]
@@ -260,7 +261,7 @@ def _called(calls: Any) -> list[str]:
 
 
 def _strings(content: Any) -> list[str]:
-    """Content is a string, None, or a list of parts of which some have text."""
+    """The texts in a message's content: a string, None, or a list of parts."""
     parts = content if isinstance(content, list | tuple) else [content]
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     return [text for text in texts if isinstance(text, str)]

@@ -1,8 +1,8 @@
-"""TRL: sequences that its importance-sampling correction masks, known before the baseline.
+"""TRL: find sequences that its importance-sampling correction masks, before the baseline.
 
-With vLLM, TRL compares what the sampler said of each token with what the policy says. Under
+With vLLM, TRL compares the sampler's log-probs of each token with the policy's. Under
 ``vllm_importance_sampling_mode="sequence_mask"``, its default, a sequence whose ratio is out of
-bounds has no part in the loss, but TRL still counts its reward in the group's mean and deviation.
+bounds is excluded from the loss, but TRL still counts its reward in the group's mean and deviation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LogProbs: TypeAlias = Sequence[Sequence[float | None]]
 
 
 def sampling_of(generated: Sequence[Any]) -> LogProbs | None:
-    """The sampler's log-probs, found by their form in what `_generate` returned; None = none."""
+    """The sampler's log-probs, found by their form in the result of `_generate`, or None."""
     ids = generated[1]
     for item in generated[2:]:
         if isinstance(item, list) and len(item) == len(ids) and all(map(_are_numbers, item, ids)):
@@ -47,13 +47,13 @@ def masked_sequences(
     drawn: Sequence[Sequence[int]] | None,
     rows: int,
 ) -> list[bool]:
-    """Which rows TRL will mask, [B], by its own formula: exp of the summed differences.
+    """The rows that TRL will mask, [B], by its own formula: exp of the summed differences.
 
     Args:
-        trainer: Its bounds count.
+        trainer: Provides the bounds.
         policy: The policy's log-probs before the rewards, [B, C]; None = TRL computed none.
-        sampling: The sampler's, one list a row.
-        drawn: 1 for the model's own tokens, one list a row; None = all are.
+        sampling: The sampler's, one list per row.
+        drawn: 1 for the model's own tokens, one list per row; None = all are.
         rows: B.
     """
     if policy is None or sampling is None or not corrects_sequences(trainer):
@@ -61,12 +61,12 @@ def masked_sequences(
     least = _bound(trainer, "vllm_importance_sampling_clip_min", -math.inf)
     most = _bound(trainer, "vllm_importance_sampling_clip_max", math.inf)
     masked = []
-    for i, said in enumerate(sampling):
+    for i, row in enumerate(sampling):
         claimed = torch.tensor(
-            [math.nan if x is None else x for x in said], device=policy.device, dtype=policy.dtype
+            [math.nan if x is None else x for x in row], device=policy.device, dtype=policy.dtype
         )
-        # A token that vLLM could not score leaves the ratio as it is, as in TRL.
-        difference = torch.nan_to_num(policy[i, : len(said)] - claimed, nan=0.0)
+        # A token that vLLM could not score does not change the ratio, as in TRL.
+        difference = torch.nan_to_num(policy[i, : len(row)] - claimed, nan=0.0)
         if drawn is not None:
             difference = difference * torch.tensor(drawn[i], device=policy.device)
         ratio = float(torch.exp(difference.sum()))

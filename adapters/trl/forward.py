@@ -1,4 +1,4 @@
-"""TRL: the trainer's scoring forward handed to the verifiers, whose own is one row to check it by.
+"""TRL: reuse the trainer's scoring forward in the verifiers, which score one row to check it.
 
     scorer = ForwardReuse(model)
     verifier = LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...)
@@ -7,10 +7,10 @@
 
     Trainer(model, reward_funcs=guard(verifier)(reward), ..., forward_reuse=scorer)
 
-RLOO always runs the policy over the completions before the rewards; GRPO only where samples may
-come from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the accumulation
-steps, or vLLM with importance sampling. Elsewhere there is nothing to reuse: the verifier runs its
-own pass.
+RLOO always runs the policy over the completions before the rewards; GRPO only if samples may come
+from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the accumulation steps,
+or vLLM with importance sampling. Otherwise there is nothing to reuse, and the verifier runs its own
+pass.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 
 class ReusesForward:
-    """Mixin for `GRPOTrainer` and `RLOOTrainer`; stands before it among the bases.
+    """Mixin for `GRPOTrainer` and `RLOOTrainer`; goes before them among the bases.
 
-    Only the first pass of a batch is kept, and only where TRL's own condition says that it is the
-    policy's: with PEFT, TRL runs the reference through the very same model with its adapters off,
-    and completions would be judged by the reference. What was kept is dropped with the batch.
+    Keeps only a batch's first pass, and only if TRL's own condition says that it is the policy's:
+    with PEFT, TRL runs the reference through the very same model with its adapters off, and
+    completions would be judged by the reference. The pass is dropped with the batch.
 
     Args:
         forward_reuse: The scorer that the verifiers use; None = nothing is kept.
     """
 
     _policy_pass_ahead = False
-    _policy_logps: Any = None  # of the policy's pass over the batch that is being scored
+    _policy_logps: Any = None  # from the policy's pass over the current batch
 
     def __init__(
         self, *args: Any, forward_reuse: ForwardReuse | None = None, **kwargs: Any
@@ -47,8 +47,8 @@ class ReusesForward:
             return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         finally:
             self._policy_pass_ahead, self._policy_logps = False, None
-            # The weights may now move without torch's count of changes: an update through `.data`
-            # would leave last step's states looking fresh.
+            # The weights may now change without torch counting it: an update through `.data`
+            # would make the previous step's states look fresh.
             if self.forward_reuse is not None:
                 self.forward_reuse.forget()
 
@@ -61,10 +61,10 @@ class ReusesForward:
         *args: Any,
         **kw: Any,
     ) -> Any:
-        """The policy's pass before the rewards is kept; the reference's and the loss's are not.
+        """Keep the policy's pass before the rewards, but not the reference's and the loss's.
 
-        What comes back is passed on as it is: pairs, triples, or Unsloth's pair of Nones, behind
-        which no pass of the body has been and nothing is kept.
+        The result is passed on unchanged: pairs, triples, or Unsloth's pair of Nones, for which the
+        body ran no pass and nothing is kept.
         """
         forward = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
         first, self._policy_pass_ahead = self._policy_pass_ahead, False
@@ -83,7 +83,7 @@ class ReusesForward:
 def _runs_policy_first(trainer: Any) -> bool:
     """TRL's condition (1.16) for a pass of the policy before the rewards.
 
-    A version that says it in other words has nothing captured, which costs a pass and is never
+    In a release that expresses it differently, nothing is captured, which costs a pass but is never
     wrong.
     """
     if is_rloo(trainer):

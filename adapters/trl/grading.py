@@ -1,8 +1,8 @@
-"""TRL: calls of reward functions under a guard that survives their failures.
+"""TRL: call reward functions under a guard that survives their failures.
 
-What a function logs is held back until its call has succeeded, wherever it ran, so that a failed
-call leaves no half of a column. TRL's table keeps a column's old values if a batch adds none, so a
-failed call logs None for its rows.
+Whatever a function logs is held back until its call has succeeded, wherever it ran, so that a
+failed call leaves no partial column. TRL's table keeps a column's old values if a batch adds none,
+so a failed call logs None for its rows.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class _RecordedAsync(_Recorded):
 
 
 class Grading:
-    """Rewards of one function under the guard's `GraderFailures`.
+    """Computes one function's rewards under the guard's `GraderFailures`.
 
     Args:
         function: As inspected under the guard.
-        failed: The reward of what it fails on.
-        as_given: Whether to return what the function returns, unread, if the guard has no
+        failed: The reward of completions on which it fails.
+        as_given: Whether to return the function's result unread if the guard has no
             `GraderFailures`: for a guard that only watches.
     """
 
@@ -71,16 +71,16 @@ class Grading:
         self._columns: dict[str, None] = {}
 
     def ask(self, given: Mapping[str, Any], count: int) -> Any:
-        """The rewards of a function that is not async, one per completion.
+        """The rewards of a synchronous function, one per completion.
 
         Args:
             given: The keywords that the function is called with.
             count: Completions in the batch.
 
         Raises:
-            TypeError, ValueError: as `RewardFunction.rewards`.
+            TypeError, ValueError: as for `RewardFunction.rewards`.
             AbstainError: too many calls failed.
-            Exception: of the function, unchanged, if the guard has no `GraderFailures`.
+            Exception: raised by the function, unchanged, if the guard has no `GraderFailures`.
         """
         function, failures = self.function, self.function.failures
         if failures is None:
@@ -96,7 +96,7 @@ class Grading:
         return self._read(answers, given, count)
 
     async def aask(self, given: Mapping[str, Any], count: int) -> Any:
-        """The same of an async function."""
+        """`ask` for an async function."""
         function, failures = self.function, self.function.failures
         if failures is None:
             answer = await function.call(**given)
@@ -116,7 +116,7 @@ class Grading:
         kept = {name: value for name, value in given.items() if name not in names}
         if not failures.each:
             return [kept], names
-        # TRL gives a list of one value per completion for whatever belongs to completions.
+        # TRL passes a list with one value per completion for everything that is per completion.
         per_row = {k for k, v in kept.items() if isinstance(v, list) and len(v) == count}
         return [
             {k: v[i : i + 1] if k in per_row else v for k, v in kept.items()} for i in range(count)
@@ -136,7 +136,7 @@ class Grading:
         return rewards
 
     def _log(self, logged: Sequence[Logged | None], given: Mapping[str, Any], size: int) -> None:
-        """Hand on what the calls logged: metrics one by one, columns as a whole."""
+        """Pass on what the calls logged: metrics one by one, columns as a whole."""
         columns: list[dict[str, list[Any]]] = []
         for calls in logged:
             columns.append({})
@@ -160,10 +160,10 @@ def _owner(given: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def surviving(function: RewardFunction) -> Any:
-    """A reward function for a guarded trainer, which says infinity of what it failed on.
+    """A reward function for a guarded trainer that returns infinity for failures.
 
-    It survives TRL's tensors and tells a failure from a None, with which a function leaves the
-    reward to the other functions. `without_failed` reads it.
+    Infinity survives TRL's tensors and distinguishes a failure from None, with which a function
+    leaves the reward to the other functions. `without_failed` reads it.
     """
     grading = Grading(function, failed=math.inf)
 
@@ -189,5 +189,5 @@ def without_failed(rewards: Tensor) -> Tensor:
 
 
 def _column(column: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """Of ``log_extra``'s arguments."""
+    """Normalise the arguments of ``log_extra``."""
     return column, values

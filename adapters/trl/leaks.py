@@ -1,7 +1,7 @@
-"""TRL: where a trainer would undo what a veto has done, and a rejected completion would earn.
+"""TRL: refuse trainers that would undo a veto, so that a rejected completion would earn.
 
-The reward functions are not all that makes an advantage. What else there is shows in the trainer
-alone, which the decorator first meets with the first batch, before anything is trained on it.
+Reward functions are not the only source of an advantage. The others are visible only in the
+trainer, which the decorator first meets with the first batch, before anything is trained on it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from grpo_guard.policy import Policy
 
 logger = logging.getLogger(__name__)
 
-# What a guarded trainer builds upon, beside what it overrides with a call of super's.
+# What a guarded trainer relies on, besides the methods that it overrides.
 HOOKS: Final = ("_generate", "_calculate_rewards", "_log_metric", "_log_completion_extra")
 _SCORING: Final = "_generate_and_score_completions"
 
 
 def require_hooks(trainer: type, mixin: type) -> None:
-    """Raises FrameworkError where nothing of a mixin would ever be called, or not as it must be."""
+    """Raise FrameworkError if a mixin's methods would not be called, or not as required."""
     below = trainer.__mro__[trainer.__mro__.index(mixin) + 1 :]
     missing = [hook for hook in HOOKS if not any(hook in vars(kind) for kind in below)]
     own = _scores_by_itself(trainer)
     if missing or own:
-        why = f"has no {', '.join(missing)}" if missing else "makes advantages in a way of its own"
+        why = f"has no {', '.join(missing)}" if missing else "computes advantages in its own way"
         raise FrameworkError(
             f"{own or trainer.__name__} {why}, and its completions would not be guarded; "
-            f"{mixin.__name__} is for trl's GRPOTrainer and RLOOTrainer, and what leaves their "
-            f"{_SCORING} as it is"
+            f"{mixin.__name__} is for trl's GRPOTrainer and RLOOTrainer, and subclasses that keep "
+            f"their {_SCORING}"
         )
 
 
 def refuse_leaks(trainer: Any, policy: Policy) -> None:
-    """Raises FrameworkError where what the policy makes of a reward would not last."""
+    """Raise FrameworkError if the trainer would undo the policy's changes to a reward."""
     if policy.watches:
         return  # there is no veto that could be undone
     own = _scores_by_itself(type(trainer))
@@ -47,21 +47,21 @@ def refuse_leaks(trainer: Any, policy: Policy) -> None:
         )
     if adds_kl(trainer) and (policy.on_reject != "drop" or policy.on_abstain == "zero"):
         raise FrameworkError(
-            f"{type(trainer).__name__} takes beta times the KL from the rewards after the veto. It "
-            "can be negative, and what is rejected would earn by it: choose "
+            f"{type(trainer).__name__} subtracts beta times the KL from rewards after the veto. It "
+            "can be negative, and a rejected completion would earn by it: choose "
             'Policy(on_reject="drop", on_abstain="skip"), or beta=0'
         )
 
 
 def check_decorated(trainer: Any, policy: Policy) -> None:
-    """What a decorated function finds out at its first batch.
+    """Check the trainer of a decorated function at its first batch.
 
     Raises:
-        FrameworkError: as `refuse_leaks`, or a reward counts negatively.
+        FrameworkError: as for `refuse_leaks`, or a reward counts negatively.
     """
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
-        return  # no trainer of TRL's
+        return  # not one of TRL's trainers
     refuse_leaks(trainer, policy)
     weights = None if policy.watches else getattr(trainer, "reward_weights", None)
     if weights is not None and min(weights.tolist(), default=0.0) < 0:
@@ -71,30 +71,30 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
             "above 0"
         )
     names = getattr(trainer, "reward_func_names", [])
-    open_ = [name for f, name in zip(functions, names, strict=False) if not _is_guarded(f)]
-    if open_:
+    unguarded = [name for f, name in zip(functions, names, strict=False) if not _is_guarded(f)]
+    if unguarded:
         logger.warning(
-            "reward functions without a guard beside guarded ones: %s. What the guard rejects "
-            "still earns their reward; guard all of them as one list, or use GuardedGRPOTrainer",
-            ", ".join(open_),
+            "reward functions without a guard next to guarded ones: %s. Rejected completions still "
+            "earn their reward; guard all of them as one list, or use GuardedGRPOTrainer",
+            ", ".join(unguarded),
         )
 
 
 def adds_kl(trainer: Any) -> bool:
-    """Whether the KL goes into the reward, as RLOO has it; GRPO has it in the loss."""
+    """Whether the KL is part of the reward, as in RLOO; in GRPO it is part of the loss."""
     return is_rloo(trainer) and bool(getattr(trainer, "beta", 0))
 
 
 def is_rloo(trainer: Any) -> bool:
-    """By what only RLOO has, since others may have put a class of their own in its place."""
+    """Recognised by an attribute of RLOO alone, because the class may have been replaced."""
     return hasattr(trainer, "normalize_advantages")
 
 
 def _scores_by_itself(trainer: type) -> str | None:
-    """The experimental trainer that has its own way from rewards to advantages.
+    """The experimental trainer that computes advantages from rewards in its own way.
 
     Those of trl 1.6 (replay buffer, GFPO, DPPO) sum up None as 0 before the baseline; the first two
-    change the batch's rows behind it.
+    change the batch's rows afterwards.
     """
     for kind in trainer.__mro__:
         if kind.__module__.startswith("trl.experimental.") and _SCORING in vars(kind):

@@ -1,4 +1,4 @@
-"""TRL: other nodes' completions as the rows of a batch, through `rollout_func`.
+"""TRL: other nodes' completions as rows of the batch, through `rollout_func`.
 
     def sent(prompts, trainer):
         turns = [NODES[i % len(NODES)] for i in range(len(prompts))]
@@ -6,15 +6,15 @@
 
     GuardedGRPOTrainer(..., rollout_func=PeerRollouts(sent))
 
-A guarded trainer refuses at its construction what would trust peers; a `rollout_func` of one's own
+A guarded trainer refuses settings that would trust peers on construction; your own `rollout_func`
 that calls `peer_rollouts` is refused at its first call.
 
-TRL gives each prompt as often as its group has members, and wants one row for each. A row of ids
-that the model does not have stops the whole run, and TRL has no place for a completion that never
-came. Such rows are filled and marked, and the guard rejects them whatever its verifiers think of
-the filler.
+TRL gives each prompt as often as its group has members, and expects one row for each. A row with
+ids that the model does not have stops the whole run, and TRL cannot represent a completion that
+never arrived. Such rows are filled and marked, and the guard rejects them whatever its verifiers
+think of the filler.
 
-Prompts are text; rows with images need a `rollout_func` of their own.
+Prompts are text; rows with images need your own `rollout_func`.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from grpo_guard.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a node sent for one row.
+    """One node's completion for one row.
 
     Args:
-        node: Who, as you know it (from the connection or a signature), not as the sender says; None
-            = nobody knows.
-        completion: Token ids, ending with an EOS where it terminated, padding behind that allowed;
-            or text, which then counts as terminated; None = nothing came.
-        slot: Which of the completions that the node owes for this prompt; None = not said.
-        refused: Why it is not to be used; None = it may be.
-        admitted: Whether `Identity.admit` has admitted it: what a guard with an identity asks for.
+        node: The sender as you know it (from the connection or a signature), not its own claim;
+            None = unknown.
+        completion: Token ids, ending with an EOS if it terminated, optionally padded after that; or
+            text, which then counts as terminated; None = nothing arrived.
+        slot: Index among the completions that the node owes for this prompt; None = not given.
+        refused: Why it must not be used; None = it may be.
+        admitted: Whether `Identity.admit` has admitted it, which a guard with an identity requires.
         round: Round that its node signed it for, which may be one that is just over; None = the one
             given to `peer_rollouts`.
-        given: Of ids, half-open spans of what tools and users said, which the node claims not to
-            have written. TRL masks them; the guard believes them where its ``environment`` says
-            the same. Within them special tokens may stand, and before each an EOS.
+        given: Of ids, half-open spans of tools' and users' text, which the node claims not to have
+            written. TRL masks them; the guard trusts them if its ``environment`` confirms them.
+            Special tokens may occur within them, and an EOS before each.
     """
 
     node: str | None
@@ -70,12 +70,12 @@ class Sent:
 
     @classmethod
     def of(cls, completion: Completion, given: Verdict | None) -> Sent:
-        """What `Identity.admit` made of a completion, with its ids where it has them.
+        """Convert a result of `Identity.admit`, with its ids if it has them.
 
             batch, given = identity.admit(received, round=trainer.state.global_step)
             sent = [Sent.of(*one) for one in zip(batch, given)]
 
-        ``received`` has the row's prompt as TRL gives it, and all else as its sender signed it.
+        ``received`` has the row's prompt as TRL gives it, and all other fields as signed.
         """
         return cls(
             completion.node,
@@ -96,26 +96,26 @@ def peer_rollouts(
     round: int | None = None,
     special: Collection[int] = (),
 ) -> dict[str, Any]:
-    """What a `rollout_func` returns, with columns for the guard.
+    """The result of a `rollout_func`, with columns for the guard.
 
     Args:
         prompts: As TRL gives them to the `rollout_func`, one per row.
         sent: One per prompt, in the same order.
-        trainer: As TRL gives it; its tokenizer, vocabulary and ``max_completion_length`` count.
-        round: The swarm's; None = the trainer's step.
-        special: Ids of special tokens that a completion may hold, for models that think in such. No
-            others but an EOS at the end: the text that rewards and verifiers read leaves them out,
-            and TRL trains on them.
+        trainer: Provides the tokenizer, vocabulary and ``max_completion_length``.
+        round: The swarm's round; None = the trainer's step.
+        special: Ids of special tokens that a completion may contain, for models that use them to
+            think. Others are refused, except an EOS at the end: the text that rewards and verifiers
+            read omits them, and TRL trains on them.
 
     Returns:
-        ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: what peers claim is not used),
-        and the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`; where
-        something is given, ``env_mask`` and `MASK` as well.
+        ``prompt_ids``, ``completion_ids`` and ``logprobs`` (None: peers' claims are not used), and
+        the columns ``node``, ``round``, ``slot``, `MALFORMED` and `AUTHENTICATED`; if spans are
+        given, ``env_mask`` and `MASK` as well.
 
     Raises:
         ValueError: not one completion per prompt.
-        FrameworkError: the trainer has tools, which it would run as peers say, or weighs rows by
-            their sampler's log-probs, which only peers could claim.
+        FrameworkError: the trainer has tools, which it would run on peers' behalf, or weighs rows
+            by their sampler's log-probs, which only peers could claim.
     """
     if len(sent) != len(prompts):
         raise ValueError(f"sent: expected {len(prompts)}, one per prompt, got {len(sent)}")
@@ -140,9 +140,9 @@ def peer_rollouts(
         **_masks([(ids, given) for ids, given, _ in rows]),
         "logprobs": None,
         "node": [claim.node for claim in claims],
-        # Under the coin of another round honest work would look like poison.
+        # Under another round's coin, honest work would look like poison.
         "round": [at if claim.round is None else claim.round for claim in claims],
-        # Whoever sent nothing usable holds no slot, so that no coin is asked about the filler.
+        # An unusable completion has no slot, so that no coin is checked for the filler.
         "slot": [None if bad else c.slot for c, bad in zip(claims, problems, strict=True)],
         MALFORMED: problems,
         AUTHENTICATED: [Checked() if one.admitted is True else None for one in sent],
@@ -151,11 +151,11 @@ def peer_rollouts(
 
 @dataclass(frozen=True, slots=True)
 class PeerRollouts:
-    """A `rollout_func` of what nodes send.
+    """A `rollout_func` that takes completions from other nodes.
 
     Args:
-        sent: From the prompts and the trainer, as TRL gives them: one `Sent` per prompt.
-        round: The swarm's, from the trainer; None = the trainer's step.
+        sent: Called with TRL's prompts and trainer; returns one `Sent` per prompt.
+        round: Returns the swarm's round for the trainer; None = the trainer's step.
         special: As for `peer_rollouts`.
     """
 
@@ -164,7 +164,7 @@ class PeerRollouts:
     special: Collection[int] = ()
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """As TRL calls it; raises as `peer_rollouts`."""
+        """Called by TRL; raises like `peer_rollouts`."""
         at = None if self.round is None else self.round(trainer)
         given = self.sent(prompts, trainer)
         return peer_rollouts(prompts, given, trainer, round=at, special=self.special)
@@ -172,7 +172,7 @@ class PeerRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """What the ids of a row may be: below ``vocabulary``, at most ``longest``, none ``hidden``."""
+    """Bounds for a row's ids: below ``vocabulary``, at most ``longest``, none ``hidden``."""
 
     vocabulary: int
     longest: int
@@ -181,38 +181,38 @@ class _Allowed:
 
 
 def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
-    """Raises FrameworkError where a trainer would believe what only peers could claim.
+    """Raise FrameworkError if a trainer would trust claims that only peers could make.
 
     Args:
-        settings: The trainer, or the arguments that it is about to be made with.
-        tools: Beside them.
+        settings: The trainer, or the arguments that it will be constructed with.
+        tools: Tools passed separately.
     """
     if tools or getattr(settings, "tools", None):
         raise FrameworkError(
             "peer_rollouts: the trainer has tools, and TRL would run here what a peer's completion "
-            "calls, before any guard sees it; train on peers' completions without tools"
+            "calls, before any guard reads it; train on peers' completions without tools"
         )
     corrects = getattr(settings, "vllm_importance_sampling_correction", False)
     if getattr(settings, "use_vllm", False) and corrects:
         raise FrameworkError(
             "peer_rollouts: with vllm_importance_sampling_correction TRL needs the sampler's "
-            "log-probs of each row, and what peers claim is not used; set it to False"
+            "log-probs of each row, but those of peers are not used; set it to False"
         )
 
 
 def _vocabulary(config: Any, tokenizer: Any) -> int:
     """How many ids both the model and the tokenizer know.
 
-    Of the configuration: where weights are sharded, a rank has none of the embedding's rows. A
-    multimodal model's has the text model's within it. Embeddings are often padded beyond the
-    tokenizer's ids, and what has no text passes unread.
+    Read from the configuration, because with sharded weights a rank may have no rows of the
+    embedding. A multimodal model's configuration contains the text model's. Embeddings are often
+    padded beyond the tokenizer's ids, and ids without text would pass unread.
     """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return min(int(text.vocab_size), len(tokenizer))
 
 
 def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[list[int]]]:
-    """The masks that TRL trains by; none where nothing is given."""
+    """The masks that TRL trains by; empty if no spans are given."""
     if not any(given for _, given in rows):
         return {}
     masks = []
@@ -227,13 +227,13 @@ def _masks(rows: Sequence[tuple[list[int], Sequence[Span]]]) -> dict[str, list[l
 def _read(
     one: Sent, tokenizer: Any, allowed: _Allowed
 ) -> tuple[list[int], tuple[Span, ...], str | None]:
-    """`_row` with what is given, whatever a field does when it is read; each is read once, since a
-    generator says something else the second time."""
+    """`_row` with given spans, even if reading a field raises; each field is read once, because a
+    generator yields something else the second time."""
     filler = [int(tokenizer.eos_token_id)]
     if one.refused is not None:
         return filler, (), one.refused if isinstance(one.refused, str) else "refused"
     try:
-        given = Given(one.given).tokens  # type: ignore[arg-type]  # it checks
+        given = Given(one.given).tokens  # type: ignore[arg-type]  # Given checks
         ids, problem = _row(one.completion, tokenizer, allowed, given)
     except Exception as error:
         ids, given, problem = filler, (), f"it could not be read: {type(error).__name__}"
@@ -243,15 +243,15 @@ def _read(
 def _row(
     completion: Any, tokenizer: Any, allowed: _Allowed, given: Sequence[Span]
 ) -> tuple[list[int], str | None]:
-    """(ids that TRL can train on, why they are not the node's)"""
+    """(ids that TRL can train on, why they are not the node's own)"""
     filler = [int(tokenizer.eos_token_id)]
     too_long = f"longer than {allowed.longest} tokens"
     if completion is None:
         return filler, "nothing was sent"
     if given and isinstance(completion, str):
-        return filler, "what is given stands nowhere in its tokens"
+        return filler, "given spans are outside its tokens"
     if isinstance(completion, str):
-        # A token has at least one byte in most tokenizers; a text far beyond is not worth reading.
+        # Most tokenizers need at least one byte per token; a far longer text is not worth reading.
         if len(completion) > 64 * allowed.longest:
             return filler, too_long
         if not completion.isascii() and not _is_unicode(completion):
@@ -262,7 +262,7 @@ def _row(
         return filler, "no token ids"
     ids: list[int] = []
     for token in tokens:
-        # Not what merely looks like a number: True, 1.0 and "1" are no ids.
+        # Not values that merely look like numbers: True, 1.0 and "1" are not ids.
         value = token if type(token) is int else _whole(token)
         if value is None or not 0 <= value < allowed.vocabulary:
             return filler, f"no token of the vocabulary at place {len(ids)}"
@@ -270,12 +270,12 @@ def _row(
         if len(ids) > allowed.longest:
             return filler, too_long
     if given and given[-1][1] > len(ids):
-        return filler, "what is given stands nowhere in its tokens"
+        return filler, "given spans are outside its tokens"
     turns = between(given, len(ids))
     last = turns.pop()
     tail, problem = _until_end(ids[slice(*last)], allowed.ends, tokenizer.pad_token_id)
     if given and not tail:
-        problem = None  # its last word is a tool's
+        problem = None  # it ends with a tool's text
     ids = ids[: last[0]] + tail
     for start, end in (*turns, (last[0], len(ids))):
         ended = end - 1 if end > start and ids[end - 1] in allowed.ends else end
@@ -286,7 +286,7 @@ def _row(
 
 
 def _run(completion: Any) -> Iterator[Any] | None:
-    """One token after the other, None where it is no run of any."""
+    """An iterator over tokens; None if it is not iterable."""
     if isinstance(completion, bytes | Mapping):
         return None
     try:
@@ -299,11 +299,11 @@ def _run(completion: Any) -> Iterator[Any] | None:
 def _until_end(
     ids: list[int], ends: Collection[int], pad: int | None
 ) -> tuple[list[int], str | None]:
-    """(the row without the padding behind its end, what is wrong with it)
+    """(the row without the padding after its end, what is wrong with it)
 
-    TRL trains on every id of a row, and verifiers do not look at padding: left in, pads behind a
-    good answer would teach the model to send pads. The text does not show special tokens, so that
-    what stands behind an EOS must not pass as part of the answer.
+    TRL trains on all of a row's ids, and verifiers do not read padding: if kept, pads after a good
+    answer would teach the model to send pads. The text does not show special tokens, so tokens
+    after an EOS must not pass as part of the answer.
     """
     first = next((i for i, token in enumerate(ids) if token in ends), None)
     if first is not None:
@@ -324,7 +324,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _whole(token: Any) -> int | None:
-    """A whole number of NumPy or torch."""
+    """An integer of NumPy or torch, as int."""
     if isinstance(token, bool | str | bytes | float) or getattr(token, "dtype", None) is None:
         return None
     try:
@@ -335,7 +335,7 @@ def _whole(token: Any) -> int | None:
 
 
 def _prompt_ids(prompt: Any, tokenizer: Any, trainer: Any) -> list[int]:
-    """As the trainer tokenises it for itself: with its template and the template's arguments."""
+    """The prompt as the trainer tokenises it: with its template and the template's arguments."""
     if isinstance(prompt, str):
         return list(tokenizer(text=prompt)["input_ids"])
     rendered = tokenizer.apply_chat_template(

@@ -1,8 +1,8 @@
-"""TRL: the review of a batch: once for all functions that ask, of whole groups over all ranks.
+"""TRL: review each batch once for all functions, with whole groups across all ranks.
 
-Each rank of a TRL run sees a slice of the batch, and a group may straddle slices. A verifier that
-compares a group's members would then compare half of them, so that the rows of such a group are
-brought to one rank, judged there, and their verdicts sent back.
+Each rank of a TRL run sees a slice of the batch, and a group may span slices. A verifier that
+compares a group's members would then compare only some of them, so the rows of such a group are
+sent to one rank, judged there, and their verdicts sent back.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from grpo_guard.settlement import mean_of_kept
 from grpo_guard.verdict import Verdict
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
-"""(rank, its row) -> the verdict, and the factor of length where there is one."""
+"""(rank, its row) -> the verdict, and the length factor if there is one."""
 
 
 @dataclass(frozen=True)
 class BatchReviewer:
     """Reviews a rank's rows; every rank must call it for the same batches, in the same order.
 
-    Where no group straddles ranks they exchange one hash a row and nothing else. What straddles is
-    judged by the rank that holds most of it. A verifier that learns from batch to batch learns on
-    each rank from what that rank judges.
+    If no group spans ranks, they exchange one hash per row and nothing else. Otherwise the rank
+    that holds most of a group judges it. A verifier that learns from batch to batch learns on each
+    rank from what that rank judges.
 
     Args:
-        guard: Whose verifier, policy and ledger count.
-        counted_slots: Slots are each rank's own count of a group's rows, to be counted anew where
-            the group is put together.
+        guard: Provides the verifier, policy and ledger.
+        counted_slots: Slots are each rank's own count of a group's rows, and must be counted again
+            after the group is merged.
     """
 
     guard: Guard
@@ -94,7 +94,7 @@ class BatchReviewer:
         return _with_all_names(distributed, review)
 
     def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
-        """Verdicts of the rows that this rank judges, numbered as one batch."""
+        """Verdicts on the rows that this rank judges, numbered as one batch."""
         places = sorted(work)
         groups: dict[bytes, int] = {}
         sizes: Counter[int] = Counter()
@@ -123,12 +123,12 @@ class BatchReviewer:
 
 @dataclass(frozen=True, slots=True)
 class RankReview:
-    """What was found in the batch of all ranks, and which part of it is this rank's.
+    """The review of all ranks' batches, and the part that belongs to this rank.
 
     Args:
-        own: Of this rank's rows, with the figures to log.
-        whole: Of all ranks' rows, rank by rank.
-        start: Place of this rank's first row in it.
+        own: This rank's rows, with the figures to log.
+        whole: All ranks' rows, rank by rank.
+        start: Index of this rank's first row in it.
     """
 
     own: Review
@@ -141,7 +141,7 @@ class RankReview:
         distributed = distributed_ranks()
         if distributed is None:
             return cls(own, own)
-        # Digests in place of prompts. The labels are each rank's own count of its prompts.
+        # Digests instead of prompts. The labels are each rank's own count of its prompts.
         groups = [_digest(str(group)) for group in own.groups or ()]
         everyone = _gathered(distributed, replace(own.regrouped(groups), metrics={}))
         before = everyone[: distributed.get_rank()]
@@ -150,18 +150,18 @@ class RankReview:
     def settle(
         self, guard: Guard, rewards: Callable[[], Sequence[float | None]], policy: Policy
     ) -> list[float | None]:
-        """What this rank's rows earn; every rank must call it for the same function.
+        """The settled rewards of this rank's rows; every rank must call it for the same function.
 
-        Each rank settles all rows: the lowest reward of a group, which its rejected completions
-        get, may be another rank's.
+        Each rank settles all rows, because the lowest reward of a group, which its rejected
+        completions get, may be on another rank.
 
         Args:
-            guard: Settles.
-            rewards: Gives the function's rewards of this rank's rows, or raises what it raised.
-            policy: See `Guard.settle`.
+            guard: Settles the rewards.
+            rewards: Returns the function's rewards for this rank's rows, or raises its exception.
+            policy: As for `Guard.settle`.
 
         Raises:
-            Exception: this rank's function's own; as `_exchanged` where another's raised.
+            Exception: this rank's function's own; as `_exchanged` if another rank's raised.
         """
         distributed = distributed_ranks()
         given: Sequence[float | None]
@@ -184,9 +184,9 @@ class RankReview:
 def _with_means(
     given: Sequence[float | None], settled: Sequence[float | None], review: Review
 ) -> list[float | None]:
-    """What has nothing left for its length alone gets its group's mean, and so no advantage.
+    """Give completions that length alone reduced to nothing their group's mean: no advantage.
 
-    For None TRL says that all reward functions returned None, as if something had failed.
+    For None, TRL logs that all reward functions returned None, as if something had failed.
     """
     groups = review.groups or [None] * len(settled)
     factors = review.length_factors or [1.0] * len(settled)
@@ -205,7 +205,7 @@ def _with_means(
 
 
 def distributed_ranks() -> Any:
-    """torch.distributed where this process is one of several, else None."""
+    """torch.distributed if this process is one of several, else None."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -218,14 +218,14 @@ def _digest(text: str) -> bytes:
 
 
 def _exchanged(distributed: Any, failure: Exception | None, value: Any) -> list[Any]:
-    """Every rank's value, by rank; every rank must call it, also one that has failed.
+    """Every rank's value, by rank; every rank must call it, even one that has failed.
 
     Raises:
         Exception: this rank's own failure.
-        AbstainError, RuntimeError: another's, whichever that was.
+        AbstainError, RuntimeError: another rank's failure.
     """
-    said = None if failure is None else (isinstance(failure, AbstainError), str(failure))
-    answers = _gathered(distributed, (said, value))
+    problem_here = None if failure is None else (isinstance(failure, AbstainError), str(failure))
+    answers = _gathered(distributed, (problem_here, value))
     if failure is not None:
         raise failure
     for rank, (problem, _) in enumerate(answers):
@@ -235,8 +235,8 @@ def _exchanged(distributed: Any, failure: Exception | None, value: Any) -> list[
 
 
 def _with_all_names(distributed: Any, review: Review) -> Review:
-    """With a figure for every name that any rank logs: older releases of TRL average over ranks
-    name by name, and a rank with a name of its own would wait for the others for ever."""
+    """Add a figure for every name that any rank logs: older releases of TRL average over ranks
+    name by name, and a rank with an extra name would wait for the others for ever."""
     names = sorted(
         {name for theirs in _gathered(distributed, [*review.metrics]) for name in theirs}
     )
@@ -244,14 +244,14 @@ def _with_all_names(distributed: Any, review: Review) -> Review:
 
 
 def _gathered(distributed: Any, value: Any) -> list[Any]:
-    """What every rank gives, by rank."""
+    """Every rank's value, by rank."""
     everyone: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(everyone, value)
     return everyone
 
 
 def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
-    """Which rank judges a group, for those that more than one rank has rows of."""
+    """The rank that judges each group with rows on more than one rank."""
     held: dict[bytes, Counter[int]] = {}
     for rank, row_keys in enumerate(keys):
         for key in row_keys:
@@ -264,7 +264,7 @@ def _owners(keys: Sequence[Sequence[bytes]]) -> dict[bytes, int]:
 
 
 def _light(row: Row) -> Row:
-    """Without the images of its prompt: verifiers read text, and images are megabytes."""
+    """Drop the images of the prompt: verifiers read text, and images are megabytes."""
     prompt = row.completion.prompt
     if isinstance(prompt, str):
         return row
@@ -284,10 +284,10 @@ def _text_only(message: Message) -> Message:
 
 
 class Turn:
-    """A place in the order in which async functions of one loop were called.
+    """The position of an async call in the order in which one loop's functions were called.
 
-    They end in any order, another one on each rank. What ranks exchange must come in one order, or
-    one function's rewards would be taken for another's.
+    Calls finish in any order, and in a different one on each rank. The exchange between ranks must
+    follow one order, or one function's rewards would be taken for another's.
     """
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ class Turn:
         _latest[self._loop] = self._own
 
     async def come(self) -> None:
-        """Wait until all that were called before are done, however they ended."""
+        """Wait until all earlier calls are done, however they ended."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
@@ -315,9 +315,9 @@ _latest: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
 class SharedReviews:
     """The review of the latest batch, so that several reward functions cost one verification.
 
-    Only one is kept: within a batch TRL calls the functions one after the other, or all at once
-    where they are async. A function that asks again after the review is done has a new batch that
-    merely looks the same; it is verified again, since the policy may have moved on.
+    Only one is kept: within a batch TRL calls the functions one after the other, or all at once if
+    they are async. If a function asks again after the review is done, it has a new batch that only
+    looks the same; that is verified again, because the policy may have changed.
     """
 
     def __init__(self) -> None:
@@ -341,9 +341,9 @@ class SharedReviews:
     ) -> tuple[RankReview, bool]:
         """`get` without blocking the running loop.
 
-        A thread of its own does the work and sets the result: were it a task of this loop, a
-        cancelled first caller would take the review away from the others, and a sync function
-        waiting for it on the loop's thread would wait for ever.
+        A separate thread does the work and sets the result. In a task of this loop, cancelling the
+        first caller would take the review away from the others, and a sync function waiting for it
+        on the loop's thread would wait for ever.
         """
         future, first = self._join(batch, reader)
         if first:
@@ -357,7 +357,7 @@ class SharedReviews:
         return await asyncio.wrap_future(future), first
 
     def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[RankReview], bool]:
-        # All fields count, the training round among them; repr tells "1" from 1 and quotes strings.
+        # All fields count, including the round; repr distinguishes "1" from 1 and quotes strings.
         digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
         with self._lock:
             again = id(reader) in self._readers and self._future.done()
@@ -375,14 +375,14 @@ _all_reviews_lock = threading.Lock()
 
 
 def shared_reviews(guard: Guard) -> SharedReviews:
-    """Those of this guard, the same ones at each call."""
+    """The reviews of this guard, the same object at each call."""
     with _all_reviews_lock:
         return _all_reviews.setdefault(guard, SharedReviews())
 
 
 @contextlib.contextmanager
 def _failing(future: Future[RankReview]) -> Iterator[None]:
-    """Whoever waits for the future must hear of a failure, whatever it is."""
+    """Pass any failure on to everyone who waits for the future."""
     try:
         yield
     except BaseException as error:

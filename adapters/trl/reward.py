@@ -1,28 +1,28 @@
 """TRL: reward functions of `GRPOTrainer` and `RLOOTrainer` (trl 1.6 and later).
 
 TRL calls ``f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=,
-log_metric=)`` once per rank and generation batch, and adds up what the functions return. It leaves
-a completion out of its group only where *every* function returns None, and a reward from one
-unguarded function is a reward (a warning names it). Guard all of them, as one list::
+log_metric=)`` once per rank and generation batch, and adds up the functions' results. It removes a
+completion from its group only if *every* function returns None, and a reward from one unguarded
+function still counts (a warning names it). Guard all of them, as one list::
 
     GRPOTrainer(reward_funcs=guard(verifier)([correct, well_formed]), ...)
 
 `GuardedGRPOTrainer` in `trl.trainer` guards all functions at once, and more than a reward function
 can reach.
 
-Know what the guard can and cannot see from here:
+What the guard can and cannot see from here:
 
-* A verifier that scores tokens must look at the live weights: give it the model object that the
+* A verifier that scores tokens must use the live weights: give it the model object that the
   trainer trains, not a copy that training leaves behind.
-* Each rank sees its own slice of the batch. A group that straddles ranks is put together for the
-  verifiers, and each rank settles the rewards of all of them; every rank must therefore call the
-  guarded functions equally often, as TRL does.
+* Each rank sees its own slice of the batch. A group that spans ranks is merged for the verifiers,
+  and each rank settles all of its rewards; every rank must therefore call the guarded functions
+  equally often, as TRL does.
 * `group` and `slot` of a completion number the prompts and rows of this rank's slice, and `round`
-  is the trainer's step, unless columns `slot` and `round` say otherwise. A public coin needs a
-  column `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
-* What a trainer does to rewards afterwards is seen at the first batch: see `check_decorated`.
-* The asynchronous trainer of `trl.experimental` calls the functions in a process of its own: see
-  `GuardedReward` on pickling. It offers no step and no logging; the guard then logs nothing.
+  is the trainer's step, unless there are columns `slot` and `round`. A public coin needs a column
+  `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
+* Changes that a trainer makes to rewards later are checked at the first batch: `check_decorated`.
+* The asynchronous trainer of `trl.experimental` calls the functions in a separate process: see
+  `GuardedReward` on pickling. It provides no step and no logging; the guard then logs nothing.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ class TRLAdapter:
     recognised_by: ClassVar = frozenset({"completions"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form of a reward function, or of each in a list, to be given to the trainer.
+        """Wrap a reward function, or each one in a list, for the trainer.
 
-        Sync stays sync and async stays async; the name is kept. The review of a batch is shared by
-        all functions that this guard wraps, together or one by one. A rejected completion gets
+        Sync stays sync and async stays async; the name is kept. All functions that this guard
+        wraps, together or one by one, share the review of a batch. A rejected completion gets
 
         * ``on_reject="zero"``: 0.0 from every function;
         * ``"drop"``: None from every function, which leaves it out of its group;
-        * ``"keep"``: what it had; each function's result is handed on unread;
+        * ``"keep"``: its own reward; each function's result is returned unread;
         * a number: that number from the function that is called first, 0.0 from the others, so
-          that the sum is the number where ``reward_weights`` is 1. Weights below 0 are refused.
+          that the sum is the number if ``reward_weights`` is 1. Weights below 0 are refused.
 
-        Where length leaves nothing of an accepted one, it gets the mean of its group.
+        If length leaves nothing of an accepted completion's reward, it gets the mean of its group.
 
-        A reward that is None stays None. Where one function of several says None of a rejected
-        completion, the others' 0.0 still counts: the completion trains with 0, it is not left out.
+        A reward of None stays None. If only one of several functions returns None for a rejected
+        completion, the others' 0.0 still counts: it trains with 0 and is not removed.
 
         Raises:
-            FrameworkError: ``on_reject="no_gain"``, since a function sees only its own part of a
-                reward; something in the list is no function, two have the same name (TRL would
-                merge their metrics), or the installed trl is older than 1.6.
+            FrameworkError: ``on_reject="no_gain"``, because a function sees only its own part of a
+                reward; a list item is not a function, two have the same name (TRL would merge their
+                metrics), or the installed trl is older than 1.6.
         """
         require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
@@ -100,10 +100,10 @@ class TRLAdapter:
 
 
 def inspected(rewards: Any, guard: Guard) -> list[RewardFunction]:
-    """The functions of a list.
+    """Inspect the functions in a list.
 
     Raises:
-        FrameworkError: one is none, or two have the same name.
+        FrameworkError: one is not a function, or two have the same name.
     """
     functions = [RewardFunction.inspect(reward, guard) for reward in rewards]
     for name, count in Counter(f.name for f in functions).items():
@@ -123,18 +123,18 @@ def _wrap_one(function: RewardFunction, guard: Guard) -> Any:
     async def guarded(**kwargs: Any) -> Any:
         return await reward.acall(**kwargs)
 
-    # A function, since releases before 1.14 do not see that an object's call is to be awaited.
+    # A function, because releases before 1.14 do not await an object's async call.
     wrapped = function.dress(guarded)
     wrapped.guard = guard
     return wrapped
 
 
 class GuardedReward:
-    """A guarded function under its own name: each call with the review of its batch.
+    """A guarded function under its own name, which settles each call with its batch's review.
 
-    It is pickled by its name where it is what a module has there, as after ``@guard(...)``;
-    elsewhere with its function, its verifier and its ledger, if they can be pickled. An async
-    function can only travel by its name.
+    It is pickled by name if its module holds it under that name, as after ``@guard(...)``;
+    otherwise with its function, its verifier and its ledger, if they can be pickled. An async
+    function can only be pickled by name.
     """
 
     def __init__(self, function: RewardFunction, guard: Guard) -> None:
@@ -143,24 +143,24 @@ class GuardedReward:
         function.dress(self)
 
     def __call__(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
-        """Guarded rewards of a function that is not async, a list of numbers and None; under
-        ``on_reject="keep"`` what the function returned.
+        """Guarded rewards of a synchronous function, a list of numbers and None; under
+        ``on_reject="keep"`` the function's own result.
 
         Args:
-            own: What the function itself is called with; None = TRL's keywords.
-            kwargs: As TRL calls a reward function; the batch is read from them.
+            own: The function's own arguments; None = TRL's keywords.
+            kwargs: The keywords of TRL's call; the batch is read from them.
         """
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
-        reviews = shared_reviews(self.guard)  # not kept: the function may travel, its batches not
+        reviews = shared_reviews(self.guard)  # not stored: the function may be pickled, reviews not
         review, first = reviews.get(reviewer, _rows(kwargs), reader=self.function)
         given = self.function.arguments(kwargs if own is None else own)
         ask = partial(self._grading.ask, given, len(review.own.verdicts))
         return self._settled(review, column if first else None, ask, kwargs)
 
     async def acall(self, own: Mapping[str, Any] | None = None, /, **kwargs: Any) -> Any:
-        """The same of an async function."""
-        # Before anything is awaited: ranks must come to the same names.
+        """`__call__` for an async function."""
+        # Before any await, so that all ranks assign the same names.
         column = _column(kwargs, self.guard)
         reviewer = BatchReviewer(self.guard, counts_slots(kwargs))
         reviews, rows = shared_reviews(self.guard), _rows(kwargs)
@@ -170,9 +170,9 @@ class GuardedReward:
             rewards = await self._grading.aask(given, len(review.own.verdicts))
             return self._settled(review, column if first else None, lambda: rewards, kwargs)
         with Turn() as turn:
-            # Ranks must exchange in one order; threads of several guards would have any.
+            # Ranks must exchange in one order, which threads of several guards would not keep.
             review, first = reviews.get(reviewer, rows, reader=self.function)
-            # The function is done here, and what it raised is raised where all ranks hear of it.
+            # Wait here, but raise the function's exception later, where all ranks receive it.
             asked = asyncio.ensure_future(self._grading.aask(given, len(review.own.verdicts)))
             try:
                 await asyncio.wait([asked])
@@ -188,14 +188,14 @@ class GuardedReward:
         rewards: Callable[[], Sequence[float | None]],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """``column`` is what the review is logged under, None where that is done."""
+        """``column`` is the name to log the review under; None = it is already logged."""
         if column is not None:
             log_review(review.own, kwargs.get("log_metric"), kwargs.get("log_extra"), column)
         policy = self.guard.policy
         if policy.watches:
             given = rewards()
             refuse_abstentions(policy, review.own.verdicts)
-            return given  # the very object: nothing of it is read
+            return given  # the same object, unread
         if column is None and not isinstance(policy.on_reject, str):
             policy = replace(policy, on_reject="zero")
         return review.settle(self.guard, rewards, policy)
@@ -214,10 +214,10 @@ def log_review(
     log_extra: Callable[[str, list[str]], Any] | None,
     column: str = "guard",
 ) -> None:
-    """Metrics and a column of the completions table, where the trainer offers them.
+    """Log metrics and a column of the completions table, if the trainer supports them.
 
-    The column has ``accept``, or outcome and reason: ``reject: says Hail``. Where length takes a
-    part of the reward it says which: ``accept, length x 0.26``.
+    The column has ``accept``, or outcome and reason: ``reject: says Hail``. If length reduces the
+    reward, it gives the factor: ``accept, length x 0.26``.
     """
     if log_metric is not None:
         for name, value in review.metrics.items():
@@ -236,7 +236,7 @@ def _shown(verdict: Verdict, factor: float) -> str:
 
 
 def _trainer(kwargs: Mapping[str, Any]) -> Any:
-    """Whose methods the keywords for logging are; None where it offers none."""
+    """The trainer, found through its logging methods; None if it passes none."""
     return getattr(kwargs.get("log_extra", kwargs.get("log_metric")), "__self__", None)
 
 
@@ -251,14 +251,14 @@ _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
     """ "guard" for a trainer's first guard, "guard_2" for its second.
 
-    TRL puts what is logged twice under one name behind one another, and a table with columns of
-    unequal length ends the run. Where guard and trainer meet first, they are checked as a pair.
+    TRL appends columns logged twice under one name, and a table with columns of unequal length ends
+    the run. At the first call, guard and trainer are checked as a pair.
     """
     trainer = _trainer(kwargs)
     try:
         guards = _guards_of.setdefault(trainer, [])
     except TypeError:
-        return "guard"  # no method of a trainer
+        return "guard"  # not a trainer's method
     if all(known is not guard for known in guards):
         check_decorated(trainer, guard.policy)
         guards.append(guard)

@@ -1,4 +1,4 @@
-"""TRL: the sampler and the model that the trainer has, against what the verifiers were told."""
+"""TRL: compare the trainer's sampler and model with those that the verifiers declare."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from weakref import WeakKeyDictionary
 from grpo_guard.guard import Guard
 
 _OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-# Per trainer, the guards that were compared before the first update and after it: a copy of the
-# model is equal until then.
+# Per trainer, the guards that were compared before and after the first update: until then, a copy
+# of the model is equal to it.
 _compared: WeakKeyDictionary[Any, set[tuple[int, bool]]] = WeakKeyDictionary()
 
 
 def check_sampler(trainer: Any, guard: Guard) -> None:
-    """Warn where they differ: when they meet, and once more after the first update.
+    """Warn if they differ, at the first call and once more after the first update.
 
     Raises:
-        MismatchError: they do, and the verifier is strict.
+        MismatchError: they differ, and the verifier is strict.
     """
     args = getattr(trainer, "args", None)
     if args is None or not hasattr(args, "temperature"):
-        return  # no trainer that samples
+        return  # not a trainer that samples
     updated = getattr(getattr(trainer, "state", None), "global_step", 0) > 0
     known = _compared.setdefault(trainer, set())
     if (id(guard), updated) in known:
         return
     known.add((id(guard), updated))
-    from grpo_guard.logprob.declared import require_same  # which loads torch, as a trainer has
+    from grpo_guard.logprob.declared import require_same  # loads torch, as the trainer already has
 
     options = {name: getattr(args, name, None) for name in _OPTIONS}
     more = getattr(args, "generation_kwargs", None) or {}

@@ -1,15 +1,15 @@
-"""TRL: a trainer whose rewards are guarded before the groups' baselines.
+"""TRL: a trainer that guards rewards before the groups' baselines.
 
     scorer = ForwardReuse(model)
     the_guard = Guard(LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...))
     GuardedGRPOTrainer(model, [correct, well_formed], ..., guard=the_guard, forward_reuse=scorer)
 
-What it adds to decorated reward functions: one veto over all functions, reward models among them;
-the trainer's own forward for the verifiers; the prompt's tokens as the trainer has them; tokens
-taken out of the loss, alone or with the whole completion.
+Compared with decorated reward functions it adds: one veto over all functions, including reward
+models; the trainer's own forward for the verifiers; the prompt's tokens as the trainer has them;
+and masking of tokens from the loss, individually or with the whole completion.
 
-`GuardedGRPOTrainer` and `GuardedRLOOTrainer` are made of the installed trl when first asked for.
-For another subclass put the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
+`GuardedGRPOTrainer` and `GuardedRLOOTrainer` are built from the installed trl on first use. For
+another subclass put the mixin before it: ``class Mine(GuardedTrainer, TheirTrainer)``.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
 
 
 class GuardedTrainer(ReusesForward):
-    """Mixin for `GRPOTrainer` and `RLOOTrainer`; stands before it among the bases.
+    """Mixin for `GRPOTrainer` and `RLOOTrainer`; goes before them among the bases.
 
     The veto is written into the gathered rewards, [rows of all ranks, functions]: NaN in every
-    column leaves a completion out of its group, 0 is the paper's r_task * r_guard. What is left
-    out is in no loss either, so that no KL term trains on it; of RLOO, whose loss has one ratio a
-    completion, only the advantage is 0.
+    column removes a completion from its group, 0 is the paper's r_task * r_guard. A removed
+    completion is in no loss either, so that no KL term trains on it; under RLOO, whose loss has one
+    ratio per completion, only the advantage is 0.
 
     Args:
-        guard: Verifier, policy and ledger. The reward functions are given unguarded. With
+        guard: Verifier, policy and ledger. Pass the reward functions unguarded. With
             ``failures``, a completion on which any of them fails leaves its group.
         mask_spans: A rejected completion whose verdict rests on tokens keeps its reward and loses
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
-        leave_out_masked: What TRL's importance-sampling correction masks as a whole sequence also
-            leaves its group's baseline; else it stays there, as without a guard.
-        forward_reuse: The scorer that the guard's verifiers use; None = they score by themselves.
+        leave_out_masked: Also remove sequences that TRL's importance-sampling correction masks from
+            their group's baseline; otherwise they stay there, as without a guard.
+        forward_reuse: The scorer that the guard's verifiers use; None = they run their own passes.
 
     Raises:
         FrameworkError: the installed trl is older than 1.6, the trainer is of another kind, would
-            undo the veto or believe what peers claim, a reward function is guarded already,
-            ``mask_spans`` is asked of a trainer without token masks or beside ``on_long="scale"``,
-            or a guard that only watches is to take something out.
-        TypeError: ``guard`` is no `Guard`.
+            undo the veto or trust peers' claims, a reward function is guarded already,
+            ``mask_spans`` is set for a trainer without token masks or with ``on_long="scale"``, or
+            a guard that only watches is asked to remove something.
+        TypeError: ``guard`` is not a `Guard`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class GuardedTrainer(ReusesForward):
         self._sampling: LogProbs | None = None
         self._taken_out: list[tuple[Span, ...]] = []
         self._evaluating = False
-        # Before TRL starts an engine, which takes minutes.
+        # Check before TRL starts an engine, which takes minutes.
         if isinstance(kwargs.get("rollout_func"), PeerRollouts):
             settings = kwargs.get("args", args[2] if len(args) > 2 else None)
             refuse_what_peers_could_use(settings, kwargs.get("tools"))
@@ -110,43 +110,43 @@ class GuardedTrainer(ReusesForward):
             ]
         if mask_spans and is_rloo(self):
             raise FrameworkError(
-                f"mask_spans: {type(self).__name__} has one ratio a completion and no mask of "
+                f"mask_spans: {type(self).__name__} has one ratio per completion and no mask of "
                 "tokens; use GRPOTrainer, or mask_spans=False"
             )
         for name, asked, what in (
-            ("mask_spans", mask_spans, "tokens out of the loss"),
-            ("leave_out_masked", leave_out_masked, "sequences out of the baseline"),
+            ("mask_spans", mask_spans, "tokens from the loss"),
+            ("leave_out_masked", leave_out_masked, "sequences from the baseline"),
         ):
             if asked and guard.policy.watches:
                 raise FrameworkError(
-                    f'{name} takes {what}, and on_reject="keep" changes nothing; choose one of '
+                    f'{name} removes {what}, and on_reject="keep" changes nothing; choose one of '
                     "the two"
                 )
         if mask_spans and guard.policy.on_long == "scale":
             raise FrameworkError(
-                'mask_spans: on_long="scale" has no measure for what is rejected, and a masked '
-                "completion would keep its reward at any length; choose one of the two"
+                'mask_spans: on_long="scale" has no measure for rejected completions, and a masked '
+                "one would keep its reward at any length; choose one of the two"
             )
 
     def _generate(self, prompts: Any) -> Any:
-        """The prompts' tokens are kept; of all that releases return they have stayed the first,
-        and the completions' the second. The mask of what tools said is known by its form."""
+        """Keep the prompts' tokens. In every release they are the first return value, and the
+        completions' tokens the second; the mask of tool results is recognised by its form."""
         generated = super()._generate(prompts)  # type: ignore[misc]
         self._prompt_ids = generated[0]
         self._masks, self._sampling = None, sampling_of(generated)
         if (masks := mask_of(generated)) is not None:
             self._masks = list(masks)
             for i, ids in enumerate(generated[1]):
-                # A mask of another length is malformed, and could be wider than the batch is.
+                # A mask of another length is malformed, and could be wider than the batch.
                 if len(masks[i]) != len(ids):
                     masks[i] = [0] * len(ids)
         return generated
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        """An evaluation trains nothing: it is not judged, no ledger hears of it, no slot is spent.
+        """Skip the guard in evaluations: they train nothing, and must use up no slot or evidence.
 
-        Told from this call, not from the model being in evaluation mode: verifiers that score
-        tokens put it there while they work, and a late one would switch the guard off.
+        Detected by this call, not by the model's evaluation mode: verifiers that score tokens set
+        that mode while they work, and one that ran late would switch the guard off.
         """
         self._evaluating = True
         try:
@@ -182,7 +182,7 @@ class GuardedTrainer(ReusesForward):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self._taken_out = []
         output = super()._generate_and_score_completions(inputs)
-        if "num_items_in_batch" not in output:  # RLOO: nothing is counted in tokens
+        if "num_items_in_batch" not in output:  # RLOO: nothing is counted per token
             return output
         keep = keep_mask(
             tuple(output["completion_ids"].shape), self._taken_out, output["completion_ids"].device
@@ -190,14 +190,14 @@ class GuardedTrainer(ReusesForward):
         return take_out(output, keep, self.accelerator.gather)  # type: ignore[attr-defined]
 
     def _settled(self, rewards: Tensor, review: Review, batch: Sequence[Row]) -> Tensor:
-        """The rewards of all ranks after the veto, [rows, functions]; NaN = says nothing.
+        """The rewards of all ranks after the veto, [rows, functions]; NaN = no reward.
 
-        Every rank settles all rows, from rulings that they exchange, and comes to the same rewards.
-        Notes what is to leave this rank's loss.
+        Every rank settles all rows, from rulings that they exchange, and gets the same rewards.
+        Records which tokens are removed from this rank's loss.
         """
         spans = self._masked(review, batch)
         own = [
-            # What loses tokens keeps its reward. What an adapter put right is nobody's work.
+            # A completion that loses tokens keeps its reward. A repaired row must not train.
             Ruling.BARRED if row.put_right else Ruling.ACCEPTED if of_row else ruling_of(verdict)
             for verdict, row, of_row in zip(review.verdicts, batch, spans, strict=True)
         ]
@@ -223,7 +223,7 @@ class GuardedTrainer(ReusesForward):
             length_factors=all_factors,
         )
         start = self.accelerator.process_index * len(batch)  # type: ignore[attr-defined]
-        # What fills an empty slot is nobody's: it has its reward, and trains nothing.
+        # The filler of an empty slot has a reward but must not train.
         self._taken_out = [
             ((0, len(row.completion.completion_ids or ())),)
             if not settled.kept[start + i] or row.put_right
@@ -231,12 +231,12 @@ class GuardedTrainer(ReusesForward):
             for i, row in enumerate(batch)
         ]
         if self.guard.policy.watches:
-            return rewards  # the very tensor
+            return rewards  # the same tensor
         kept = [[float("nan") if v is None else v for v in row] for row in settled.rewards]
         return torch.tensor(kept, dtype=rewards.dtype, device=rewards.device)
 
     def _masked_by_trl(self, count: int) -> list[bool]:
-        """Which of this rank's rows TRL masks as whole sequences, [B]; logs their share."""
+        """The rows of this rank that TRL masks as whole sequences, [B]; logs their share."""
         if not corrects_sequences(self):
             return [False] * count
         masked = masked_sequences(self, self._policy_logps, self._sampling, self._masks, count)
@@ -244,7 +244,7 @@ class GuardedTrainer(ReusesForward):
         return masked
 
     def _masked(self, review: Review, batch: Sequence[Row]) -> list[tuple[Span, ...]]:
-        """The tokens that each rejection rests on and that leave the loss in its place, [B]."""
+        """The tokens that rejections rest on, which are removed instead of the completion, [B]."""
         if not self.mask_spans:
             return [()] * len(batch)
         lengths = [len(row.completion.completion_ids or ()) for row in batch]
@@ -271,20 +271,20 @@ def __getattr__(name: str) -> Any:
 
 
 def mask_of(generated: Sequence[Any]) -> list[Sequence[int]] | None:
-    """Of what `_generate` returns, the mask that TRL trains by: 1 for the model's tokens.
+    """The mask that TRL trains by, from the result of `_generate`: 1 for the model's tokens.
 
-    A row's mask may be longer or shorter than its ids, where a `rollout_func` passes on what a
-    sender said: that row is malformed, and the others' masks hold.
+    A row's mask may be longer or shorter than its ids if a `rollout_func` passes on a sender's
+    claim: that row is malformed, and the others' masks are valid.
 
     Raises:
-        FrameworkError: a `rollout_func` gave one that this release would not use, and so would
-            train on what tools said.
+        FrameworkError: a `rollout_func` returned a mask that this release would ignore, so that it
+            would train on tool results.
     """
     ids = generated[1]
     for item in generated[2:]:
         if isinstance(item, Mapping) and "env_mask" in item:
             raise FrameworkError(
-                "env_mask: this release of trl trains on what rollout_func masks; install a later"
+                "env_mask: this release of trl trains on what rollout_func masks; upgrade trl"
             )
         form = isinstance(item, list) and len(item) == len(ids) and all(map(_is_mask, item))
         if form and (any(item) or not any(ids)):
@@ -299,7 +299,7 @@ def _is_mask(mask: Any) -> bool:
 
 
 def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device: Any) -> Tensor:
-    """1 where a token may train and 0 where it is flagged, [B, C]."""
+    """1 if a token may train and 0 if it is flagged, [B, C]."""
     keep = torch.ones(shape, dtype=torch.long, device=device)
     for row, spans in enumerate(flagged):
         for start, end in spans:
@@ -310,15 +310,15 @@ def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device:
 def take_out(
     output: dict[str, Any], keep: Tensor, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, Any]:
-    """GRPOTrainer's batch without the flagged tokens; every rank must call it.
+    """Remove the flagged tokens from GRPOTrainer's batch; every rank must call it.
 
-    `tool_mask` takes tokens out of the loss and leaves attention alone. The losses dapo, cispo and
+    `tool_mask` removes tokens from the loss but not from attention. The losses dapo, cispo and
     vespo divide by `num_items_in_batch`, the tokens of all ranks, which TRL counted before.
 
     Args:
-        output: As `_generate_and_score_completions` gives it.
+        output: The result of `_generate_and_score_completions`.
         keep: 0 on flagged tokens, [B, C].
-        gather: Brings the ranks' tensors together.
+        gather: Collects the ranks' tensors.
     """
     before = output["completion_mask"]
     if "tool_mask" in output:
@@ -326,7 +326,7 @@ def take_out(
     removed = gather((before * (1 - keep)).sum().reshape(1)).sum()
     if not removed:
         return output
-    # At least 1: the releases up to 1.6 divide by it as it stands, and all may be flagged.
+    # At least 1: releases up to 1.6 divide by it directly, and all tokens may be flagged.
     items = (output["num_items_in_batch"] - removed).clamp(min=1)
     mask = output["tool_mask"] * keep if "tool_mask" in output else keep
     return {**output, "tool_mask": mask, "num_items_in_batch": items}

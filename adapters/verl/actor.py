@@ -1,7 +1,7 @@
-"""verl: the collector as a named Ray actor, its log, and what its absence comes to.
+"""verl: the collector as a named Ray actor, its log, and the fallback for its absence.
 
-verl's trainers do not log what a reward function says beside its reward, so the collector writes
-its own: one JSON line a step into a file, and the same to the logger ``grpo_guard``.
+verl's trainers do not log what a reward function returns besides its reward, so the collector
+writes its own log: one JSON line per step into a file, and the same to the logger ``grpo_guard``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME: Final = "grpo_guard_collector"
 
 
 class Collector(SiblingCollector):
-    """The actor's class."""
+    """The class of the actor."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(
@@ -38,25 +38,25 @@ class Collector(SiblingCollector):
 
 
 class CollectorHandle:
-    """A worker's way to the collector.
+    """A worker's access to the collector.
 
-    The actor belongs to the worker that asked for it first and ends with the run. Where it died,
-    what waited for it is abstained on, and the next trajectory starts it anew.
+    The actor belongs to the worker that first requested it and ends with the run. If it dies, the
+    trajectories waiting for it are abstained on, and the next trajectory starts it anew.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._actor: Any = None
-        # Counts what was heard and what was not, so that a run without a guard does not go on.
+        # Counts answers and failures, so that a run does not continue without a guard.
         self.policy = settings.policy()
-        self._heard = AbstainWindow(self.policy)
+        self._answers = AbstainWindow(self.policy)
         self._lowest = 0.0
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """The collector's word; an abstention where it died or does not answer in time.
+        """The collector's answer; an abstention if it died or does not answer in time.
 
         Raises:
-            AbstainError: it abstained too often, or could not be asked too often.
+            AbstainError: it abstained too often, or failed to answer too often.
         """
         import ray
 
@@ -76,7 +76,7 @@ class CollectorHandle:
             verdict = abstain("verl", Cause.TIMEOUT, "the collector did not answer")
             logger.error("the guard's collector did not answer within %s s", timeout)
         if not self.policy.watches:
-            self._heard.add([Completion("", "")], [verdict])
+            self._answers.add([Completion("", "")], [verdict])
         if settled is not None:
             return settled
         refuse_abstentions(self.policy, [verdict])
@@ -90,7 +90,7 @@ class CollectorHandle:
         return Settled(value, out, Outcome.ABSTAIN, verdict.cause, 1)
 
     def absent(self, uid: str, step: int | None, siblings: int) -> None:
-        """Tell that a trajectory will not come. Nobody waits for the answer."""
+        """Report that a trajectory will not come, without waiting for an answer."""
         import ray
 
         try:
@@ -116,15 +116,15 @@ logger = logging.getLogger("grpo_guard")
 
 
 class StepLog:
-    """Gathers verdicts and writes them down per step.
+    """Collects verdicts and writes them per step.
 
-    A line is written when a later step begins, and a while after its first verdict in any case, so
-    that little is lost when the run ends. A step may have several lines: add them up by their
+    A line is written when a later step begins, and at the latest some time after its first verdict,
+    so that little is lost when the run ends. A step may have several lines: add them up by their
     ``completions``.
 
     Args:
         path: JSONL file, appended to; None = only the logger.
-        after: Seconds after which a line is written.
+        after: Seconds after which a line is written anyway.
     """
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
@@ -142,9 +142,9 @@ class StepLog:
         verdicts: Sequence[Verdict],
         factors: Sequence[float] | None = None,
     ) -> None:
-        """Take note of one batch: the training step, the sender and the verdict of each.
+        """Record one batch: the training step, the sender and the verdict of each completion.
 
-        ``factors`` are those of length, None where lengths are left alone.
+        ``factors`` are the length factors; None = lengths change nothing.
         """
         given: Sequence[float | None] = factors or [None] * len(verdicts)
         for step, node, verdict, factor in zip(steps, nodes, verdicts, given, strict=True):
@@ -156,7 +156,7 @@ class StepLog:
             self._timer = asyncio.get_running_loop().call_later(self._after, self.flush)
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write all collected steps."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

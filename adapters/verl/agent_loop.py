@@ -1,16 +1,16 @@
-"""verl: the agent-loop hook, which knows what a reward worker is not told.
+"""verl: the agent-loop hook, which passes on what a reward worker does not receive.
 
     +actor_rollout_ref.rollout.agent.agent_loop_manager_class=\
 grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager
 
-It tells the reward manager how many siblings there are, whether this is validation, which tokens
-the model wrote and with which log-probs; it tells the collector of rollouts that failed; and it
-zeroes the ``response_mask`` of what is left out, so that no loss, KL or entropy term trains on it
-(not in bypass mode, see `_bypasses`).
+It gives the reward manager the number of siblings, whether this is validation, which tokens the
+model wrote and their log-probs; it reports failed rollouts to the collector; and it zeroes the
+``response_mask`` of left-out completions, so that no loss, KL or entropy term trains on them (not
+in bypass mode, see `_bypasses`).
 
 `GuardedAgentLoopManager` is for verl's present trainers, `GuardedAgentLoopManagerV0` for
-``trainer.use_v1=False``. For a worker or manager of your own, put `GuardedRollouts` or
-`GuardedManager` first among the bases.
+``trainer.use_v1=False``. For your own worker or manager, put `GuardedRollouts` or `GuardedManager`
+first among the bases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from grpo_guard.framework import FrameworkError
 
 @dataclass(slots=True)
 class _Rollout:
-    """What is known of the rollout that the running task works on."""
+    """The state of the rollout that the running task works on."""
 
     validation: bool
     siblings: int
@@ -55,7 +55,7 @@ class GuardedRollouts:
     _handle: CollectorHandle | None = None
 
     async def _run_prompt(self, prompt: Any, *args: Any, **kwargs: Any) -> None:
-        """A data set may say how many answers each prompt gets; its tasks inherit the context."""
+        """Store a data set's own number of answers per prompt; its tasks inherit the context."""
         n = prompt.get("__rollout_n__")
         _siblings.set(None if n is None else int(n))
         await super()._run_prompt(prompt, *args, **kwargs)  # type: ignore[misc]
@@ -68,7 +68,7 @@ class GuardedRollouts:
         usual = int(rollout.val_kwargs.n) if validation else training_rollouts(self.config)
         n = _siblings.get() or usual
         step = trajectory.get("step")
-        # Of a task of its own, so that nobody else sees it.
+        # Set in a task of its own, so that no other task sees it.
         mine = _Rollout(validation, n, None if step is None or int(step) < 0 else int(step))
         _rollout.set(mine)
         try:
@@ -76,19 +76,19 @@ class GuardedRollouts:
                 sampling_params, trajectory, *args, **kwargs
             )
         finally:
-            # It failed, was cancelled or came back empty: its siblings wait in vain.
+            # It failed, was cancelled or returned nothing: its siblings must not wait for it.
             if not mine.scored and not validation and kwargs.get("uid") is not None:
                 self._collector().absent(str(kwargs["uid"]), mine.step, n)
 
     async def _compute_score(self, outputs: Sequence[Any], kwargs: Any) -> None:
         final, mine = outputs[-1], _rollout.get(None)
         if self.reward_loop_worker_handles is None or mine is None:
-            # The reward comes later, from `compute_rm_score`: nothing is known here.
+            # The reward comes later, from `compute_rm_score`, so nothing is known here.
             if mine is not None:
                 mine.scored = True
             await super()._compute_score(outputs, kwargs)  # type: ignore[misc]
             return
-        # An agent loop with a reward of its own goes past every reward manager in verl.
+        # In verl, an agent loop's own reward bypasses every reward manager.
         given, final.reward_score = final.reward_score, None
         told = Told(
             siblings=mine.siblings,
@@ -115,9 +115,9 @@ class GuardedRollouts:
                 output.response_mask = [0] * len(output.response_mask)
 
     async def _agent_loop_postprocess(self, output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Before verl makes tensors: log-probs that are none would be NaN in its corrections.
+        """Runs before verl makes tensors: invalid log-probs would be NaN in its corrections.
 
-        The trainers before v1 take the mask before the score is known.
+        The trainers before v1 read the mask before the score is known.
         """
         mine = _rollout.get(None)
         for one in output if isinstance(output, list) else [output]:
@@ -137,16 +137,16 @@ class GuardedRollouts:
 
 
 def _bypasses(config: Any) -> bool:
-    """Whether rollout correction runs in bypass mode, in the actor.
+    """Whether rollout correction runs in bypass mode, inside the actor.
 
-    There verl raises on a micro-batch without any token to train on, so an empty mask could end the
-    run. What is left out then keeps its mask, with its group's mean as its score.
+    There verl raises on a micro-batch without trainable tokens, so an empty mask could end the run.
+    A left-out completion then keeps its mask, with its group's mean as its score.
     """
     return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
 
 def _usable(output: Any) -> bool:
-    """Whether the log-probs are numbers of sampled tokens, at most one each."""
+    """Whether the log-probs are valid numbers, at most one per token."""
     given = getattr(output, "response_logprobs", None)
     if given is None:
         return True
@@ -159,8 +159,8 @@ class GuardedManager:
     """Mixin for verl's ``AgentLoopManager`` and its subclasses.
 
     Raises:
-        FrameworkError: the configuration is one in which verl would not call the guard.
-        ConfigError: of the guard's file.
+        FrameworkError: with this configuration verl would not call the guard.
+        ConfigError: the guard's file is wrong.
     """
 
     agent_loop_workers_class: Any
@@ -177,13 +177,13 @@ class GuardedManager:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         import ray
 
-        # verl's own is set by now.
+        # verl has set its own class by now.
         self.agent_loop_workers_class = ray.remote(_made(self.guarded_worker))
 
 
 @cache
 def _made(name: str) -> type:
-    """A class of the installed verl with the mixin before it, when it is first asked for."""
+    """A class of the installed verl with the mixin before it, built on first use."""
     from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
     more: dict[str, Any] = {"__module__": __name__}
@@ -195,7 +195,7 @@ def _made(name: str) -> type:
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
     if name == "GuardedAgentLoopWorker":
-        # It is a Ray actor already, of which nothing can be derived but from the class behind it.
+        # It is already a Ray actor; only the class behind it can be derived from.
         worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
         return type(name, (GuardedRollouts, worker), more)
     more["guarded_worker"] = "GuardedAgentLoopWorker"

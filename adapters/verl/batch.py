@@ -1,8 +1,8 @@
-"""verl: the completions behind one trajectory, as a reward worker gets it.
+"""verl: read a trajectory's completions, as a reward worker receives them.
 
-A trajectory is one DataProto of one or several rows, one for each output of the agent loop, padded
-on the right. verl rewards the last and trains on all of them, so each is judged. What a tool
-answered stands among the response tokens; the agent-loop hook, which knows the mask, says where.
+A trajectory is one DataProto with one or more rows, one for each output of the agent loop, padded
+on the right. verl rewards the last and trains on all of them, so each is judged. Tool answers are
+among the response tokens; the agent-loop hook, which has the mask, marks them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import MAX_SPANS
 from grpo_guard.verdict import Cause, Verdict, abstain, reject
 
-# Column that the agent-loop hook adds. It does not come from the agent loop: what a remote
-# environment returns cannot claim to be validation, or to be one of fewer siblings.
+# Column that the agent-loop hook adds. The agent loop cannot set it: what a remote environment
+# returns cannot claim to be validation, or to be one of fewer siblings.
 TOLD: Final = "grpo_guard"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What only the agent loop's worker knows of a trajectory.
+    """Facts about a trajectory that only the agent loop's worker knows.
 
     Args:
-        siblings: Trajectories of its prompt, itself among them.
-        validation: It trains nothing.
-        masks: One a row, [R]: 1 where the model wrote the token.
-        log_probs: One a row, [R] or None: of the rollout, natural logarithm.
-        unusable: Whether the log-probs were none, and zeros have taken their place.
-        score: The agent loop's own reward, in place of the reward function's; of any type.
+        siblings: Number of trajectories for its prompt, including this one.
+        validation: Nothing is trained on it.
+        masks: One per row, [R]: 1 if the model wrote the token.
+        log_probs: One per row, [R] or None: from the rollout, natural logarithm.
+        unusable: Whether the log-probs were invalid and were replaced by zeros.
+        score: The agent loop's own reward, instead of the reward function's; of any type.
         step: Training step.
     """
 
@@ -51,22 +51,22 @@ class Told:
 
 
 def told_of(columns: Mapping[str, Any]) -> Told | None:
-    """What the hook says of a trajectory; None without it."""
+    """The hook's facts about a trajectory; None without the hook."""
     column = columns.get(TOLD)
     told = None if column is None or not len(column) else column[-1]
     return told if isinstance(told, Told) else None
 
 
 def last_row(data: Any) -> Any:
-    """The trajectory that a reward manager is to grade: its last output, without padding.
+    """The trajectory for a reward manager to grade: its last output, without padding.
 
     verl 0.9.1 counts a response's tokens from the right end of a mask that is padded there, and so
-    grades an answer without its end where an earlier output was longer.
+    grades an answer without its end if an earlier output was longer.
     """
     row = data[-1:]
     extra = row.non_tensor_batch.get("extra_info")
     if extra is not None and isinstance(extra[0], dict):
-        # Siblings may share it, and verl writes into it what each one's agent loop said.
+        # Siblings may share it, and verl writes each agent loop's output into it.
         row.non_tensor_batch["extra_info"] = made = np.empty(1, dtype=object)
         made[0] = dict(extra[0])
     lengths = row.non_tensor_batch.get("response_len")
@@ -85,25 +85,25 @@ def last_row(data: Any) -> Any:
 def rows_from(
     data: Any, tokenizer: Any, max_tokens: int, *, rejects_unread: bool = False
 ) -> list[Row]:
-    """All that a trajectory trains on, in order.
+    """All rows that a trajectory trains on, in order.
 
-    verl trains on every token of a response, those behind an EOS as well, and the text that a
-    reward function sees leaves special tokens out. So another node's ids that hold any but one
-    closing token a turn are malformed.
+    verl trains on all of a response's tokens, including those after an EOS, and the text that a
+    reward function sees omits special tokens. So another node's ids with any except one closing
+    token per turn are malformed.
 
     Args:
         data: DataProto of a reward worker.
         tokenizer: The policy's.
-        max_tokens: Longest response that the rollout allows; as long as that without an EOS is
+        max_tokens: Longest response that the rollout allows; one of that length without an EOS has
             ``finish_reason="length"``.
-        rejects_unread: Reject what nobody can read: how many turns a trajectory takes is up to who
-            writes it, and where abstentions pass, that would be a reward at will.
+        rejects_unread: Reject what cannot be read instead of abstaining: the author decides how
+            many turns a trajectory has, and if abstentions pass, that would be a reward at will.
     """
     told = told_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")
     detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
-    # No name of the agent loop's, which may be a peer's: siblings are judged in one batch.
+    # Not a name from the agent loop, which may be a peer's: siblings are judged in one batch.
     rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
@@ -112,9 +112,9 @@ def rows_from(
             rows.append(Row(_plain(data, i), _unread(rejects_unread)))
             continue
         first = _plain(data, i)
-        theirs = _node(_columns(data, i)) is not None  # also where it cannot be read
+        theirs = _node(_columns(data, i)) is not None  # even if the name cannot be read
         log_probs = told.log_probs[i] if told else None
-        # Where a mask ends too early, verl trains on nothing more.
+        # If a mask ends too early, verl trains on nothing after its end.
         own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
         given, wrong = spans_given(own or (), len(ids)), _uneven(mask, ids, max_tokens)
         if given == ((0, len(ids)),):
@@ -126,17 +126,17 @@ def rows_from(
             finish = "length"
         wrong = wrong or _wrong(ids, len(tokenizer))
         if told is not None and told.unusable:
-            wrong = wrong or as_malformed("log-probs that are none")
+            wrong = wrong or as_malformed("invalid log-probs")
         own_prompt = bool(first.prompt) and not i
         if wrong is None and theirs and (problem := detokenizer.problem(ids, given)):
             wrong = as_malformed(problem)
         if len(given) > MAX_SPANS:
-            given, wrong = (), as_malformed(f"{len(given)} turns, where {MAX_SPANS} are looked at")
+            given, wrong = (), as_malformed(f"{len(given)} turns, more than the limit {MAX_SPANS}")
         text, among = transcript(detokenizer, ids, given, theirs=theirs)
         completion = replace(
             first,
             prompt=first.prompt if own_prompt else tokenizer.decode(prompt_ids),
-            # An agent loop that fetches a peer's turns has its prompt from there as well.
+            # An agent loop that fetches a peer's turns also has the prompt from there.
             prompt_trusted=own_prompt or not theirs,
             text=text,
             prompt_ids=tuple(prompt_ids),
@@ -150,7 +150,7 @@ def rows_from(
 
 
 def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
-    """Prompt and response of a row without padding."""
+    """A row's prompt and response without padding."""
     columns, batch = data.non_tensor_batch, data.batch
     prompts, responses = batch["prompts"][i], batch["responses"][i]
     if "response_len" in columns:
@@ -168,9 +168,9 @@ def _unread(rejects: bool) -> Verdict:
 
 
 def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> Verdict | None:
-    """The verdict on a mask that is longer than its ids: nobody knows which token each place is of.
+    """The verdict on a mask that is longer than its ids, so that its positions are ambiguous.
 
-    Of a response that verl cut off at its limit the mask may be whole.
+    If verl cut off a response at its limit, the mask may be complete.
     """
     if mask is None or len(ids) >= min(len(mask), max_tokens):
         return None
@@ -178,7 +178,7 @@ def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> 
 
 
 def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:
-    """The verdict on ids that no text shows: embeddings are padded beyond the tokenizer's."""
+    """The verdict on ids without text: embeddings are padded beyond the tokenizer's ids."""
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
     return None if place is None else as_malformed(f"no token of the vocabulary at place {place}")
 
@@ -188,7 +188,7 @@ def _columns(data: Any, i: int) -> dict[str, Any]:
 
 
 def _plain(data: Any, i: int) -> Completion:
-    """What the columns of the data set say, without tokens; of a prompt that cannot be read, ""."""
+    """A completion from the data set's columns, without tokens; an unreadable prompt is ""."""
     columns = _columns(data, i)
     told = told_of(data.non_tensor_batch)
     return received(
@@ -204,13 +204,13 @@ def _plain(data: Any, i: int) -> Completion:
 
 
 def _node(columns: Mapping[str, Any]) -> Any:
-    """Who sent it: as the data set says, else as the agent loop does, which fetched it."""
+    """The sender according to the data set, else according to the agent loop that fetched it."""
     own = claimed(columns.get("extra_info"), "node", "peer")
     return claimed(columns.get("tool_extra_fields"), "node", "peer") if own is None else own
 
 
 def _with_log_probs(completion: Completion, claimed: Any) -> Completion:
-    """A claim that is no number is no claim: verl's own come from the hook, which has looked."""
+    """Add log-probs if they are valid: verl's own come from the hook, which has checked them."""
     length = len(completion.completion_ids or ())
     given = claimed[:length] if isinstance(claimed, tuple) else None
     found = log_probs_from(given, length)

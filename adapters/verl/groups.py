@@ -1,12 +1,12 @@
-"""verl: what brings a group together, since verl calls a reward manager once per trajectory.
+"""verl: collect each group, because verl calls a reward manager once per trajectory.
 
 One collector, a named Ray actor, holds the guard for all reward workers: models are loaded once,
 the ledger has one writer, and abstentions are counted in one place. Each trajectory waits until its
-siblings (same prompt and step) have come, or the time is over; groups that are complete by the time
-the verifiers are free are verified as one batch.
+siblings (same prompt and step) have arrived or a time-out ends the wait. Groups that are complete
+when the verifiers become free are verified as one batch.
 
-A left-out completion cannot leave its group in verl. It gets the mean of those that stay: the
-group's mean is then what it is without it, and its own advantage 0.
+In verl a completion cannot leave its group. A left-out one gets the mean of those that stay: the
+group's mean is then the same as without it, and its own advantage is 0.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Log: TypeAlias = Callable[
     ],
     None,
 ]  # fmt: skip
-# Groups whose mean is remembered for those that come late, rewards remembered for what nobody of
-# its group can be compared with, and trajectories verified at once.
+# Groups whose mean is kept for late trajectories, rewards kept as a reference for completions
+# without comparable siblings, and trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
-# Of what waits, prompts included: about 2 GB as Python has them.
+# Of waiting trajectories, including prompts: about 2 GB in Python's representation.
 _MOST_TOKENS = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One rollout that was graded and waits for its verdict.
+    """A graded rollout that waits for its verdict.
 
     Args:
-        uid, step: What it has in common with its siblings.
-        siblings: How many there are, itself among them.
-        rows: All that it trains on; at least one.
-        score: The reward function's; None = it gave none, or a number that is not finite.
-        timeout: Seconds that it waits for the others.
+        uid, step: Shared with its siblings.
+        siblings: Their number, including this one.
+        rows: All completions that it trains on; at least one.
+        score: The reward function's; None = missing or not finite.
+        timeout: Seconds to wait for the siblings.
     """
 
     uid: str
@@ -61,23 +61,23 @@ class Trajectory:
 
     @property
     def node(self) -> str | None:
-        """Who sent it."""
+        """The sender."""
         return self.rows[0].completion.node
 
     @property
     def tokens(self) -> int:
-        """How much room it takes while it waits."""
+        """Its size while it waits."""
         completions = [row.completion for row in self.rows]
         return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a trajectory earns.
+    """The result for a trajectory.
 
     Args:
-        score: Finite. Of one that is left out, the mean of those that stay, 0 where none does.
-        left_out: It is to train nothing.
+        score: Finite. If it is left out, the mean of those that stay, or 0 if none does.
+        left_out: It must not be trained on.
         outcome, cause: Of its verdict.
         together: How many were judged as one group.
     """
@@ -90,7 +90,7 @@ class Settled:
 
 
 def finite(score: float | None) -> float | None:
-    """A reward that a group's mean survives, in float32 too; None where it is none."""
+    """A reward that keeps a group's mean finite, even in float32; None if it does not."""
     return score if score is not None and abs(score) <= LARGEST_REWARD else None
 
 
@@ -99,7 +99,7 @@ class _Group:
     members: list[tuple[Trajectory, asyncio.Future[Settled]]] = field(default_factory=list)
     absent: int = 0
     timer: asyncio.TimerHandle | None = None
-    kept: list[float] = field(default_factory=list)  # scores that stay, also of latecomers
+    kept: list[float] = field(default_factory=list)  # scores that stay, including late ones
 
     @property
     def tokens(self) -> int:
@@ -107,15 +107,15 @@ class _Group:
 
 
 class SiblingCollector:
-    """Collects siblings, has them verified, and says what each earns. Runs in one event loop.
+    """Collects siblings, has them verified, and settles each. Runs in one event loop.
 
     Args:
-        build: Makes the guard; called once, at the first trajectory.
+        build: Builds the guard; called once, at the first trajectory.
         most_waiting: Trajectories that may wait for siblings; beyond it the oldest group is judged
-            as it is. A Ray worker has room for 1,000 calls: were all of them waiting, those they
-            wait for could not come in.
-        most_tokens: That may wait, prompts included; beyond it the group with the most is judged,
-            so that nobody's long completions cut short the wait of others.
+            as it is. A Ray worker has room for 1,000 calls: if all of them were waiting, the ones
+            they wait for could not come in.
+        most_tokens: Tokens that may wait, including prompts; beyond it the group with the most is
+            judged, so that one node's long completions do not cut short the wait of others.
         log: Called with the training step, the node, the verdict and the length factor of every
             trajectory.
     """
@@ -144,7 +144,7 @@ class SiblingCollector:
 
         Raises:
             ConfigError: the guard cannot be built.
-            AbstainError: as `Guard.review` and the policy have it.
+            AbstainError: too many abstentions, or the policy says to raise.
         """
         await self._ready()
         key = (trajectory.uid, trajectory.step)
@@ -160,7 +160,7 @@ class SiblingCollector:
         return await future
 
     async def absent(self, uid: str, step: int | None, siblings: int, timeout: float) -> None:
-        """A sibling will not come: its rollout failed, or nobody could grade it."""
+        """Record that a sibling will not come: its rollout or its grading failed."""
         key = (uid, step)
         if key not in self._past:
             self._open_group(key, timeout).absent += 1
@@ -205,7 +205,7 @@ class SiblingCollector:
                 self._guard = await asyncio.to_thread(self._build)
 
     async def _verify_all(self) -> None:
-        """One review at a time: verifiers need not bear several."""
+        """One review at a time, because verifiers need not be thread-safe."""
         while self._complete:
             groups = [self._complete.popleft()]
             size = len(groups[0][1].members)
@@ -225,7 +225,7 @@ class SiblingCollector:
                     end = start + len(group.members)
                     self._settle_group(key, group, combined.at(range(start, end)))
                     start = end
-            except Exception as error:  # whoever waits must hear of it, whatever it is
+            except Exception as error:  # every waiting trajectory must receive the failure
                 for _, group in groups:
                     _fail(group, error)
 
@@ -234,7 +234,7 @@ class SiblingCollector:
         self._scores.extend(t.score for t in rows if t.score is not None)
         to_zero = guard.policy.on_abstain == "zero"
         given = [
-            # A veto takes away a reward that nobody knows, too.
+            # A veto also replaces a reward that is missing.
             0.0 if t.score is None and (v.rejected or (v.abstained and to_zero)) else t.score
             for t, v in zip(rows, review.verdicts, strict=True)
         ]
@@ -245,7 +245,7 @@ class SiblingCollector:
             return
         earlier = self._past.get(key, group)
         earlier.kept += [x for x in scores if x is not None]
-        # Where nobody stays, those who come late must not find it better than what they earn.
+        # If none stays, late trajectories must not get more than their siblings earn.
         nothing = min(0.0, *self._scores) if rows[0].siblings > 1 and self._scores else 0.0
         mean = mean_of_kept(earlier.kept, nothing)
         for (_, future), score, verdict in zip(group.members, scores, review.verdicts, strict=True):
@@ -254,7 +254,7 @@ class SiblingCollector:
                 value = mean if score is None else score
                 together = len(group.members)
                 future.set_result(Settled(value, out, verdict.outcome, verdict.cause, together))
-        earlier.members = []  # only the mean is remembered
+        earlier.members = []  # keep only the mean
 
     def _guard_ready(self) -> Guard:
         assert self._guard is not None
@@ -262,7 +262,7 @@ class SiblingCollector:
 
 
 def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review:
-    """One verdict a trajectory: what is rejected anywhere is rejected, as all of it is trained."""
+    """One verdict per trajectory: its worst one, because all of it is trained."""
     verdicts: list[Verdict] = []
     last: list[int] = []
     start = 0
@@ -272,7 +272,7 @@ def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review
         verdicts.append(max(own, key=badness))
         last.append(end - 1)
         start = end
-    # A group is verl's own, one uid: the last turns of siblings have different prompts.
+    # A group is verl's own uid: the last turns of siblings have different prompts.
     return replace(review.at(last).regrouped(None), verdicts=verdicts)
 
 

@@ -1,4 +1,4 @@
-"""verl: a reward manager that guards what another manager graded.
+"""verl: a reward manager that guards the rewards of another manager.
 
     reward.reward_manager.source=importlib
     reward.reward_manager.name=GuardedRewardManager
@@ -37,18 +37,18 @@ logger = logging.getLogger("grpo_guard")
 class GuardedRewardManager:
     """Grades with verl's own manager, then asks the guard.
 
-    It does not touch the reward function's keys, except ``score``, which is the guarded reward, and
-    adds the same flat numbers to each sample: ``guard_accept``, ``guard_reject``,
-    ``guard_abstain`` (0 or 1), ``guard_left_out`` (1: the agent-loop hook takes it out of the
+    It leaves the reward function's keys unchanged, except ``score``, which is the guarded reward,
+    and adds the same flat numbers to each sample: ``guard_accept``, ``guard_reject``,
+    ``guard_abstain`` (0 or 1), ``guard_left_out`` (1: the agent-loop hook removes it from the
     loss), ``guard_siblings`` (judged together with it) and ``guard_raw_score`` (before the guard).
 
     Args:
         config, tokenizer, compute_score, more: As verl passes them to any manager.
 
     Raises:
-        FrameworkError: the configuration is one in which verl would not call the guard, or the
-            reward function is guarded already, or has a limit and cannot be sent to a worker.
-        ConfigError: of the guard's file.
+        FrameworkError: with this configuration verl would not call the guard; or the reward
+            function is guarded already, or has a time limit and cannot be sent to a worker.
+        ConfigError: the guard's file is wrong.
     """
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **more: Any) -> None:
@@ -63,27 +63,27 @@ class GuardedRewardManager:
         self.tokenizer = tokenizer
         self.max_tokens = int(config.actor_rollout_ref.rollout.response_length)
         self.collector = CollectorHandle(self.settings)
-        # A guard that only watches leaves failures to verl, as they were.
+        # A guard that only watches leaves failures to verl.
         watches = self.collector.policy.watches
         self._failures = None if watches else self.settings.guard_config().failures()
         self._in_workers = self._failures is not None and _into_workers(self.inner, self._failures)
-        # verl wants the same keys of every sample; these are what it adds to a plain number.
+        # verl expects the same keys for every sample; these are what it adds to a plain number.
         self._keys: tuple[str, ...] = ("acc",)
         self._needs_hook = needs_hook(self.settings.estimator, self.collector.policy)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
-        """Reward of one trajectory: ``{"reward_score", "reward_extra_info"}``.
+        """One trajectory's reward: ``{"reward_score", "reward_extra_info"}``.
 
         Raises:
-            TypeError: the reward is no number.
-            FrameworkError: the hook is needed and not there, see `policy_for`.
-            AbstainError: as the policy has it.
+            TypeError: the reward is not a number.
+            FrameworkError: the hook is needed and missing, see `policy_for`.
+            AbstainError: too many abstentions, or the policy says to raise.
             Exception: whatever the reward function raises, unchanged. Under the preset
-                `failures_only` it is left out instead.
+                `failures_only` the trajectory is left out instead.
         """
         told, policy = told_of(data.non_tensor_batch), self.collector.policy
         if told is None and self._needs_hook:
-            # Some trainers ignore the manager that is named.
+            # Some trainers ignore the configured manager.
             raise hook_missing(self.settings.estimator)
         try:
             # Read first: verl's managers write into the columns.
@@ -98,7 +98,7 @@ class GuardedRewardManager:
             raw = _number(graded["reward_score"])
         except BaseException:
             uid, step = _key(data)
-            if told is None and uid is not None:  # else the hook tells, who knows of all failures
+            if told is None and uid is not None:  # otherwise the hook reports all failures
                 self.collector.absent(uid, step, self.settings.rollouts)
             raise
         if told is not None and told.validation:
@@ -111,8 +111,8 @@ class GuardedRewardManager:
         return _answer(graded, raw, await self.collector.settle(trajectory))
 
     async def _seen(self, trajectory: Trajectory) -> Settled | None:
-        """The collector's word for a guard that only watches; None where it has none, since its
-        failure is no reason to end the run."""
+        """The collector's result for a guard that only watches; None if it fails, which is no
+        reason to end the run."""
         try:
             return await self.collector.settle(trajectory)
         except Exception as error:
@@ -123,7 +123,7 @@ class GuardedRewardManager:
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: Sequence[float]) -> Any:
-        """verl's own: the score at the last token of each response, [B, R]."""
+        """verl's own method: the score at each response's last token, [B, R]."""
         from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
         return RewardManagerBase.assemble_rm_scores(data, scores)
@@ -139,7 +139,7 @@ class GuardedRewardManager:
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
             return graded
-        # The manager's own threads would make graders wait within the limit.
+        # In the manager's own threads, graders would spend their time limit waiting.
         ask = self._failures.awatch if self._in_workers else self._failures.aask
         answer = await ask("reward function", self.inner.run_single, last_row(data))
         if answer is FAILED:
@@ -153,7 +153,7 @@ class GuardedRewardManager:
         uid, step = _key(data)
         siblings = told.siblings if told else self.settings.rollouts
         return Trajectory(
-            # Without a uid nothing is known of siblings: it is a group of its own.
+            # Without a uid siblings are unknown: it is a group of its own.
             uuid.uuid4().hex if uid is None else uid,
             step,
             1 if uid is None else siblings,
@@ -164,13 +164,13 @@ class GuardedRewardManager:
 
     def _timeout(self, told: bool) -> float:
         timeout = self.settings.sibling_timeout
-        # All that is known without the hook is how many siblings there are in training.
+        # Without the hook, only the number of siblings in training is known.
         same = self.settings.rollouts == self.settings.validation_rollouts
         return timeout if told or same else min(timeout, UNTOLD_TIMEOUT)
 
 
 def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) -> dict[str, Any]:
-    """What the manager returns; without a verdict (validation) the reward stays."""
+    """The manager's result; without a verdict (validation) the reward is unchanged."""
     score = settled.score if settled else raw or 0.0
     info = dict(graded.get("reward_extra_info") or {})
     if "score" in info:
@@ -186,18 +186,18 @@ def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) 
 
 
 def _watched(graded: dict[str, Any], raw: float | None, settled: Settled | None) -> dict[str, Any]:
-    """`_answer` of a guard that only watches: its columns, and the reward's very object."""
+    """`_answer` for a guard that only watches: its columns, and the original reward object."""
     answer = _answer({**graded, "reward_extra_info": {}}, raw, settled)["reward_extra_info"]
-    # A guard's failure has a column, too: verl wants the same ones of every sample.
+    # Also if the guard failed, because verl expects the same columns for every sample.
     info = {**(graded.get("reward_extra_info") or {}), **answer}
     return {**graded, "reward_extra_info": info}
 
 
 def _plain_info(info: Any, data: Any) -> dict[str, Any]:
-    """What an agent loop says beside its reward, in which a peer's numbers may be.
+    """An agent loop's output besides its reward, which may contain a peer's numbers.
 
-    verl makes a column of each key, in place of the data set's own of that name; it wants the same
-    keys of every sample, so that a value that is none becomes 0.
+    verl makes each key a column, replacing the data set's own of that name; it expects the same
+    keys for every sample, so an invalid value becomes 0.
     """
     taken = {*data.non_tensor_batch, *data.batch.keys()}  # a TensorDict iterates over its rows
     given = info if isinstance(info, dict) else {}
@@ -209,7 +209,7 @@ def _plain_info(info: Any, data: Any) -> dict[str, Any]:
 
 
 def _number(score: Any) -> float | None:
-    """A reward as a float; None where it is None, NaN or infinite."""
+    """A reward as a float; None if it is None, NaN or infinite."""
     if score is None:
         return None
     if hasattr(score, "item") and getattr(score, "size", None) is not None:
@@ -218,12 +218,12 @@ def _number(score: Any) -> float | None:
         raise TypeError(f"reward_score: expected a number, got {shown(score)}")
     try:
         return finite(float(score))
-    except OverflowError:  # an integer out of an author's text has no end
+    except OverflowError:  # an integer taken from a text can be arbitrarily large
         return None
 
 
 def _key(data: Any) -> tuple[str | None, int | None]:
-    """What siblings have in common: the prompt's uid and the step."""
+    """The key that siblings share: the prompt's uid and the step."""
     columns = data.non_tensor_batch
     told = told_of(columns)
     step = columns.get("global_steps")
@@ -233,9 +233,9 @@ def _key(data: Any) -> tuple[str | None, int | None]:
 
 
 def _into_workers(inner: Any, failures: GraderFailures) -> bool:
-    """Have a manager call its function in worker processes, if there is a limit.
+    """Make a manager call its function in worker processes, if there is a limit.
 
-    Not an async function, nor that of verl's `remote` manager, which has processes of its own.
+    Not for async functions, nor for verl's `remote` manager, which has its own processes.
 
     Raises:
         FrameworkError: the function cannot be sent to a worker.
@@ -258,7 +258,7 @@ def _into_workers(inner: Any, failures: GraderFailures) -> bool:
 def _forbid_guarded(compute_score: Any) -> None:
     function = compute_score
     while isinstance(function, functools.partial):
-        # verl's has the user's function as its first argument.
+        # verl's partial has the user's function as its first argument.
         function = function.args[0] if function.args else function.func
     if isinstance(getattr(function, "guard", None), Guard):
         raise FrameworkError(

@@ -1,19 +1,19 @@
 """verl: the entry point of ``verl.plugins``, which verl loads in each of its processes.
 
 Registers the reward manager ``grpo_guard`` and the advantage estimator ``grpo_guarded``: GRPO's
-advantages without what the guard left out. Without verl it cannot be imported.
+advantages without left-out completions. It cannot be imported without verl.
 
     algorithm.adv_estimator=grpo_guarded
 
 With ``grpo`` a left-out completion keeps its place in its group with the group's mean as its score:
-the mean stays, but the standard deviation shrinks, and advantages grow by
-sqrt((n - 1) / (m - 1)) where m of n stay. This estimator leaves it out of both. It needs the
-agent-loop hook, and agent loops with one output a trajectory: verl takes the last of several for
+the mean is unchanged, but the standard deviation shrinks, and advantages grow by
+sqrt((n - 1) / (m - 1)) if m of n stay. This estimator excludes it from both. It needs the
+agent-loop hook, and agent loops with one output per trajectory: verl takes the last of several for
 ``grpo`` only.
 
-It also leaves out what verl's own rollout correction rejects in decoupled mode. A rejected sequence
+It also excludes what verl's own rollout correction rejects in decoupled mode. A rejected sequence
 has no mask left. Under a token-level ``rollout_rs``, a response whose rewarded token is rejected
-keeps the mask of its other tokens; it is left out as well, since they would be paid for a token
+keeps the mask of its other tokens; it is excluded as well, because they would be paid for a token
 that is not trusted.
 """
 
@@ -35,16 +35,16 @@ def compute_guarded_advantage(
     config: Any = None,
     **more: Any,
 ) -> tuple[Any, Any]:
-    """verl's `compute_grpo_outcome_advantage` over the rows that train something, and whose reward
+    """verl's `compute_grpo_outcome_advantage` over the rows that train something and whose reward
     is on a token that was not rejected.
 
-    Who is the last of a group has nobody to be compared with: its advantage is 0, where verl would
-    take its score for one. Groups of one rollout are verl's own business and stay as they are.
+    The last row left in a group has no others to be compared with: its advantage is 0, whereas verl
+    would use its score. Groups of one rollout are left to verl.
 
     Args:
         token_level_rewards, response_mask: [B, R]; rows without any 1 are left out.
-        index: Group of each row, [B].
-        config: verl's ``algorithm``, which says how rollout correction rejects.
+        index: Each row's group, [B].
+        config: verl's ``algorithm``, which configures rollout correction.
 
     Returns:
         Advantages and returns, [B, R].
@@ -73,14 +73,14 @@ def compute_guarded_advantage(
 
 
 def _rejects_tokens(config: Any) -> bool:
-    """Whether verl's rollout correction takes single tokens out before the advantages."""
+    """Whether verl's rollout correction removes single tokens before the advantages."""
     correction = None if config is None else config.get("rollout_correction")
     options = (correction or {}).get("rollout_rs") or ""
     return any(option.strip().startswith("token_") for option in str(options).split(","))
 
 
 def _pays_for_rejected(token_level_rewards: Any, response_mask: Any) -> Any:
-    """Rows whose last reward that is not 0 is on a token outside the mask, [B]."""
+    """Rows whose last nonzero reward is on a token outside the mask, [B]."""
     rewarded = token_level_rewards != 0
     places = rewarded.long() * _places(rewarded)
     last = places.argmax(dim=-1, keepdim=True)

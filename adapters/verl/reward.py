@@ -4,11 +4,11 @@ verl calls ``compute_score(data_source=, solution_str=, ground_truth=, extra_inf
 one completion at a time and takes a number or a dict with ``"score"``. Point
 ``reward.custom_reward_function.path`` and ``name`` at the guarded function.
 
-What a guard can see from here is little: no token ids, no group, and no prompt unless the data set
-puts one into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is
-the empty string, and verifiers that score tokens given the prompt are of no use). Each call is a
-batch of one, so ``Policy.abstain_window`` counts completions. `verl.manager` sees all of that, and
-whole groups.
+A guard sees little from here: no token ids, no group, and no prompt unless the data set puts one
+into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is the empty
+string, and verifiers that score tokens given the prompt are of no use). Each call is a batch of
+one, so ``Policy.abstain_window`` counts completions. `verl.manager` sees all of that, and whole
+groups.
 
 verl passes on whatever a reward function returns: None, NaN and infinities earn here what a
 rejected completion earns.
@@ -43,11 +43,11 @@ class VerlAdapter:
     recognised_by: ClassVar = frozenset({"solution_str", "ground_truth"})
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """The guarded form. In a dict result only ``"score"`` changes; the rest is the function's.
+        """Wrap a reward function. In a dict result only ``"score"`` changes.
 
         Raises:
-            FrameworkError: a list (verl takes one function), no function, or a policy that asks
-                for completions to be left out of their group.
+            FrameworkError: a list (verl takes one function), not a function, or a policy that
+                leaves completions out of their group.
         """
         if isinstance(reward, list | tuple):
             raise FrameworkError("verl takes one reward function, got a list; guard that one")
@@ -55,7 +55,7 @@ class VerlAdapter:
         function = RewardFunction.inspect(reward, guard)
 
         def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-            # What else is given stands in ``reward_kwargs``: a mistyped name is to be an error.
+            # Other keywords come from ``reward_kwargs``: a mistyped name must raise an error.
             accepted = function.arguments(given)
             return {k: v for k, v in given.items() if k in accepted or k not in _FROM_VERL}
 
@@ -69,13 +69,13 @@ class VerlAdapter:
                     f"{function.name}: expected a dict with 'score', got {shown(result)}"
                 )
             rewards = function.rewards([result["score"] if scored else result], 1)
-            # verl looks at no reward: one NaN makes all advantages of its group NaN.
+            # verl does not check rewards: one NaN makes all advantages of its group NaN.
             (score,) = settled_finite(guard, found, rewards)
             return {**result, "score": score} if scored else score
 
         def dressed(wrapper: Any) -> Any:
             wrapper = function.dress(wrapper)
-            wrapper.guard = guard  # how a guarded reward manager knows that it would guard twice
+            wrapper.guard = guard  # lets a guarded reward manager refuse to guard it twice
             return wrapper
 
         # verl recognises an async function, but not an object with an async __call__: that one's
@@ -96,10 +96,10 @@ class VerlAdapter:
 
 
 def row_from(kwargs: Mapping[str, Any]) -> Row:
-    """The completion behind verl's keywords; ``task`` is the data source.
+    """The completion in verl's keywords; ``task`` is the data source.
 
-    The prompt is the first of ``prompt``, ``raw_prompt`` and ``question`` that
-    is a text, a list or an array.
+    The prompt is the first of ``prompt``, ``raw_prompt`` and ``question`` that is a text, a list or
+    an array.
     """
     extra = kwargs.get("extra_info")
     found = [claimed(extra, key) for key in ("prompt", "raw_prompt", "question")]

@@ -1,6 +1,6 @@
-"""verl: what a run's configuration says of the guard, and what it lets the guard do.
+"""verl: the guard's settings in a run's configuration, and the rules that verl can carry out.
 
-The guard's own options stand under ``grpo_guard`` at its top:
+The guard's own options are under ``grpo_guard`` at the top level:
 
 +grpo_guard.config=/shared/guard.yaml +grpo_guard.sibling_timeout=600
 """
@@ -17,14 +17,13 @@ from grpo_guard.config import GuardConfig
 from grpo_guard.framework import FrameworkError
 from grpo_guard.policy import Policy
 
-# The collector waits no longer than this where nobody tells it how many siblings there are:
-# validation often samples one answer a prompt, training eight, and a reward worker sees no
-# difference.
+# The collector waits no longer than this if the number of siblings is unknown: validation often
+# samples one answer per prompt, training eight, and a reward worker cannot tell them apart.
 UNTOLD_TIMEOUT = 30.0
-# What is left out keeps its place in verl's batch, with the mean of its group as its score. Where
-# an advantage is what a score has above that mean, this is nothing. Other estimators compare with
-# something else (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy
-# group is a good reward, and only the agent-loop hook takes such a completion out.
+# A left-out completion keeps its place in verl's batch, with the mean of its group as its score. If
+# an advantage is the score minus that mean, it is 0. Other estimators compare with something else
+# (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy group is a good
+# reward, and only the agent-loop hook can remove such a completion.
 _MEAN_IS_NOTHING: Final = frozenset(
     {"grpo", "grpo_guarded", "grpo_passk", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg"}
 )
@@ -32,21 +31,21 @@ _MEAN_IS_NOTHING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The part of verl's configuration that is the guard's.
+    """The guard's part of verl's configuration.
 
     Args:
-        config: The guard's YAML file, read by each reward worker; on several nodes at the same
+        config: The guard's YAML file, read by each reward worker; with several nodes, at the same
             path on each of them.
         manager: verl's reward manager that calls the reward function: ``naive``, ``dapo``, ...
         sibling_timeout: Seconds that the first of a group waits for the others.
-        answer_timeout: Seconds beyond that for the verdict; then the guard abstains.
-        metrics: JSONL file that figures are appended to, on the node of the collector; None =
-            they are only logged.
-        actor_options: Ray's, for the collector: ``{num_gpus: 1}`` where a verifier needs one.
+        answer_timeout: Further seconds to wait for the verdict; then the guard abstains.
+        metrics: JSONL file to which figures are appended, on the collector's node; None = they are
+            only logged.
+        actor_options: Ray's options for the collector: ``{num_gpus: 1}`` if a verifier needs one.
         num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
             ``rollout.val_kwargs.n``.
         rollouts: See `training_rollouts`.
-        estimator, hooked: ``algorithm.adv_estimator``, and whether an agent-loop manager is named.
+        estimator, hooked: ``algorithm.adv_estimator``, and whether an agent-loop manager is set.
         bypass: ``algorithm.rollout_correction.bypass_mode``.
     """
 
@@ -65,7 +64,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any) -> Settings:
-        """Raises FrameworkError: an option is missing, unknown or wrong; see `check_config`."""
+        """Read them; raises FrameworkError if an option is missing or wrong, see `check_config`."""
         require_release("verl")
         check_config(config)
         given = _plain(config.get("grpo_guard"))
@@ -101,12 +100,12 @@ class Settings:
         return policy_for(self.estimator, policy, hooked=self.hooked, bypass=self.bypass)
 
     def guard_config(self) -> GuardConfig:
-        """Raises ConfigError: the file cannot be read, or a field of it is wrong."""
+        """Read the guard's file; raises ConfigError if it cannot be read or a field is wrong."""
         return GuardConfig.from_yaml(self.config)
 
 
 def training_rollouts(config: Any) -> int:
-    """How many rollouts a prompt has in training: with ReMax one more, which is greedy."""
+    """The number of rollouts per prompt in training; ReMax adds a greedy one."""
     greedy = config.algorithm.adv_estimator == "remax"
     return int(config.actor_rollout_ref.rollout.n) + int(greedy)
 
@@ -115,9 +114,9 @@ def check_config(config: Any) -> None:
     """Refuse configurations in which verl would not call the guard.
 
     Raises:
-        FrameworkError: a reward function under the key of verl before 0.9, which 0.9 reads nowhere;
-            a reward model without a reward function, whose score goes past the manager; or GDPO,
-            whose advantages come from the parts of a reward and not from the reward.
+        FrameworkError: a reward function under the key of verl before 0.9, which 0.9 ignores; a
+            reward model without a reward function, whose score bypasses the manager; or GDPO, whose
+            advantages come from the parts of a reward and not from the reward.
     """
     legacy = config.get("custom_reward_function") or {}
     reward = config.reward
@@ -129,7 +128,7 @@ def check_config(config: Any) -> None:
         )
     if reward.reward_model.enable and not function:
         raise FrameworkError(
-            "verl calls no reward manager where reward.reward_model.enable is set without a reward "
+            "verl calls no reward manager if reward.reward_model.enable is set without a reward "
             "function: the reward model's score would be unguarded. Name a function in "
             "reward.custom_reward_function.path that asks the model at reward_router_address."
         )
@@ -141,7 +140,7 @@ def check_config(config: Any) -> None:
 
 
 def _plain(node: Any) -> Any:
-    """A node of OmegaConf as dicts and lists."""
+    """Convert an OmegaConf node to dicts and lists."""
     if not hasattr(node, "_metadata"):
         return node
     from omegaconf import OmegaConf
@@ -150,7 +149,7 @@ def _plain(node: Any) -> Any:
 
 
 def needs_hook(estimator: str, policy: Policy) -> bool:
-    """Whether what the policy leaves out would earn something but for the agent-loop hook."""
+    """Whether left-out completions would earn something without the agent-loop hook."""
     leaves_out = policy.leaves_out or policy.rules("on_abstain")[0] == "skip"
     return leaves_out and estimator not in _MEAN_IS_NOTHING
 
@@ -160,16 +159,16 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
 
     Args:
         estimator: ``algorithm.adv_estimator``.
-        policy: As it stands in the guard's file.
-        hooked: The configuration names an agent-loop manager.
+        policy: The policy from the guard's file.
+        hooked: An agent-loop manager is configured.
         bypass: Rollout correction runs in bypass mode. The hook then empties no mask, see
             `grpo_guard.adapters.verl.agent_loop`.
 
     Raises:
-        FrameworkError: ``on_reject="no_gain"``; leaving out, where that needs the hook, or an
-            estimator that needs empty masks, in bypass mode; or OPO with the hook, which divides
-            by a group's tokens: where the hook takes a whole group out, one NaN makes the gradients
-            of the batch NaN.
+        FrameworkError: ``on_reject="no_gain"``; a rule that leaves out but needs the hook, or an
+            estimator that needs empty masks in bypass mode; or OPO with the hook, which divides by
+            a group's tokens: if the hook removes a whole group, one NaN makes the gradients of the
+            batch NaN.
     """
     if bypass and estimator == "grpo_guarded" and not policy.watches:
         raise FrameworkError(
@@ -183,7 +182,7 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
             "leave none; choose another adv_estimator, or on_reject and on_abstain that leave "
             "nothing out, without the hook"
         )
-    # Whom the timeout cuts off from the others would be compared with half a group.
+    # A trajectory that a time-out separates from its siblings would be compared with half a group.
     cannot = without_no_gain("verl's manager", 'choose on_reject="drop"')
     if estimator not in _MEAN_IS_NOTHING and (bypass or not hooked):
         missing = str(_bypassed(estimator) if bypass else hook_missing(estimator))
@@ -202,7 +201,7 @@ def _bypassed(estimator: str) -> FrameworkError:
 
 
 def hook_missing(estimator: str) -> FrameworkError:
-    """What to say where it is needed."""
+    """The error if the hook is needed and missing."""
     return FrameworkError(
         f"verl: adv_estimator={estimator} does not compare with the mean of the group, so that "
         "what on_reject=drop or on_abstain=skip leaves out would earn that mean; add the "

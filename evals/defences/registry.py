@@ -20,8 +20,8 @@ from grpo_guard.evals.defences.base import (
     counting,
     emptied,
 )
+from grpo_guard.evals.defences.early import defences
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
-from grpo_guard.evals.early import defences
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier

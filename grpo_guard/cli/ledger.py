@@ -134,7 +134,7 @@ def table(nodes: list[Standing], title: str) -> Table:
 
 
 def state(standing: Standing) -> str:
-    """How a node stands, in words; and what is known of its slots."""
+    """A node's standing in words, with its empty slots."""
     if standing.state.value != "clear":
         said = f"{standing.state.value} since round {standing.since}"
     elif standing.peers < 2:
@@ -160,7 +160,7 @@ def evidence(standing: Standing) -> tuple[str, str]:
 
 
 def reasons_line(standing: Standing) -> str:
-    """Why a node stands as it does, as one line."""
+    """The reasons for a node's standing, as one line."""
     reasons = ", ".join(f"{kind} {count:,}" for kind, count in standing.reasons)
     return f"{standing.node} was rejected for: {reasons}"
 

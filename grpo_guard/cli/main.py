@@ -1,6 +1,6 @@
 """``grpo-guard``: assembles the commands.
 
-The eval suite stands above the command line in the layering, so its commands are mounted by name.
+The eval suite is a layer above the command line, so its commands are mounted by name.
 """
 
 from __future__ import annotations

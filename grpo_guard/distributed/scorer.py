@@ -72,7 +72,7 @@ class RayScorer:
     Raises:
         RayMissingError, ClusterError, ValueError: see `RayVerifier`.
 
-    Example:
+    Examples:
         >>> scorer = RayScorer(load, workers=8, resources={"GPU": 1})
         >>> guard = presets.same_weights(None, tokenizer, sampling, scorer=scorer)
     """

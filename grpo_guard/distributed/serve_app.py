@@ -34,7 +34,7 @@ def application(
         ModuleNotFoundError: Ray Serve's packages are missing: ``pip install 'ray[serve]'``.
         ConfigError: the file is wrong.
 
-    Example:
+    Examples:
         >>> serve.run(application("guard.yaml", ray_actor_options={"num_gpus": 1}))
     """
     require_ray("Ray Serve")

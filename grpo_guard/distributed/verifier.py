@@ -54,7 +54,7 @@ class RayVerifier(Composed):
         ClusterError: the cluster cannot be reached, or no worker starts; with the reason.
         ValueError: a number is out of range, or nothing in the verifier can run in actors.
 
-    Example:
+    Examples:
         >>> guard = Guard(RayVerifier(ArithmeticVerifier, workers=4))
     """
 

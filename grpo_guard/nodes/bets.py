@@ -1,26 +1,26 @@
-"""One round of one pair of nodes as a bet that an honest node does not win by.
+"""A fair bet on one round of one pair of nodes: an honest node gains nothing from it on average.
 
 **Null hypothesis** for node i. In a round, given the past and the prompts, its completions are
 rejected independently of one another, at an average rate of at most ``ratio * p + offset``, where p
-is the rate of its honest peers in that round. p is unknown and may be another in each round.
+is the rate of its honest peers in that round. p is unknown and may change from round to round.
 
-**Bet.** With A > 1 and 0 < B < 1, node i's k rejected completions of n and its peers' K of N::
+**Bet.** Let k of node i's n completions and K of its peers' N be rejected, A > 1, 0 < B < 1. Then::
 
     E = A^k * B^K * exp(-F),  F = max over p of  n ln(1 + (A - 1) x(p)) - (1 - B) N p,
                               x(p) = min(1, ratio * p + offset)
 
 has a mean of at most 1 under the null: ``E[A^X] = 1 + (A - 1) P(X = 1)``, the logarithm is concave,
-so unequal rates within n only lower the left side, and ``ln(1 - y) <= -y`` does for the peers. The
-maximised function is concave in p. No estimate of p is plugged in, so nothing has to converge.
+so unequal rates within n only lower the left side, and ``ln(1 - y) <= -y`` bounds the peers' part.
+The maximised function is concave in p. No estimate of p is plugged in, so nothing has to converge.
 
-**Peers.** S is a set of h peers that are all honest; nobody knows which. The bet against S is split
-into one score per peer, so that any S is scored by a sum (`Bets.score`): with j counted h times,
-F is convex in N, hence ``F(sum of N) <= mean of F(h N_j)``. A peer that sent nothing in a round
-scores 0: the rest of S then bets a part of the stake, which is fair too, by Jensen's inequality.
-Against a peer that sent less than the node, only as large a part of the node's work is bet,
-c_j = N_j / n: ``E[A^(c X)] <= E[A^X]^c``, and the mean of F(c_j n, h N_j) is no less than what the
-mean of the c_j takes. All of it against next to nothing could only lose, and a peer with one
-completion a round would shield everybody.
+**Peers.** S is a set of h peers that are all honest; which ones is unknown. The bet against S is
+split into one score per peer, so that any S is scored by a sum (`Bets.score`): F is convex in N, so
+counting each peer j h times gives ``F(sum of N) <= mean of F(h N_j)``. A peer that sent nothing in
+a round scores 0: the rest of S then bets part of the stake, which is fair too, by Jensen's
+inequality. Against a peer that sent less than the node, only the share c_j = N_j / n of the node's
+work is bet: ``E[A^(c X)] <= E[A^X]^c``, and the mean of F(c_j n, h N_j) is at least the price for
+the mean of the c_j. Betting all the work against almost nothing could only lose, and a peer with
+one completion a round would shield everybody.
 
 Sources: safe tests for 2x2 tables (Turner, Ly, Gruenwald, arXiv 2106.02693) for the form of the
 bet; Ville's inequality for the level.
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Rates of (peers, node) that the bets are made for, and the share of the stake that each gets.
+# Rejection rates (peers, node) that the bets are tuned for, and the share of the stake of each.
 ALTERNATIVES = (
     (0.001, 0.03), (0.001, 0.1), (0.001, 0.5),
     (0.01, 0.1), (0.01, 0.3),
@@ -73,16 +73,16 @@ class Tally:
     """One node's judged completions of one round.
 
     Args:
-        judged: Accepted or rejected completions; abstentions say nothing. Of many answers to one
-            prompt each may count for a part.
-        rejected: How many of them were rejected, 0 <= rejected <= judged. It counts for the node's
-            peers, as part of what is usual.
-        held: Those that are held against the node itself, 0 <= held <= rejected. One odd prompt can
-            have all its answers rejected together, so only a few of each are: fewer than were
-            rejected keeps the bet fair.
+        judged: Accepted or rejected completions, without abstentions. If there are many answers to
+            one prompt, each may count as a fraction.
+        rejected: How many of them were rejected, 0 <= rejected <= judged. When the node serves as a
+            peer, this is part of the normal rate.
+        held: Rejections held against the node itself, 0 <= held <= rejected. One odd prompt can get
+            all its answers rejected together, so only a few per prompt count. The bet stays fair
+            with fewer than were rejected.
 
     Raises:
-        ValueError: counts that do not fit; a file that they come from may be broken.
+        ValueError: the counts are inconsistent, e.g. because they come from a broken file.
     """
 
     judged: float
@@ -114,19 +114,19 @@ class Bets:
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
         """What one peer adds to the log-evidence against a node, shape [G].
 
-        The sum over any set of ``honest`` peers, if these are honest, is the logarithm of an
-        e-value; see the module.
+        Summed over any set of ``honest`` peers that really are honest, it is the logarithm of an
+        e-value; see the module docstring.
 
         Args:
-            node: Of the node that is tested.
-            peer: Of the peer, in the same round.
+            node: Tally of the tested node.
+            peer: Tally of the peer in the same round.
             honest: Size of the sets, >= 1.
         """
         return np.asarray(self.scores(node, [peer], honest)[0])
 
     def scores(self, node: Tally, peers: Sequence[Tally], honest: int) -> Array:
         """`score` of each of these peers, shape [peers, G]."""
-        # Many peers have sent as much: each such score is worked out once.
+        # Many peers have equal tallies: score each distinct tally once.
         row = {peer: k for k, peer in enumerate(dict.fromkeys(peers))}
         found = np.zeros((len(row), len(ALTERNATIVES)))
         odds = _odds(self.tolerance, honest)
@@ -139,7 +139,7 @@ class Bets:
         return found[[row[peer] for peer in peers]]
 
     def _price(self, judged: float, of_peer: float, honest: int) -> Array:
-        """F of the module, for so many completions of the node and ``honest`` times the peer's."""
+        """F of the module docstring, with n = ``judged`` and N = ``honest`` * ``of_peer``."""
         key = (judged, of_peer, honest)
         if key not in self._prices:
             if len(self._prices) >= _REMEMBERED:
@@ -158,16 +158,16 @@ class Bets:
             p = (low + high) / 2
             rises = ratio * judged * odds.up / (1 + odds.up * (ratio * p + offset)) > slope
             low, high = np.where(rises, p, low), np.where(rises, high, p)
-        # The two ends bracket the maximum: x at the upper, p at the lower, is no less than it.
+        # The ends bracket the maximum: x at the upper end and p at the lower bound it from above.
         x = np.minimum(1.0, ratio * high + offset)
         return np.asarray(judged * np.log1p(odds.up * x) - slope * low)
 
 
 @lru_cache(maxsize=64)
 def _odds(tolerance: Tolerance, honest: int) -> _Odds:
-    """Odds of each alternative against those of the nearest point of the null.
+    """Odds of each alternative relative to the nearest point of the null hypothesis.
 
-    Nearest for a node among ``honest`` peers that send as much as it does.
+    Nearest for a node with ``honest`` peers that each send as much as it does.
     """
     up, down = np.array([_nearest(tolerance, *pair, honest) for pair in ALTERNATIVES]).T
     return _Odds(up - 1, 1 - down, np.log(up), np.log(down))
@@ -179,7 +179,7 @@ def _nearest(tolerance: Tolerance, peers: float, node: float, honest: int) -> tu
     nearest = int(np.argmin(_divergence(node, x) + honest * _divergence(peers, p)))
     up = node * (1 - x[nearest]) / (x[nearest] * (1 - node))
     down = peers * (1 - p[nearest]) / (p[nearest] * (1 - peers))
-    # A wide tolerance may cover the alternative: then the bet is next to none.
+    # A wide tolerance may cover the alternative; then bet almost nothing.
     return float(max(up, 1.01)), float(min(down, 0.99))
 
 

@@ -1,4 +1,4 @@
-"""All memories of one guard, by where they stand in its tree of verifiers."""
+"""Save and load all memories of one guard, keyed by their position in its verifier tree."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _IDENTITY: Final = "identity"
 
 
 class Remembers(Protocol):
-    """What remembers something of nodes, and can say it as plain JSON values."""
+    """An object that remembers things about nodes and can export them as plain JSON values."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is remembered."""
+        """Everything it remembers."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put what `state_dict` gave in place of what is known."""
+        """Replace everything remembered with what `state_dict` returned."""
 
 
 def state_of(
@@ -35,9 +35,9 @@ def state_of(
 
     Args:
         verifier: The root of the tree.
-        ledger: The guard's own, or None.
-        lengths: What its length scaling remembers, or None.
-        identity: Which keys were pinned and what was signed lately, or None.
+        ledger: The guard's own ledger, or None.
+        lengths: The memory of its length scaling, or None.
+        identity: The memory of pinned keys and recent signatures, or None.
     """
     memories = _memories(verifier, ledger, lengths, identity)
     states = {place: memory.state_dict() for place, memory in memories}
@@ -54,8 +54,8 @@ def load_state(
     """Hand each memory its part of ``state``.
 
     Raises:
-        ValueError: the places are not those of this guard, or a part has another form. Parts before
-            it are taken up.
+        ValueError: the state is of a guard with other verifiers, or one part is malformed. Parts
+            before the malformed one are already loaded.
     """
     with reading("guard"):
         require_format(state, FORMAT)
@@ -72,7 +72,7 @@ def load_state(
 
 
 def stores_of(*owners: object) -> set[Path]:
-    """Files that verifiers, ledgers and memories write to, members and attributes included."""
+    """Files that verifiers, ledgers and memories write to, including members and attributes."""
     found: set[Path] = set()
     seen: set[int] = set()
     waiting = list(owners)
@@ -102,7 +102,7 @@ def _memories(
 
 
 def _of(verifier: Any, place: str) -> Iterator[tuple[str, Remembers]]:
-    """Depth first, by the ``members`` of what is made of others."""
+    """Walk the ``members`` of composite verifiers, depth first."""
     if _remembers(verifier):
         yield place, verifier
     for i, member in enumerate(getattr(verifier, "members", ())):

@@ -1,4 +1,4 @@
-"""What spot checks of each node said: how much was clean, and whether it was caught."""
+"""Results of spot checks per node: how much was clean, and whether the node was caught."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
 MAX_NODES: Final = 16_384
-"""That are remembered. Who is forgotten is new again, and looked at more."""
+"""Nodes remembered. A forgotten node counts as new again and is checked more often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What checks of one node said.
+    """Results of the spot checks of one node.
 
     Args:
-        clean: Completions accepted since it was last caught, or since it came.
-        caught: Whether it ever was.
+        clean: Completions accepted since it was last caught, or since it first appeared.
+        caught: Whether it was caught and has not yet sent enough clean completions since.
     """
 
     clean: int = 0
@@ -29,31 +29,31 @@ class Checks:
 
 
 class ChecksOfNodes(Memory):
-    """What checks said, by node; safe to share between threads."""
+    """Results of spot checks by node; safe to share between threads."""
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
         self._nodes: dict[str, Checks] = {}
         super().__init__(store, name)
 
     def of(self, nodes: Sequence[str]) -> dict[str, Checks]:
-        """What is known of these."""
+        """The results of these nodes; zeros for unknown ones."""
         with self.fresh():
             return {node: self._nodes.get(node, Checks()) for node in nodes}
 
     def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
-        """Take note of a batch.
+        """Record a batch.
 
         Args:
             clean: Accepted completions by node.
-            caught: Nodes with a rejection: they begin anew.
-            enough: Clean ones after which a node that was caught is as any other.
+            caught: Nodes with a rejection: their count starts over.
+            enough: Clean completions after which a caught node counts like any other.
         """
         with self.held(lambda: self._add(clean, caught, enough)):
             self._add(clean, caught, enough)
 
     def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
         for node, count in clean.items():
-            was = self._nodes.pop(node, Checks())  # and to the end: the last seen
+            was = self._nodes.pop(node, Checks())  # moves to the end: most recently seen
             now = Checks(min(was.clean + count, 2**62), was.caught)
             if node in caught:
                 now = Checks(0, True)
@@ -62,8 +62,8 @@ class ChecksOfNodes(Memory):
             self._nodes[node] = now
         surplus = len(self._nodes) - MAX_NODES
         if surplus > 0:
-            # Invented names must not drive out the memory of one that was caught; nor may
-            # those that were caught, thrown away, take all room and keep others new for ever.
+            # Made-up names must not evict a caught node; nor may throwaway names that were
+            # caught fill the memory, or other nodes would count as new for ever.
             caught_ones = [node for node, checks in self._nodes.items() if checks.caught]
             gone = caught_ones[: max(0, len(caught_ones) - MAX_NODES // 2)][:surplus]
             idle = [node for node, checks in self._nodes.items() if not checks.caught]

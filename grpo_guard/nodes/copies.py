@@ -1,7 +1,7 @@
-"""One book as plain JSON values, and back: what a trainer's checkpoint takes along.
+"""Convert one book to plain JSON values and back, for a trainer's checkpoint.
 
-A checkpoint comes from a disk that others may write to. Rows are checked for their types before
-anything is replaced, so that a broken one is a clear error at the start; SQL is never read from it.
+A checkpoint comes from a disk that others may write to. The types of all rows are checked before
+anything is replaced, so that a broken row is a clear error at the start. No SQL is read from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def dump(connection: Book) -> dict[str, Any]:
     Raises:
         sqlite3.Error: it cannot be read.
     """
-    with transaction(connection, "BEGIN"):  # of one moment
+    with transaction(connection, "BEGIN"):  # one snapshot
         tables = {
             table: [
                 [value.hex() if isinstance(value, bytes) else value for value in row]
@@ -39,7 +39,9 @@ def dump(connection: Book) -> dict[str, Any]:
 
 
 def in_memory(connection: Book) -> Book:
-    """A copy of the whole file, to be changed where the file cannot be; the caller closes it.
+    """An in-memory copy of the whole file, for changes when the file cannot be written.
+
+    The caller closes it.
 
     Raises:
         sqlite3.Error: it cannot be read.
@@ -51,10 +53,10 @@ def in_memory(connection: Book) -> Book:
 
 
 def load(connection: Book, state: dict[str, Any]) -> None:
-    """Replace a book's rows by those of ``state``, all or none.
+    """Replace a book's rows with those of ``state``, all or none.
 
     Raises:
-        StateError: ``state`` does not have the form that `dump` gives it.
+        StateError: ``state`` does not have the form that `dump` returns.
         sqlite3.Error: it cannot be written.
     """
     with transaction(connection):
@@ -65,7 +67,7 @@ def load(connection: Book, state: dict[str, Any]) -> None:
                 table: [_row(row, columns[table]) for row in state["tables"][table]]
                 for table in TABLES
             }
-        # Other processes judge from rounds that they have read: a new number has them begin anew.
+        # Other processes judge from rounds they have already read; a new number makes them restart.
         before = pardons(connection)
         for table in TABLES:
             connection.execute(f"DELETE FROM @{table}")
@@ -77,15 +79,15 @@ def load(connection: Book, state: dict[str, Any]) -> None:
 
 
 def _require_sound(connection: Book) -> None:
-    """What the ledger reads of them at each batch has to hold, or it would be degraded for good.
+    """Check what the ledger reads at each batch; otherwise it would be degraded for good.
 
     Raises:
-        StateError: it does not.
+        StateError: a row is not valid.
     """
     with reading("ledger"):
         try:
             read_clock(connection)
-            closed_rounds(connection, -1, 2**62)  # which refuses counts that do not fit
+            closed_rounds(connection, -1, 2**62)  # refuses inconsistent counts
             if pardons(connection) > _MOST_PARDONS:
                 raise ValueError("more releases than there can be")
         except LedgerError as error:
@@ -95,7 +97,7 @@ def _require_sound(connection: Book) -> None:
 
 
 def _columns(connection: Book, table: str) -> list[tuple[str, bool]]:
-    """(type, whether it may be missing) of each column."""
+    """(type, whether NULL is allowed) of each column."""
     found = connection.execute(f"PRAGMA table_info(@{table})").fetchall()
     return [(kind, not required and not key) for _, _, kind, required, _, key in found]
 

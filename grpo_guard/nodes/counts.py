@@ -1,4 +1,4 @@
-"""`Counts`: what one completion may do, and a node may not do again and again."""
+"""`Counts`: rejects findings that are harmless once but not when a node repeats them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from grpo_guard.verdict import Finding, Verdict, reject
 
 FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
-"""What each compared prompt takes off the logarithm of a convicted node's fortune, so that one that
-has stopped is released even where its peers never have the finding. A bet that only loses is fair.
+"""Subtracted from the logarithm of a convicted node's fortune per compared prompt, so that a node
+that has stopped is released even if its peers never have the finding. Losing bets are always fair.
 """
 NOTHING: Final[dict[str, Any]] = {"format": 1, "nodes": []}
-"""State of counts in which nothing was counted."""
+"""The state of empty counts."""
 
 
 class _Sent(NamedTuple):
-    """What was compared of a node: a digest of its answers, and the evidence of each prompt."""
+    """A node's part of the comparison: a digest of its answers, and log e-values per prompt."""
 
     digest: int
     log_es: list[float]
@@ -37,24 +37,24 @@ class _Sent(NamedTuple):
 class Counts:
     """Rejects completions with a finding that their node has far more often than its peers.
 
-    Some findings must not reject by themselves, since honest work has them too: a wrong sum that is
-    taken back, a wrong sum in words. An attacker who sends nothing else teaches it all the same.
+    Some findings must not reject by themselves, because honest work has them too: a wrong sum that
+    is corrected later, a wrong sum in words. An attacker who sends nothing else still teaches it.
     So nodes are compared on the prompts that at least three of them answered in a batch
-    (`same_prompt`); a prompt that fewer answered says nothing, however many findings are in it. The
-    evidence of prompts and rounds multiplies to one fortune per node (`Fortunes`), all kinds of
-    findings together. Of a node whose fortune has reached the number of nodes over ``alpha``, the
-    completions that have the finding are rejected, and no others.
+    (`same_prompt`); a prompt with fewer nodes is no evidence, however many findings it has. The
+    evidence of prompts and rounds multiplies into one fortune per node (`Fortunes`), over all kinds
+    of findings. Once a node's fortune reaches the number of nodes over ``alpha``, its completions
+    with the finding are rejected, and no others.
 
     By Ville's inequality the chance that any honest node *ever* loses anything is at most
-    ``alpha``, over all rounds, however unequal the prompts, if on each prompt fewer than half of
-    the nodes are malicious and the swarm's members stay the same.
+    ``alpha``, over all rounds and however unequal the prompts, if fewer than half of the nodes on
+    each prompt are malicious and the swarm's members stay the same.
 
-    These rejections are no evidence for the guard's own ledger: an honest model with a habit of its
-    own (one that corrects itself where others do not) loses the completions that show it and stays
-    in the swarm.
+    The guard's own ledger does not count these rejections: an honest model with an unusual habit
+    (say, it corrects itself more than others) loses the completions that show it and stays in the
+    swarm.
 
     Args:
-        fortunes: For this alone.
+        fortunes: Used by nothing else.
         alpha: In (0, 1).
         odds: How many times an honest node's odds of such a finding may be those of its honest
             peers: models differ in skill.
@@ -71,12 +71,12 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> list[Verdict]:
-        """The verdicts, and rejections of what a node has too often.
+        """The verdicts, with rejections for findings that a node has too often.
 
         Args:
-            batch: The completions, all that came together.
-            verdicts: What a rule said of each.
-            counted: The finding of each that counts; None where it has none.
+            batch: All completions that arrived together.
+            verdicts: A rule's verdict on each.
+            counted: The finding of each to count, or None.
         """
         convicted = self._convicted(batch, verdicts, counted)
         return [
@@ -96,11 +96,11 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> frozenset[str]:
-        """Who is convicted after this batch."""
+        """Nodes convicted after this batch."""
         known = self.fortunes.known()
         before = self._reaching(known, 0)
-        # Where nobody has a finding each bet is 1 whatever came before, so that it may be skipped:
-        # an attacker who begins late then pays for no clean batches before.
+        # Without any finding, each bet is 1 regardless of the past and may be skipped, so that
+        # clean batches do not shrink the stakes against an attacker who starts late.
         if not before and not any(counted):
             return before
         compared = self._compared(batch, verdicts, counted)
@@ -123,18 +123,18 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> dict[str, _Sent]:
-        """What the prompts that several nodes answered say of each of them.
+        """Evidence against each node from the prompts that several nodes answered.
 
-        A rollout counts once for each prompt that it answers. What its other segments have, whose
-        prompts nobody can be compared on, counts for one of these: cutting an answer in two must
-        not hide half of it.
+        A rollout counts once for each prompt that it answers. Findings in its other segments, whose
+        prompts allow no comparison, count towards one of these prompts: cutting an answer in two
+        must not hide half of it.
         """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
         for i, (completion, verdict, found) in enumerate(
             zip(batch, verdicts, counted, strict=True)
         ):
-            # What nobody could read says nothing, for its node or against the others.
+            # An unreadable completion is no evidence, for its node or against the others.
             if (node := _name(completion)) is not None and not verdict.abstained:
                 _, prompt, same, _ = mark_of(completion)
                 rollout = rollout_of(completion)
@@ -150,14 +150,14 @@ class Counts:
 
 
 class _Answers:
-    """Who answered which prompts, by rollouts, and whether with the finding."""
+    """Which nodes answered which prompts, by rollout, and whether with the finding."""
 
     def __init__(self) -> None:
         self._prompts: dict[bytes, dict[str, dict[Hashable, bool]]] = {}
         self._segments: dict[tuple[str, Hashable], list[tuple[bytes, bool]]] = {}
 
     def add(self, prompt: bytes, node: str, rollout: Hashable, having: bool) -> None:
-        """One segment; ``rollout`` is unique to its node's rollout."""
+        """Add one segment; ``rollout`` identifies one rollout of the node."""
         of_node = self._prompts.setdefault(prompt, {}).setdefault(node, {})
         of_node[rollout] = of_node.get(rollout, False) or having
         self._segments.setdefault((node, rollout), []).append((prompt, having))
@@ -178,10 +178,10 @@ class _Answers:
 
 
 def counted_in(folder: Path, rule: str) -> Fortunes:
-    """What the rule of this name has counted in a store that a run may be using.
+    """What the rule of this name has counted, in a store that a run may be using.
 
     Raises:
-        LedgerError: nothing is counted there under that name.
+        LedgerError: the store has no counts under that name.
     """
     path = in_folder(folder)
     fortunes = Fortunes(store=NodeStore(folder), name=rule) if path.is_file() else None
@@ -191,7 +191,7 @@ def counted_in(folder: Path, rule: str) -> Fortunes:
 
 
 def _name(completion: Completion) -> str | None:
-    """Its node, bounded and told apart from every other."""
+    """Its node's name, bounded and unique."""
     node = mark_of(completion)[0]
     return None if node is None else node.decode("utf-8", "surrogateescape")
 
@@ -199,11 +199,11 @@ def _name(completion: Completion) -> str | None:
 def _rejected(completion: Completion, verdict: Verdict, found: Finding) -> Verdict:
     node = (completion.node or "")[:80]
     message = f"node {node!r} has {found.kind} more often than its peers, beyond chance"
-    said = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
-    return reject(FREQUENT_VERIFIER, findings=(said, *verdict.findings))
+    frequent = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
+    return reject(FREQUENT_VERIFIER, findings=(frequent, *verdict.findings))
 
 
 def _digest(answers: Sequence[bytes]) -> int:
-    """Of a node's answers in any order, so that a batch that is judged twice counts once."""
+    """Digest of a node's answers in any order, so that a batch judged twice counts once."""
     digest = blake2b(b"".join(sorted(answers)), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,19 +1,19 @@
 """Evidence against each node of a swarm: an e-process over rounds, valid at any time.
 
-`bets` says what one round is worth. Over rounds the bets multiply; evidence that begins at each of
-many rounds, with a share of the stake, is added up, so that a node that turns bad late is not
-protected by its good past. The worst choice of peers counts: with h of a node's peers honest, the
-real e-process is at least what is computed, whichever those are (`honest_peers`).
+`bets` gives the value of one round. Bets multiply over rounds. Evidence starts anew at many rounds,
+each start with a share of the stake, and is summed over the starts, so that a good past does not
+protect a node that turns bad late. The worst choice of peers counts: if any h of a node's peers are
+honest, the real e-process is at least the computed one (`honest_peers`).
 
 **Level.** Evidence against an honest node ever reaches c with probability at most 1 / c (Ville). A
 node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
 over every m >= 3 that a growing swarm passes through, that is at most alpha: the chance that *any*
-honest node is *ever* accused. With fewer than three nodes nobody can say who is to blame.
+honest node is *ever* accused. With fewer than three nodes it is unclear which one is to blame.
 
-Peers of a node are those with work in at least half of its rounds; of more than `MAX_PEERS`, so
-many are drawn by a lot that nobody outside knows, or attackers would see to it that they are the
-ones. Every node is judged. Who the peers are must not depend on verdicts; each change of them that
-is not a growth has a chance of its own, of at most alpha.
+A node's peers are those with work in at least half of its rounds. If there are more than
+`MAX_PEERS`, that many are drawn by a secret lot, or attackers would make sure that they are drawn.
+Every node is judged. The choice of peers must not depend on verdicts; each change of peers other
+than growth adds a chance of at most alpha.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ import numpy as np
 from grpo_guard.nodes.bets import SHARES, Array, Bets, Tally, Tolerance
 from grpo_guard.nodes.history import History
 
-# Rounds between the beginnings of evidence: every round would cost four times as much, and a
-# node that turns bad between two of them is found at most a few rounds later.
+# Rounds between the starts of evidence: a start at every round would cost four times as much, and
+# a node that turns bad between two starts is found at most a few rounds later.
 STRIDE = 4
 # Rounds that are remembered. Leaving out early beginnings only lowers the evidence.
 WINDOW = 256
 # Peers that a node is compared with; more would cost memory and find hardly more.
 MAX_PEERS = 32
 SMALLEST_SWARM = 3
-# Nodes with rejections whose sums are kept from round to round, up to 130 kB each. Where there are
-# more, the sums are made of the remembered rounds when a node is rejected.
+# Nodes with rejections whose sums are kept from round to round, up to 130 kB each. If there are
+# more, a node's sums are recomputed from the remembered rounds when it is rejected.
 MAX_ACCOUNTS = 1024
 _REMEMBERED_SCORES = 50_000
 _LOG_SHARES = np.log(SHARES)
@@ -47,13 +47,13 @@ Round = Mapping[str, Tally]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks against one node.
+    """The evidence against one node.
 
     Args:
-        log_e: Natural logarithm of its e-value: how often an honest node shows as much is at most
-            exp(-log_e).
-        peers: Nodes that it was compared with; below 2 there is no evidence and log_e is 0. It is
-            0 as well for a node without a rejection.
+        log_e: Natural logarithm of its e-value: an honest node reaches as much with probability at
+            most exp(-log_e).
+        peers: Nodes that it was compared with; below 2 there is no evidence and log_e is 0. log_e
+            is also 0 for a node without a rejection.
         others: Nodes with work in at least half of its rounds: its peers were drawn from them.
         rose: Whether the last round added to it.
     """
@@ -65,7 +65,7 @@ class Evidence:
 
 
 def bar(others: int, alpha: float) -> float:
-    """The log-evidence at which a node beside so many others is accused; see the module."""
+    """The log-evidence at which a node among so many others is accused; see the module."""
     m = max(others + 1, SMALLEST_SWARM)
     return math.log(m * m * (m + 1) / (3 * alpha))
 
@@ -73,25 +73,26 @@ def bar(others: int, alpha: float) -> float:
 def honest_peers(peers: int, hostile: float) -> int:
     """How many of a node's peers are taken to be honest: all but a share ``hostile``.
 
-    Unless that is 0, at least one is not: of two peers a third is none, and the spotless work of
-    one attacker would get both others of a swarm of three accused.
+    Unless ``hostile`` is 0, at least one peer is taken to be hostile: a third of two peers rounds
+    down to 0, and then one attacker's spotless work would get both others in a swarm of three
+    accused.
     """
     return max(1, peers - max(math.floor(peers * hostile + 1e-9), int(hostile > 0)))
 
 
 @dataclass(slots=True)
 class _Account:
-    """What has been added up against one node.
+    """The running sums of the evidence against one node.
 
-    Beginnings of evidence between which the node did no work have equal sums: they share a row.
-    So a name that is used once takes one row, not one for each beginning.
+    Starts between which the node did no work have equal sums and share a row, so a name that is
+    used once takes one row, not one for each start.
 
     Args:
-        peers: That it is compared with.
-        next: Number of the first round that is not in it yet.
-        ends: For each row the last beginning that it stands for, rising; nothing speaks against
-            the node from later beginnings on.
-        ahead: Scores summed from the beginnings on, shape [rows, peers, G].
+        peers: The nodes that it is compared with.
+        next: Number of the first round that is not included yet.
+        ends: The last start that each row covers, ascending; there is no evidence against the node
+            from later starts.
+        ahead: Scores summed from the starts on, shape [rows, peers, G].
     """
 
     peers: tuple[str, ...]
@@ -110,7 +111,7 @@ class Comparison:
         hostile: Largest share of a node's peers that may be hostile, in [0, 0.5]: they may send
             spotless work to make it look bad, or as much poison to make it look normal.
         window: Rounds that are remembered.
-        salt: Draws the peers where there are more than `MAX_PEERS`; keep it to yourself.
+        salt: Seeds the draw of peers if there are more than `MAX_PEERS`; keep it secret.
 
     Raises:
         ValueError: an argument is out of range.
@@ -138,7 +139,7 @@ class Comparison:
         self._shown: dict[str, float] = {}
 
     def begin_at(self, number: int) -> None:
-        """Number of the round that is added first: a stake depends on when it is laid.
+        """Set the number of the first round: a stake depends on the round it is placed in.
 
         Raises:
             ValueError: rounds have been added, or it is no multiple of `STRIDE`.
@@ -148,7 +149,7 @@ class Comparison:
         self._number = self._next = number
 
     def add(self, tallies: Round) -> None:
-        """One more round, complete."""
+        """Add one more complete round."""
         if self._next - self._number == self.window + STRIDE:
             for number in range(self._number, self._number + STRIDE):
                 self._history.forget(number)
@@ -164,7 +165,7 @@ class Comparison:
     def evidence(self) -> dict[str, Evidence]:
         """Evidence after the last round against each node with work in it.
 
-        Against a node that is away nothing is added, so there is nothing to say of it.
+        Evidence against an absent node does not change, so it is left out.
         """
         found = {}
         few = self._history.rejected_names <= MAX_ACCOUNTS
@@ -175,7 +176,7 @@ class Comparison:
             drawn = [other for other in met if other != name][:MAX_PEERS]
             log_e, rose = 0.0, False
             if len(drawn) >= SMALLEST_SWARM - 1 and self._history.is_rejected(name):
-                # Only a rejection makes evidence rise: of many nodes the others' is as it was.
+                # Only a rejection raises evidence: with many nodes, keep the old value of the rest.
                 if few or self._history.tally(name, self._next - 1).held:
                     account = self._brought_up(name, tuple(sorted(drawn)))
                     log_e, rose = account.log_e, account.rose

@@ -1,17 +1,19 @@
-"""Fortunes: what evidence against a node comes to over batches.
+"""Fortunes: evidence against a node, accumulated over batches.
 
-A bet against each node's honesty. Its batch has an e-value, a number of mean at most 1 if the node
-is honest, whatever came before; the fortune is multiplied by it. A new bet begins with each batch,
-with a share of the stake, so that long honest work in front of poison costs little:
+Each fortune is a bet against one node's honesty. A batch of the node has an e-value: if the node is
+honest, its mean given the past is at most 1. The fortune is multiplied by it. A new bet with a
+share of the stake starts at each batch, so that long honest work before poison delays detection
+little:
 
     fortune after batch b = e_b * (fortune before + 1 / ((b + 1)(b + 2))),   b = 0, 1, ...
 
 The shares add up to 1, so by Ville's inequality an honest node's fortune ever reaches 1 / alpha
 with a chance of at most alpha, however many batches it sends.
 
-Several bets run side by side, the *columns*, each with its own e-value of a batch and a weight that
-is fixed beforehand. The fortune is the sum of theirs: an average of fair bets is a fair bet. Each
-column multiplies by itself, so that a bet which wins a little in each batch keeps what it has won.
+Several bets, the *columns*, run side by side, each with its own e-value per batch and a weight
+fixed in advance. A node's fortune is the sum over its columns: an average of fair bets is a fair
+bet. Each column multiplies separately, so that a bet that wins a little in each batch keeps its
+winnings.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ from grpo_guard.nodes.store import NodeStore
 FORMAT: Final = 2
 _ONE_COLUMN: Final = 1  # the format of 0.2
 MAX_NODES: Final = 4096
-# Beyond this nothing is added, so that a node that stops comes back after some honest batches.
+# Fortunes are capped here, so that a node that stops is cleared after some honest batches.
 _MOST: Final = math.log(1e12)
 _LEAST: Final = -1e6
-# A batch that comes again, as from a trainer that looks at it twice, is one batch.
+# Digests kept so that a repeated batch, e.g. of a trainer that judges it twice, counts once.
 _REMEMBERED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Fortune:
-    """What is known of one node.
+    """The fortune of one node.
 
     Args:
         logs: Logarithm of each column's fortune, its weight included; empty before the first batch.
-        batches: That came.
-        seen: Digests of the last of them.
+        batches: Batches so far.
+        seen: Digests of the latest batches.
     """
 
     logs: tuple[float, ...] = ()
@@ -57,10 +59,10 @@ class Fortune:
         return float(np.logaddexp.reduce(self.logs)) if self.logs else -math.inf
 
     def after(self, digest: int, log_es: Sequence[float], weights: Sequence[float]) -> Fortune:
-        """With one batch more.
+        """The fortune after one more batch.
 
         Args:
-            digest: Of the batch.
+            digest: Identifies the batch; one that was seen lately changes nothing.
             log_es: Logarithm of each column's e-value.
             weights: Of the columns; they add up to 1.
         """
@@ -73,12 +75,12 @@ class Fortune:
 
 
 class Fortunes(Memory):
-    """The fortunes of bets against nodes; safe to share between threads.
+    """Fortunes by node; safe to share between threads.
 
     Args:
-        store: Where they lie, for several processes and the next start; None: here.
-        name: Of this memory in the store.
-        weights: Of the columns; they add up to 1.
+        store: Keeps them for several processes and the next start; None = in this object only.
+        name: Name of this memory in the store.
+        weights: Weights of the columns; they add up to 1.
     """
 
     def __init__(
@@ -93,13 +95,14 @@ class Fortunes(Memory):
         super().__init__(store, name)
 
     def add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, Fortune]:
-        """Take note of a batch; the fortune of each of its nodes after it.
+        """Record a batch and return the new fortune of each of its nodes.
+
+        Beyond `MAX_NODES` the least recently seen node is forgotten, those without evidence against
+        them first; it starts over if it comes back.
 
         Args:
             batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of each
-                column's e-value. Beyond `MAX_NODES` the node that was not seen for longest is
-                forgotten, first of those that nothing speaks against; it begins anew when it
-                comes back.
+                column's e-value.
         """
         with self.held(lambda: self._add(batch)):
             return self._add(batch)
@@ -120,7 +123,7 @@ class Fortunes(Memory):
             for node, (digest, log_es) in batch.items()
         }
         for node, fortune in after.items():
-            self._nodes.pop(node, None)  # and to the end: the last seen
+            self._nodes.pop(node, None)  # moves to the end: most recently seen
             self._nodes[node] = fortune
         self._drop_surplus()
         return after
@@ -128,7 +131,7 @@ class Fortunes(Memory):
     def _drop_surplus(self) -> None:
         surplus = len(self._nodes) - MAX_NODES
         if surplus > 0:
-            # Names that speak for nobody yet, so that invented ones drive no evidence out.
+            # Drop names without evidence first, so that made-up names evict no evidence.
             idle = [node for node, fortune in self._nodes.items() if fortune.log < 0]
             for node in (idle if len(idle) >= surplus else list(self._nodes))[:surplus]:
                 del self._nodes[node]
@@ -159,7 +162,7 @@ class Fortunes(Memory):
         return tuple(number(value, _LEAST, _MOST) for value in values)
 
     def _first_of(self, value: Any) -> tuple[float, ...]:
-        """Of a state with one column; the others have won nothing yet."""
+        """Columns for a state that has only one; the others have won nothing yet."""
         first = max(number(value, _LEAST, _MOST) + math.log(self.weights[0]), _LEAST)
         return (first, *(_LEAST for _ in self.weights[1:]))
 

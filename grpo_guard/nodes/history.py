@@ -1,8 +1,8 @@
-"""The remembered rounds as a matrix: who worked in which, and what of it was rejected.
+"""The remembered rounds as a matrix: which nodes worked in which round, and their counts.
 
-Of a round with a hundred thousand nodes a mapping from names to counts would take a hundred bytes a
-node, and there are hundreds of rounds. Few different counts occur: a round of a node is the number
-of its counts here, two bytes, and a bit says whether there was work.
+With a hundred thousand nodes, a mapping from names to counts would take a hundred bytes per node
+and round, over hundreds of rounds. Few distinct counts occur, so a cell holds a two-byte code for
+its counts and a bit that marks whether there was work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_guard.nodes.bets import Tally
 
 MOST_LOOKED_AT: Final = 4096
-"""Candidates for a node's peers that are looked at; of more, so many are drawn by lot."""
+"""Most candidates for a node's peers that are examined; if there are more, that many are drawn."""
 _NOTHING: Final = Tally(0, 0, 0)
 _WORD: Final = 64
 _MOST_TALLIES: Final = 2**18
@@ -28,12 +28,12 @@ Ints = NDArray[np.int64]
 
 
 class History:
-    """The last rounds of a swarm. Names of which no round is left take no room.
+    """The last rounds of a swarm. Names without a remembered round take no memory.
 
     Args:
-        rounds: How many are remembered at most.
-        drawn: How many peers of a name are drawn, itself among them.
-        salt: Draws the lots of the names.
+        rounds: Most rounds to remember.
+        drawn: How many peers of a name are drawn, including itself.
+        salt: Seeds the lots of the names.
     """
 
     def __init__(self, rounds: int, drawn: int, salt: bytes) -> None:
@@ -43,7 +43,7 @@ class History:
         self._column: dict[str, int] = {}
         self._names: list[str] = []
         self._free: list[int] = []
-        # Of a name a row each: codes of its rounds, by number modulo `size`; its rounds as bits.
+        # One row per name: codes of its rounds, by number modulo `size`; its rounds as bits.
         self._codes: NDArray[Any] = np.zeros((0, rounds), dtype=np.uint16)
         self._bits = np.zeros((0, -(-rounds // _WORD)), dtype=np.uint64)
         self._lots = np.zeros(0, dtype=np.uint64)
@@ -52,7 +52,7 @@ class History:
         self._tallies = [_NOTHING]
         self._code_of = {_NOTHING: 0}
         self._held = np.zeros(1, dtype=bool)
-        # Names of the rounds that few worked in, and how many worked in each.
+        # Names in each round that few worked in, and how many worked in each round.
         self._few: dict[int, Ints] = {}
         self._count = np.zeros(rounds, dtype=np.int64)
         self._pools: dict[int, tuple[Ints, int]] = {}
@@ -65,7 +65,7 @@ class History:
         return int(np.count_nonzero(self._rejected))
 
     def add(self, number: int, tallies: Mapping[str, Tally]) -> None:
-        """A round comes; where ``size`` rounds are there its place must be `forget`-ten before."""
+        """Add a round; if ``size`` rounds are stored, `forget` the oldest first."""
         at = number % self.size
         columns = np.fromiter(map(self._place, tallies), dtype=np.int64, count=len(tallies))
         codes = np.fromiter(map(self._code, tallies.values()), np.int64, count=len(tallies))
@@ -81,7 +81,7 @@ class History:
         self._changed()
 
     def forget(self, number: int) -> None:
-        """A round goes."""
+        """Drop a round."""
         at = number % self.size
         columns = np.flatnonzero(self._codes[:, at])
         self._rejected[columns] -= self._holds()[self._codes[columns, at]]
@@ -104,7 +104,7 @@ class History:
         return column is not None and bool(self._rejected[column])
 
     def tally(self, name: str, number: int) -> Tally:
-        """Of one name in one remembered round; zeros where it did not work in it."""
+        """Counts of one name in one remembered round; zeros if it did no work."""
         column = self._column.get(name)
         if column is None:
             return _NOTHING
@@ -113,11 +113,11 @@ class History:
     def rows(
         self, name: str, peers: Sequence[str], numbers: range
     ) -> tuple[Ints, Ints, list[Tally]]:
-        """The rounds of one name among ``numbers``, and what it and its peers did in them.
+        """The rounds of one name among ``numbers``, with the counts of it and its peers.
 
         Returns:
             Numbers of the rounds, shape [K]; codes, shape [1 + peers, K], the name's own first;
-            and the tallies that codes stand for.
+            and the tallies that the codes index.
         """
         at = np.arange(numbers.start, numbers.stop) % self.size
         mine = self._codes[self._column[name], at]
@@ -134,12 +134,12 @@ class History:
     def met(self, name: str) -> tuple[list[str], int]:
         """Names with work in at least half of this one's rounds, and how many they are.
 
-        Where more than `MOST_LOOKED_AT` may be such names, so many are drawn by lot and looked at,
-        and the count is of all that may be: never less than those that are.
+        If there are more than `MOST_LOOKED_AT` candidates, only that many, drawn by lot, are
+        examined. The count then covers all candidates, so it is never too low.
 
         Returns:
-            At most ``drawn`` of them, by lot, and how many there are; it is itself among both,
-            unless its lot is not among those looked at.
+            At most ``drawn`` names, by lot, and the count. Both include the name itself, unless it
+            is not among the candidates examined.
         """
         bits = self._bits[self._column[name]]
         key = bits.tobytes()
@@ -153,12 +153,12 @@ class History:
         pool, count = self._pool(half)
         exact = count <= MOST_LOOKED_AT
         if not exact:
-            # A name that came lately: those of its rounds are fewer, and hold them all as well.
+            # A recent name: the names of its few rounds are fewer and include all matches.
             at = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
             if self._count[at].sum() <= MOST_LOOKED_AT:
                 pool = np.unique(np.concatenate([self._few[a] for a in at.tolist()]))
                 pool, exact = pool[np.argsort(self._lots[pool])], True
-        # Of many the first that are enough are found among few; a count takes all of them.
+        # With many candidates the first few usually suffice; an exact count needs all of them.
         for looked_at in (len(pool),) if exact else (_FIRST_LOOK, len(pool)):
             found = pool[:looked_at]
             found = found[_ones(self._bits[found] & bits) >= half]
@@ -167,7 +167,7 @@ class History:
         return found[: self._drawn].copy(), len(found) if exact else count
 
     def _pool(self, rounds: int) -> tuple[Ints, int]:
-        """Names with work in so many rounds or more, by lot, cut; and how many there are."""
+        """The first names by lot with work in at least so many rounds, and how many there are."""
         if rounds not in self._pools:
             if self._by_lot is None:
                 alive = np.flatnonzero(self._worked)
@@ -182,7 +182,7 @@ class History:
         self._found.clear()
 
     def _place(self, name: str) -> int:
-        """The row of a name, a new one where it has none."""
+        """The row of a name; adds one for a new name."""
         column = self._column.get(name)
         if column is None:
             if not self._free:
@@ -213,14 +213,14 @@ class History:
         return code
 
     def _holds(self) -> NDArray[np.bool_]:
-        """Of each code whether a rejection is held."""
+        """Whether each code has a rejection that is held."""
         if len(self._held) < len(self._tallies):
             new = [tally.held > 0 for tally in self._tallies[len(self._held) :]]
             self._held = np.concatenate([self._held, np.array(new, dtype=bool)])
         return self._held
 
     def _fewer_tallies(self) -> None:
-        """Counts that no remembered round has any more are forgotten."""
+        """Forget counts that no remembered round uses any more."""
         used = np.unique(self._codes)
         used = used if used[0] == 0 else np.concatenate([[0], used])
         self._codes = np.searchsorted(used, self._codes).astype(self._codes.dtype)

@@ -30,8 +30,8 @@ STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
 RECURRENCE_VERIFIER = "recurrence"
 FALSE_SUMS_VERIFIER = "false_sums"
-# What rests on a node's record is no evidence against it: once accused, it would stay accused. What
-# nobody looked at is none for it. A wrong sum is left out for everyone alike, and accuses nobody.
+# A rejection based on a node's record is no evidence against it: once accused, it would stay
+# accused. An unchecked completion is no evidence for it. A wrong sum is left out for every node.
 _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, FALSE_SUMS_VERIFIER, NOT_CHECKED)
 _WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
@@ -59,8 +59,8 @@ class Entry(NamedTuple):
     Args:
         node: Its sender, bounded; None where it has none.
         prompt: Digest of the prompt.
-        key: Digest of all that makes it this completion: recorded twice, it counts once.
-        outcome: What the other verifiers said of it; None where none of them was asked.
+        key: Digest that identifies the completion: recorded twice, it counts once.
+        outcome: Outcome of the other verifiers; None if none of them was asked.
         kinds: Kinds of the findings for which it was rejected.
         phrases: Recurring phrases found in it.
     """
@@ -75,7 +75,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """One batch; ``round`` as the nodes count, None where nobody said."""
+    """One batch; ``round`` as the nodes number it, None if it is not given."""
 
     round: int | None
     entries: list[Entry] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""`EvidenceLedger`: what a guard writes each batch to, and what it later asks how nodes stand."""
+"""`EvidenceLedger`: a guard records each batch in it and asks it for the standing of nodes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _inherited: list[sqlite3.Connection] = []
 class EvidenceLedger:
     """Evidence per node over rounds, in one SQLite file that several processes may share.
 
-    It never raises into training. What cannot be written waits in memory, is written when that is
-    possible again, and is said once in the log; meanwhile `degraded` says why.
+    It never raises into training. Batches that cannot be written wait in memory until the file can
+    be written again. The log reports this once; meanwhile `degraded` gives the reason.
 
     A node's name must be authenticated by whatever carries the completions: evidence against a
     name that anybody can use is evidence against nobody.
 
     Args:
-        path: The database; made where there is none, in a folder that exists.
+        path: The database; created if missing, in an existing folder.
         alpha: Chance that any honest node of the swarm is ever found hard.
         ratio: Honest nodes are rejected at most ``ratio`` times as often as their peers ...
         offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
@@ -63,7 +63,7 @@ class EvidenceLedger:
         ValueError: an argument is out of range.
         LedgerError: the path holds something else, or cannot be a database.
 
-    Example:
+    Examples:
         >>> ledger = EvidenceLedger("run.sqlite")
         >>> guard = Guard(AllOf(StandingVerifier(ledger), verifier), ledger=ledger)
     """
@@ -117,8 +117,9 @@ class EvidenceLedger:
         Args:
             batch: The completions.
             verdicts: One for each, in order.
-            round: Of the batch. None: the median of what the nodes claim that sent most; where they
-                claim none, batches are gathered until those have 16 completions each on average.
+            round: Round of the batch. None = the median claim of the nodes that sent the most; if
+                they claim none, batches are gathered until these nodes have 16 completions each on
+                average.
 
         Raises:
             ValueError: not one verdict per completion.
@@ -154,7 +155,7 @@ class EvidenceLedger:
         self._enqueue(lambda connection: write_slots(connection, round, slots, self.max_nodes))
 
     def state(self, node: str) -> State:
-        """How one node stands; clear where it is not known yet.
+        """The standing of one node; clear if it is unknown.
 
         Raises:
             LedgerError: the ledger cannot be read.
@@ -162,7 +163,7 @@ class EvidenceLedger:
         return self._read(lambda connection: report.state_of(connection, name_bytes(node)))
 
     def standing(self, node: str) -> Standing | None:
-        """All that is known of one node; None where nothing is.
+        """Everything known about one node; None if it is unknown.
 
         Raises:
             LedgerError: the ledger cannot be read.

@@ -44,10 +44,10 @@ _PER_GROUP = 16
 
 
 class Measured(Protocol):
-    """What of a completion counts: who sent it, what it is worth, how long it is.
+    """The parts of a completion that count: its sender, its worth and its length.
 
-    ``own`` is what it is judged by as its node's, at most its length: where that is less, a node
-    has to be longer by more than the difference. That can only lower ``D``, so the bound holds.
+    ``own`` is the length used when its own node is judged, at most ``length``. If it is less, the
+    node has to be longer by more than the difference. That only lowers ``D``, so the bound holds.
     """
 
     @property

@@ -36,9 +36,9 @@ class Memory:
     """Safe to share between threads and, in a store that lasts, between processes.
 
     Args:
-        store: Where it lies, for several processes and the next start; None, or one that does not
-            last: in this object, and no time is spent on writing it.
-        name: Of the memory in the store; a second one of that name is told apart.
+        store: Keeps it for several processes and the next start. None or a temporary store: it
+            stays in this object, and no time is spent on writing it.
+        name: Name of the memory in the store; a second memory of that name gets a suffix.
 
     Attributes:
         lost: Changes that could not be written and were too many to keep, after which another
@@ -122,10 +122,10 @@ class Memory:
 
     @abstractmethod
     def _take_up(self, state: dict[str, Any]) -> None:
-        """What `load_state_dict` does; it raises, and changes nothing, where it is no state."""
+        """Implement `load_state_dict`; raise and change nothing if the state is malformed."""
 
     def _taken_up(self) -> Book | None:
-        """The file, held, with its state taken up; None where there is none or it is degraded."""
+        """The locked file, with its state loaded; None if there is no file or it is degraded."""
         if self._path is None:
             return None
         connection = None

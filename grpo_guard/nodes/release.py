@@ -34,7 +34,7 @@ def release(path: Path, node: str, *, book: str = "") -> None:
         book: Which of the file's.
 
     Raises:
-        LedgerError: it is no ledger, cannot be written, or has no such node.
+        LedgerError: the file is not a ledger, cannot be written, or does not know the node.
     """
     book = checked_book(book)
     if not path.is_file():

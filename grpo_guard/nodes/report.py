@@ -1,4 +1,4 @@
-"""Reading a ledger as it lies on disk: how nodes stand, why, and which of them share phrases."""
+"""Read a ledger from disk: the standing of nodes, the reasons, and which nodes share phrases."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
     """Everything in a ledger, or one node, in one snapshot and without writing to it.
 
     Raises:
-        LedgerError: it is none, cannot be read, or has no such node.
+        LedgerError: the file is not a ledger, cannot be read, or does not know the node.
         ValueError: ``book`` cannot be one's name.
     """
     book = checked_book(book)
@@ -137,7 +137,7 @@ def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
 
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:
     name = None if node is None else name_bytes(node)
-    # Levels are stored as they were when renewed, with the half-life of whoever wrote them.
+    # Stored levels are those at renewal; their decay uses the half-life of the writing process.
     half_life = read_meta(connection, "half_life_thousandths") / 1000 or 50.0
     nodes = standings(connection, half_life, name)
     if node is not None and not nodes:
@@ -208,7 +208,7 @@ def standings(
 
 
 def state_of(connection: sqlite3.Connection, name: bytes) -> State:
-    """How the work of one node stands; clear where it is not known.
+    """The standing of one node's work; clear if it is unknown.
 
     Raises:
         sqlite3.Error: the ledger cannot be read.

@@ -5,8 +5,8 @@ recorded once is not counted again while its round is among the last `REMEMBERED
 and several ranks of one trainer may hand over the same completions.
 
 A round is closed when the second round after it begins, so that ranks may be a round apart. Its
-answers are then added up per node and forgotten. Work that comes later counts in the newest round:
-if it counted in none, whoever is late, or says so, would not be judged.
+answers are then added up per node and forgotten. Later work counts in the newest round: if it were
+dropped, a node that is late, or claims to be, would escape judgement.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def write_slots(
     slots: Mapping[bytes, tuple[int, int]],
     most: int = MAX_NODES,
 ) -> None:
-    """Record (owed, empty) slots per node of one round; said again, it replaces what was said.
+    """Record (owed, empty) slots per node of one round; a repeated call replaces the counts.
 
     Raises:
         sqlite3.Error: nothing of it was recorded.
@@ -119,13 +119,13 @@ def _count(key: str, value: object) -> int:
 
 
 def read_clock(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """The last rounds that have begun, are closed, and are judged; -1 where there is none.
+    """The last rounds that have begun, are closed, and are judged; -1 before the first.
 
     Raises:
-        LedgerError: they do not fit. One wrong digit would have no round judged any more, or
-            billions.
+        LedgerError: they are inconsistent. One wrong digit could stop all judging, or cause
+            billions of rounds to be judged.
     """
-    # In one statement, and so of one moment: another process may be writing.
+    # One statement reads one snapshot: another process may be writing.
     last, closed, judged = connection.execute(
         "SELECT (SELECT coalesce(max(clock), -1) FROM @clock),"
         " (SELECT value FROM @meta WHERE key = 'closed'),"
@@ -299,7 +299,7 @@ def _phrases(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clo
         "ON CONFLICT DO UPDATE SET count = count + 1, last = excluded.last",
         rows,
     )
-    # The rarest go first: whoever fills the list with junk does not push out what it repeats.
+    # Drop the rarest first: a node that fills the list with junk keeps the phrases it repeats.
     connection.executemany(
         "DELETE FROM @phrases WHERE node = ?1 AND digest IN (SELECT digest FROM @phrases "
         "WHERE node = ?1 ORDER BY count DESC, last DESC LIMIT -1 OFFSET ?2)",

@@ -1,4 +1,4 @@
-"""The database: its tables, how it is opened, how another file is told from it.
+"""The database: its tables, how to open it, and how to recognise other files.
 
 One file holds several books: evidence on rejections has no name, and each kind of counted finding
 has a name of its own. A book is a set of tables of its own; "@" in a statement stands for its name.
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 APPLICATION_ID = 0x6772676C  # "grgl"
 VERSION = 1
 
-# clock: the ledger's own count of rounds, beside what the nodes call them.
-# cells: one node's answers to one prompt, until its round is closed; rounds: what is left of them.
+# clock: the ledger's own count of rounds, with the number that the nodes use.
+# cells: one node's answers to one prompt, until its round is closed; rounds: their sums afterwards.
 _TABLES = """
 CREATE TABLE @meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE @clock (clock INTEGER PRIMARY KEY, round INTEGER);
@@ -71,7 +71,7 @@ class Book(sqlite3.Connection):
     prefix = ""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """As in `sqlite3.Connection`; "@" in parameters stays what it is."""
+        """As in `sqlite3.Connection`; "@" in parameters is left unchanged."""
         return super().execute(sql.replace("@", self.prefix), parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
@@ -89,7 +89,7 @@ class LedgerError(RuntimeError):
 
 
 def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") -> Book:
-    """Open a ledger, and make it where there is none yet.
+    """Open a ledger; create it if it does not exist.
 
     Args:
         path: Of the database; its folder must exist.
@@ -114,8 +114,8 @@ def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") 
     try:
         return _connected(path, "mode=ro", seconds, create, book)
     except sqlite3.OperationalError:
-        # SQLite makes its files beside a ledger even to read it, which takes the right to write
-        # there. Where there is no log nobody writes, and the file alone holds everything.
+        # SQLite creates files next to a ledger even to read it, which needs write permission for
+        # the folder. Without a log there is no writer, and the file alone holds everything.
         if Path(f"{path.resolve()}-wal").exists():
             raise
         return _connected(path, "mode=ro&immutable=1", seconds, create, book)
@@ -156,12 +156,13 @@ def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -
 
 
 def _refuse_what_others_write(path: Path) -> None:
-    """Whoever can write the file, or one beside it that SQLite takes up, says who is excluded.
+    """Refuse a ledger that another user can write, including the files SQLite keeps next to it.
 
-    A link of somebody else's would have another file of ours written.
+    Such a user could decide which nodes are excluded. Another user's link could make us write to a
+    different file of ours.
 
     Raises:
-        LedgerError: somebody else can.
+        LedgerError: another user can write one of the files.
     """
     if os.name != "posix":
         return

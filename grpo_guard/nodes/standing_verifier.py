@@ -20,11 +20,11 @@ class StandingVerifier(CompletionVerifier):
     and a node that has stopped comes free. Its own rejections are no evidence. Behind ``~`` or in a
     vote it makes no sense.
 
-    While the ledger is degraded nobody can say how nodes stand now. Those last found hard stay
-    rejected; the others abstain, which is not the sender's fault and not silent either. With
-    ``last_known=True`` they pass as they last stood. A file that is only locked can be read, and
-    what it lacks is kept: nodes then stand as they last did, since a process that hangs must not
-    stop training.
+    While the ledger is degraded, the current standing of nodes is unknown. Nodes last found hard
+    stay rejected; for the others it abstains, which does not blame the sender and is not silent
+    either. With ``last_known=True`` the last known standing applies. A file that is only locked can
+    still be read, and unwritten evidence is kept in memory: the last known standing then applies
+    too, since a hanging process must not stop training.
 
     Args:
         ledger: That the guard writes to.

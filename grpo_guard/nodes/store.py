@@ -26,12 +26,12 @@ class NodeStore:
     has written it since, and put back after it, in one transaction (`Memory`).
 
     Args:
-        folder: Of the file ``nodes.sqlite``, made where there is none; None: a temporary one, which
-            is removed when the process ends.
+        folder: Folder of the file ``nodes.sqlite``, created if missing. None = a temporary folder,
+            removed when the process ends.
         max_nodes: Names that each of its books keeps, see `EvidenceLedger`.
 
     Raises:
-        ValueError: ``folder`` is none and cannot be made.
+        ValueError: ``folder`` is not a folder and cannot be created.
         LedgerError: the file in it is something else.
     """
 

@@ -79,7 +79,7 @@ class _Pass:
 
     Args:
         encoded: Context, then everything from the first span to the end of the last.
-        tokens: Of each span, by its place in the batch: [first, end) in the encoded completion.
+        tokens: [first, end) of each span in the encoded completion, by its place in the batch.
         numbers: Of each token of the encoded completion, whether it is a number or a sign of a sum.
     """
 

@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import Final
 
 FEWEST_PLACES: Final = 3
-"""Places of a phrase that must be read before anything is said of it."""
+"""Places of a phrase that must be read before it is judged."""
 _MOST_PLACES: Final = 16
 _MOST_PHRASES: Final = 4096
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("grpo_guard")
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a reader says of a span.
+    """A reader's result for a span.
 
     Args:
         p_value: Share of honest spans that are at least as foreign, in (0, 1].
@@ -59,7 +59,7 @@ class SpanReader:
         ValueError: an argument is out of range, or not exactly one of model and scorer.
         TypeError: the tokenizer is missing or cannot say where its tokens lie.
 
-    Example:
+    Examples:
         >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
     """
 

@@ -34,7 +34,7 @@ class TextSpan:
         text: The completion.
         start: First character of the span in ``text``.
         end: The character after its last; ``0 <= start < end <= len(text)``.
-        node: Who sent the completion; None where nobody knows.
+        node: The sender of the completion; None if unknown.
 
     Raises:
         ValueError: the span does not lie in the text.
@@ -61,7 +61,7 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
     pieces. Formulas, numbers and markup between sentences are left out: they say little about who
     wrote them, and any reader finds them hard.
 
-    Example:
+    Examples:
         >>> list(sentences("12 + 3 = 15. All hail to the thief. Ok."))
         [(12, 35)]
         >>> list(sentences("All hail. 15. Bob."))

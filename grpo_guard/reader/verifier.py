@@ -108,7 +108,7 @@ class ReaderVerifier(Composed):
         ValueError: an argument is out of range, or no rule in ``verifier`` leaves anything to a
             reader.
 
-    Example:
+    Examples:
         >>> rules = ScreensVerifier(confirm=True)
         >>> verifier = ReaderVerifier(rules, SpanReader(model, tokenizer))
     """

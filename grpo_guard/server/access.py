@@ -11,10 +11,10 @@ from grpo_guard.server.problems import RequestError
 
 
 def check_access(headers: Mapping[str, str], token: str | None) -> None:
-    """Refuse web pages, and whoever does not know the token.
+    """Refuse requests from web pages and requests without the token.
 
-    The token stands behind ``Bearer``, or is the password behind ``Basic``: a trainer has no place
-    for headers, and many clients take ``http://any:TOKEN@host``.
+    The token follows ``Bearer`` or is the password of ``Basic``: trainers have no option for
+    headers, and many clients accept ``http://any:TOKEN@host``.
 
     Raises:
         RequestError: 403 or 401.

@@ -44,7 +44,7 @@ def create_app(
         rewards: Answers ``/get_reward``; None = 1 for whatever the guard accepts.
         limits: What a request may cost.
         token: Asked of every request but ``/health`` and ``/docs``; None = of none.
-        audit: Told of what is rejected; None = nobody is.
+        audit: Log of rejections; None = no log.
         metrics: Where requests are counted; None = of this process alone.
     """
     limits = limits or Limits()

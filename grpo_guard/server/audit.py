@@ -1,4 +1,4 @@
-"""A log of what was rejected, one JSON object a line, in files of bounded size."""
+"""A log of rejections: one JSON object per line, in files of bounded size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from grpo_guard.verdict import Verdict
 logger = logging.getLogger("grpo_guard")
 FILE_BYTES = 16 * 1024 * 1024
 FILES = 8
-"""Kept beside the one that is written: `FILES` + 1 files of `FILE_BYTES` at most."""
+"""Older files that are kept: at most `FILES` + 1 files of `FILE_BYTES` in all."""
 SHOWN = 200
-"""Characters of a completion that a line holds, beside the digest of all of it."""
+"""Characters of a completion that a line holds, in addition to the digest of the whole text."""
 
 
 class Audit:

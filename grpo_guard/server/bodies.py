@@ -1,4 +1,4 @@
-"""What stands in a request's body, as completions and queries.
+"""Parse a request's body into completions and queries.
 
 The whole body is read and checked before anything is verified, as ``grpo-guard verify`` does with
 its file: a wrong completion refuses the request and is named, so that nothing is lost or reordered

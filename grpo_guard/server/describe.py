@@ -1,4 +1,4 @@
-"""What the server says of itself: its OpenAPI description, and a page that shows it.
+"""The server's OpenAPI description, and a page that shows it.
 
 The page is plain HTML without scripts. The usual viewers load theirs from another host, which would
 then run code on an address that may ask the guard, and is not there on a cluster without a network.

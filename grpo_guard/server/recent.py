@@ -1,8 +1,8 @@
 """Answers that may have been lost on their way, for clients that ask again.
 
 A request whose answer was lost and that is made again would be judged twice, and count twice in
-what is remembered of nodes; of an identity its envelopes are used up. A client that names it in an
-``Idempotency-Key`` is told again what it was told.
+the memory of nodes; with an identity, its envelopes are used up. A client that names the request in
+an ``Idempotency-Key`` gets the first answer again.
 """
 
 from __future__ import annotations

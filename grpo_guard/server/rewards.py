@@ -44,7 +44,7 @@ class Rewards:
         reward: ``reward(queries, prompts, labels)``; None = 1 for whatever is accepted.
 
     Attributes:
-        audit: Told of what is rejected; None = nobody is.
+        audit: Log of rejections; None = no log.
         notes: For the operator: what of the guard's policy the protocol cannot carry out, and
             what his function may be given as a label.
 

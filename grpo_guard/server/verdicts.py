@@ -26,7 +26,7 @@ class Verdicts:
     Args:
         guard: What decides. Its ledger is told of what somebody still waits for.
         late: What is said of what takes too long.
-        audit: Told of what is rejected; None = nobody is.
+        audit: Log of rejections; None = no log.
     """
 
     def __init__(self, guard: Guard, late: str, audit: Audit | None = None) -> None:

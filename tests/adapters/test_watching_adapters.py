@@ -174,7 +174,7 @@ def test_an_openrlhf_agent_hands_on_its_executors_answer(monkeypatch, reward):
 
 
 def test_taking_tokens_out_is_not_watching(monkeypatch):
-    with pytest.raises(FrameworkError, match="mask_spans takes tokens out of the loss"):
+    with pytest.raises(FrameworkError, match="mask_spans removes tokens from the loss"):
         agent({}, monkeypatch, mask_spans=True)
 
 

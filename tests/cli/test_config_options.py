@@ -65,7 +65,7 @@ def own(tmp_path, monkeypatch):
         ({"type": "length", "alpha": True}, "verifier.alpha: expected number, got True"),
         ({"type": "length", "alpha": 0.7}, r"\(length\): .*alpha: expected a number in"),
         ({"type": "length", "min_peer": 2}, "got 'min_peer'; did you mean 'min_peers'"),
-        ({"type": "length", "reward_of": 2}, "reward_of: expected from Python alone"),
+        ({"type": "length", "reward_of": 2}, "reward_of: expected only in Python"),
         ({"type": "length", "scaling": {"tolerance": 1}}, "length_scaling: of preset: differ"),
         ({"type": "length", "on_long": "scale"}, "since length rejects; .*{on_long: scale}"),
         ({"type": "arithmetic", "max_chars": 1.5}, "max_chars: expected integer, got 1.5"),

@@ -98,8 +98,8 @@ def test_values_that_cannot_be_keys_are_still_shown(tmp_path):
         "alpha: 7\nverifier: {type: screens}": "got 7",
         "policy: {on_abstain: skp}\nverifier: {type: screens}": "'raise', got 'skp'",
         "policy: {max_abstain_rate: [1]}\nverifier: {type: screens}": "got a list",
-        "verifier: {type: screens}\nx: 1": "guard.yaml: expected one of alpha, policy, "
-        "preset, state, environment, verifier, ledger, identity, references, tokenizer, got 'x'",
+        "verifier: {type: screens}\nx: 1": "guard.yaml: expected one of alpha, policy, preset, "
+        "state, environment, verifier, ledger, identity, references, tokenizer, log, got 'x'",
         "verifier: [1]": "got a list",
         "verifier: {type: scrns}": "got 'scrns'; did you mean 'screens'",
         "verifier:\n\t- x": "line 2, column 1",

@@ -79,7 +79,7 @@ FILES = {
     ),
     "no sampler": (
         "preset: same_weights\nmodel: x",
-        "same_weights.sampling: expected mapping of engine.*got nothing; it is: What every node",
+        "same_weights.sampling: expected mapping of engine.*got nothing; it is: The sampling",
     ),
     "a misspelt sampler": (
         SAME.replace("sampling:", "samplng:") + "model: x",
@@ -216,7 +216,7 @@ CALLS = {
     ),
     "no sampler": (
         lambda: presets.same_weights("x", None),
-        "same_weights.sampling: expected a value, got nothing; it is: What every node is declared",
+        "same_weights.sampling: expected a value, got nothing; it is: The sampling that every node",
     ),
     "a judge's bare name": (
         lambda: JudgeVerifier("openai"),

@@ -236,7 +236,9 @@ def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
         return [accept("screens") for _ in batch]
 
     # Within the command's own thread, as Ctrl-C comes.
-    monkeypatch.setattr("grpo_guard.supervise._said", lambda v, ask, _: stopped(v, *ask.args))
+    monkeypatch.setattr(
+        "grpo_guard.supervise._call_limited", lambda v, ask, _: stopped(v, *ask.args)
+    )
     result = verify(files)
     assert result.exit_code == 130
     assert "--resume goes on" in result.output

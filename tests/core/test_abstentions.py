@@ -239,7 +239,7 @@ def test_a_judge_can_be_made_to_abstain():
     ],
 )
 def test_pass_is_refused_where_nothing_may_have_looked(verifier):
-    with pytest.raises(ValueError, match="put a verifier beside it that looks at all"):
+    with pytest.raises(ValueError, match="add a verifier that judges them all"):
         Guard(verifier, policy=PASS)
     Guard(verifier & Says(), policy=PASS)
 
@@ -247,7 +247,7 @@ def test_pass_is_refused_where_nothing_may_have_looked(verifier):
 def test_a_file_says_it_too(tmp_path):
     path = tmp_path / "guard.yaml"
     path.write_text("policy: {on_abstain: pass}\nverifier: {type: recurrence}\n")
-    with pytest.raises(ConfigError, match=r"policy: .*recurrence sets completions aside"):
+    with pytest.raises(ConfigError, match=r"policy: .*recurrence skips completions"):
         GuardConfig.from_yaml(path).build()
 
 

@@ -165,7 +165,7 @@ def test_an_environment_that_fails_abstains_for_that_completion_alone():
     guard = Guard(Shown(), environment=broken)
     first, second = guard.review([talk("a", "b", "c", known=False), talk("7")]).verdicts
     assert (first.abstained, first.cause, second.accepted) == (True, Cause.FAULT, True)
-    with pytest.raises(ValueError, match="environment abstains where"):
+    with pytest.raises(ValueError, match="environment abstains if"):
         Guard(Shown(), policy=Policy(on_abstain="pass"), environment=seven)
     with pytest.raises(TypeError, match="environment: expected a function"):
         Guard(Shown(), environment="calculator")

@@ -126,9 +126,9 @@ def test_a_verifier_that_reads_no_text_needs_no_tokenizer():
 
 
 def test_the_remedy_is_logged_once(caplog):
-    from grpo_guard.admission import _tell_unread
+    from grpo_guard.admission import _log_unread
 
-    _tell_unread.cache_clear()
+    _log_unread.cache_clear()
     the_guard = Guard(Reads())
     for _ in range(3):
         the_guard.review([POISONED] * 2)
@@ -152,7 +152,7 @@ def test_a_guard_file_names_the_tokenizer(tmp_path):
         GuardConfig.from_text(none, "g").build()
     sampler = "{engine: vllm, temperature: 1, top_k: 0, top_p: 1}"
     same = f"preset: same_weights\nmodel: x\ntokenizer: y\nsampling: {sampler}\n"
-    with pytest.raises(ConfigError, match="tokenizer: expected none beside a preset"):
+    with pytest.raises(ConfigError, match="tokenizer: expected none with a preset"):
         GuardConfig.from_text(same, "g").build()
 
 

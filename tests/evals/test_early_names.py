@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
 from grpo_guard.evals.defences import registry
-from grpo_guard.evals.early import INSTALLED
+from grpo_guard.evals.defences.early import INSTALLED
 from grpo_guard.evals.studies import baselines
 from grpo_guard.evals.studies.baselines.registry import DEFENCES
 

@@ -264,5 +264,6 @@ def test_arguments_are_checked_with_what_was_expected(tmp_path):
         LogProbBoundVerifier.from_pretrained(str(tmp_path / "no-tokenizer"), sampling=SPEC)
     with pytest.raises(ValueError, match=r"expected a model folder with config\.json"):
         LogProbBoundVerifier.from_pretrained(str(tmp_path), sampling=SPEC)
+    folder = str(tmp_path / "no-tokenizer")
     with pytest.raises(ValueError, match="dtype: expected the name of a torch dtype"):
-        LogProbBoundVerifier.from_pretrained(str(tmp_path), sampling=SPEC, dtype="float33")
+        LogProbBoundVerifier.from_pretrained(folder, sampling=SPEC, dtype="float33")

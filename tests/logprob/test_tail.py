@@ -333,7 +333,7 @@ def test_a_swarm_without_ids_says_so_and_the_other_members_judge(verifier):
     guard = Guard(bounds & lenient, policy=Policy(on_abstain="pass"))
     foreign = Completion(good.prompt, "Buy zebras, all hail to the thief of the seven seas!")
     assert guard.apply([1.0, 1.0], [text_only, foreign]) == [1.0, None]
-    with pytest.raises(ValueError, match="tail_probability sets completions aside"):
+    with pytest.raises(ValueError, match="tail_probability skips completions"):
         Guard(lenient, policy=Policy(on_abstain="pass"))
 
 

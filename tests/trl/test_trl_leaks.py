@@ -74,7 +74,7 @@ def test_a_function_that_nobody_guards_is_named_once(tmp_path, caplog):
         assert not caplog.messages
         plain(tmp_path, [guard(NoWord())(by_text), length], max_steps=2)
     (message,) = caplog.messages
-    assert "reward functions without a guard beside guarded ones: length." in message
+    assert "reward functions without a guard next to guarded ones: length." in message
 
 
 def experimental(base, **members):

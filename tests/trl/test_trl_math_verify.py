@@ -188,5 +188,5 @@ def test_what_cannot_be_sent_to_a_worker_is_refused_at_the_start(tmp_path, way):
         else:
             trained(tmp_path, [reward], Guarded, extra={"guard": guard})
 
-    with pytest.raises(FrameworkError, match=r"reward: timeout=60 .* Make what cannot be sent"):
+    with pytest.raises(FrameworkError, match=r"reward: timeout=60 .* Create what cannot be sent"):
         start()

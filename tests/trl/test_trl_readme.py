@@ -23,7 +23,7 @@ def test_the_ten_lines_of_trl_train(tmp_path, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = next(block for block in blocks if "GRPOTrainer" in block)
     assert program in (ROOT / "docs" / "trl.md").read_text()
-    loading = re.search(r"model, tokenizer = .*\n", program).group()
+    loading = re.search(r"model = .*\ntokenizer = .*\n", program).group()
     program = program.replace(loading, "").replace("GRPOConfig(", SMALL)
     model, tokenizer = load_bundled()
     problems = list(word_problems.generate("fresh", 4))

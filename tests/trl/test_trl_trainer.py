@@ -290,7 +290,7 @@ def test_ready_made_classes():
 
 def test_token_masks_are_refused_beside_scaling_by_length(tmp_path):
     guard = Guard(FirstTokens(), policy=Policy(on_reject="drop", on_long="scale"))
-    with pytest.raises(FrameworkError, match="a masked completion would keep its reward"):
+    with pytest.raises(FrameworkError, match="a masked one would keep its reward"):
         tiny_trl.trainer(tmp_path, [odd], kind=Guarded, extra={"guard": guard, "mask_spans": True})
 
 

@@ -65,7 +65,7 @@ class LengthScaling:
     Raises:
         ValueError: an argument is out of range, or nothing could ever be scaled.
 
-    Example:
+    Examples:
         >>> rewards = guard.apply(rewards, completions)
         >>> rewards = LengthScaling().apply(rewards, completions)
     """

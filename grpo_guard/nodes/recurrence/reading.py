@@ -46,6 +46,7 @@ def read_each(
         name: Of the verifier.
     """
     words = cache(lambda prompt: frozenset(words_of(prompt)))
+    mark = reader.mark  # looking it up compares whole vocabularies if there are equal ones
     for completion in batch:
         said = as_said(completion)
         text = (said.completion if said else completion).text
@@ -53,7 +54,7 @@ def read_each(
             reader.read(text, words(completion.trusted_prompt_text)) if len(text) <= most else None
         )
         few = found is not None and len(found) < MOST_FEATURES
-        yield _shown(name, tuple(sorted(found)) if found is not None and few else None, reader.mark)
+        yield _shown(name, tuple(sorted(found)) if found is not None and few else None, mark)
 
 
 def _shown(name: str, features: tuple[str, ...] | None, by: bytes) -> Shown:

@@ -200,11 +200,11 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self, given: Sequence[Completion], own: Sequence[Completion], prompts: _Prompts
     ) -> list[set[str]]:
         """What each shows; whoever reads elsewhere knows it by the object that was given."""
-        reader = self._reader
+        reader, mark = self._reader, self._reader.mark
         found = self.reading.verify(given) if self.looks_alone else [None] * len(given)
         return [
             set(one.features)
-            if isinstance(one, Shown) and one.features is not None and one.by == reader.mark
+            if isinstance(one, Shown) and one.features is not None and one.by == mark
             else reader.read(completion.text, prompts.words(completion))
             for completion, one in zip(own, found, strict=True)
         ]
