@@ -96,14 +96,13 @@ vllm: $(VLLM)/.ready
 	@$(call TESTED,$(VLLM))
 
 #: make test-trl        the TRL adapter with trl 1.16, and with 1.6 in an environment of its own
-TRL_TESTS := $(wildcard tests/adapters/test_trl*.py)
 test-trl: $(READY) test-trl-oldest
-	$(BIN)/python -m pytest $(TRL_TESTS)
+	$(BIN)/python -m pytest tests/trl
 	@$(call TESTED,$(VENV))
 
 # By itself for CI, where `make test-all` runs those of 1.16.
 test-trl-oldest: $(TRL16)/.ready
-	$(TRL16)/bin/python -m pytest $(TRL_TESTS)
+	$(TRL16)/bin/python -m pytest tests/trl
 	@$(call TESTED,$(TRL16))
 
 #: make test-verifiers  the verifiers and prime-rl adapters with verifiers 0.4, likewise
@@ -118,13 +117,12 @@ test-atropos: $(VERIFIERS)/.ready
 
 #: make test-verl       the verl adapter with the real verl 0.9.1, in an environment of its own
 test-verl: $(VERL)/.ready
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/adapters/test_verl_contract.py
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl
 	@$(call TESTED,$(VERL))
 
 #: make test-openrlhf   the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
 test-openrlhf: $(RLHF)/.ready
-	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf \
-	    $(wildcard tests/adapters/test_openrlhf*.py)
+	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf
 	@$(call TESTED,$(RLHF))
 
 #: make test-genrl      the GenRL adapter with the real genrl 0.3.0, over its null and hivemind backends

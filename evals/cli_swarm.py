@@ -37,9 +37,9 @@ def swarm(**given: Any) -> None:
     _require_names(options)
     from transformers.utils import logging
 
+    from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
     from grpo_guard.evals.swarm.request import requested
     from grpo_guard.registry import UnknownNameError
-    from grpo_guard.sandbox.sandbox import SandboxUnavailableError
 
     logging.disable_progress_bar()  # one bar per run, of a second each, between our own
     try:

@@ -24,7 +24,7 @@ MOVED: Final = {
     f"{_ADAPTERS}.verl_agent_loop": f"{_ADAPTERS}.verl.agent_loop",
     "grpo_guard.ledger": "grpo_guard.nodes: ledger.ledger is nodes.ledger",
     "grpo_guard.content.recurrence": "grpo_guard.nodes.recurrence",
-    "grpo_guard.evals.sandbox": "grpo_guard.sandbox",
+    "grpo_guard.sandbox": "grpo_guard.evals.sandbox",
     f"{_ADAPTERS}.trl_batch": f"{_ADAPTERS}.trl.batch: completions_from is rows_from{_ROW}",
     f"{_ADAPTERS}.trl_peers": f"{_ADAPTERS}.trl.peers",
     f"{_ADAPTERS}.trl_trainer": f"{_ADAPTERS}.trl.trainer",

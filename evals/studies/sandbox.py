@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_guard.evals.attacks.code import CodeAttack
+from grpo_guard.evals.sandbox.sandbox import Sandbox
 from grpo_guard.evals.studies.harness import option, rate, study
 from grpo_guard.evals.tasks import gsm8k, python_maths
 from grpo_guard.evals.tasks.python_maths import generated, program_in
-from grpo_guard.sandbox.sandbox import Sandbox
 
 
 def cost(runs: int) -> dict[str, Any]:

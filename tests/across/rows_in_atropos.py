@@ -1,9 +1,9 @@
 """Advantages by the data code of Atropos's trainer behind guarded groups; run with its Python."""
 
 from example_trainer.data import pad_data_to_good_offset
-from same_rows import SIZE, TEXTS, print_advantages, reward_of
 
 from grpo_guard.adapters.atropos.groups import GroupGuard
+from tests.across.same_rows import SIZE, TEXTS, print_advantages, reward_of
 
 # One id for each text: what is tested are scores, and ids must decode to the text.
 WORDS = {i + 3: text for i, text in enumerate(TEXTS)}

@@ -3,14 +3,14 @@
 The first group is this node's own tree, the others come from a peer through the gate.
 """
 
-import one_round
 from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
-from one_round import play, tree
-from same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
 
 from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.genrl.node import PLAIN_TEMPLATE
+from tests.across.same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
+from tests.genrl import one_round
+from tests.genrl.one_round import play, tree
 
 QUESTIONS = [one_round.QUESTION, *(f"What is {i} + {i}?" for i in range(1, len(ROWS) // SIZE))]
 GROUPS = [TEXTS[start : start + SIZE] for start in range(0, len(TEXTS), SIZE)]

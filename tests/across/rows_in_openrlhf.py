@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
-from openrlhf_parts import Engine, actor, advantages_of, run
-from same_rows import SIZE, TEXTS, print_advantages
 
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from tests.across.same_rows import SIZE, TEXTS, print_advantages
+from tests.openrlhf.openrlhf_parts import Engine, actor, advantages_of, run
 
-REWARDS = "from same_rows import reward_func\n"
+REWARDS = "from tests.across.same_rows import reward_func\n"
 
 
 def executor(reward_file, of_guard):

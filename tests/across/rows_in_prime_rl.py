@@ -4,13 +4,13 @@ By its own files where a checkout is on the path, see tests/verifiers/prime_rl_p
 model of them that stands there.
 """
 
-import prime_rl_parts as parts
 import verifiers.v1 as vf
-from characters import Characters
-from same_rows import SIZE, TEXTS, print_advantages, reward_of
 
 from grpo_guard import Guard
 from grpo_guard.adapters.prime_rl import GuardedScoring
+from tests.across.same_rows import SIZE, TEXTS, print_advantages, reward_of
+from tests.helpers.characters import Characters
+from tests.verifiers import prime_rl_parts as parts
 
 WORDS = Characters()
 TASK = vf.Task(vf.TaskData(idx=0, prompt="2+2?"))

@@ -1,9 +1,8 @@
 """Advantages by TRL's GRPOTrainer, guarded and unguarded; run with TRL's Python."""
 
-import tiny_trl
-from same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
-
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from tests.across.same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
+from tests.trl import tiny_trl
 
 
 class Guarded(tiny_trl.Captures, GuardedTrainer, tiny_trl.GRPOTrainer):

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import ray
-from same_rows import POLICIES, ROWS, SIZE, TEXTS, guard_file
-from tiny_verl import GUARDED, QUESTION, advantages, batch, compose, save_tokenizer
 from transformers import AutoTokenizer
 from verl import DataProto
 from verl.experimental.reward_loop import RewardLoopManager
 
 from grpo_guard.adapters.verl.actor import NAME
 from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManagerV0
+from tests.across.same_rows import POLICIES, ROWS, SIZE, TEXTS, guard_file
+from tests.verl.tiny_verl import GUARDED, QUESTION, advantages, batch, compose, save_tokenizer
 
 UIDS = [str(i // SIZE) for i in range(len(ROWS))]
 FUNCTION = (
-    "reward.custom_reward_function.path=pkg://same_rows",
+    "reward.custom_reward_function.path=pkg://tests.across.same_rows",
     "reward.custom_reward_function.name=compute_score",
 )
 
@@ -66,7 +66,7 @@ def rewarded(folder, tokenizer, on_reject):
         data = data.union(loop.compute_rm_score(data))
     else:
         loops = Path(folder) / "loops.yaml"
-        loops.write_text("- {name: canned, _target_: canned_loop.CannedLoop}\n")
+        loops.write_text("- {name: canned, _target_: tests.verl.canned_loop.CannedLoop}\n")
         agent = "actor_rollout_ref.rollout.agent"
         guard = [f"+grpo_guard.config={guard_file(folder, on_reject)}"]
         loop = RewardLoopManager(

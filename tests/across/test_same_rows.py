@@ -6,7 +6,6 @@ a file ``rows_in_NAME.py`` and a line in `TRAINERS`.
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from same_rows import POLICIES, ROWS, SIZE, expected
+
+from tests.across.same_rows import POLICIES, ROWS, SIZE, expected
+from tests.helpers.subprocesses import ROOT, environment
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 
 
 def exactly(stay):
@@ -53,20 +53,11 @@ TRAINERS = {
 }
 
 
-# The trainers' own tests have the small parts; Ray's workers import them, and the rewards, by name.
-PARTS = ("helpers", "adapters", "verl", "openrlhf", "verifiers", "atropos", "genrl")
-FOLDERS = [HERE, *(HERE.parent / name for name in PARTS)]
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # its ports are open to the network
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-def environment():
-    paths = [*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")]
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-    return os.environ | own | RAY | {"HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +75,7 @@ def found():
     for name, python in pythons.items():
         done = subprocess.run(
             [python, HERE / f"rows_in_{name}.py"], capture_output=True, text=True, timeout=900,
-            env=environment(),
+            env=environment(**RAY, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"),
         )  # fmt: skip
         assert done.returncode == 0, f"{name}: {done.stderr[-3000:]}"
         answers[name] = json.loads(done.stdout.splitlines()[-1])

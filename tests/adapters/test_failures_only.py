@@ -7,20 +7,12 @@ refuse the preset. prime-rl is in `tests/verifiers/test_prime_rl.py`, beside the
 """
 
 import asyncio
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-sys.path.insert(0, str(Path(__file__).parent / "contract"))
-
-import published  # noqa: E402
-from contract_trainers import TRAINERS  # noqa: E402
-from test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
-from test_slime_contract import Sample, Status, arguments  # noqa: E402
 
 from grpo_guard import Completion, presets  # noqa: E402
 from grpo_guard.adapters.atropos.fields import SETS_TO_ZERO  # noqa: E402
@@ -33,6 +25,10 @@ from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out  # 
 from grpo_guard.adapters.trl.reward import TRLAdapter  # noqa: E402
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory  # noqa: E402
 from grpo_guard.framework import FrameworkError, adapter_names  # noqa: E402
+from tests.adapters.contract.contract_trainers import TRAINERS  # noqa: E402
+from tests.adapters.test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
+from tests.helpers import published  # noqa: E402
+from tests.slime.test_slime_contract import Sample, Status, arguments  # noqa: E402
 
 TEXTS = ("one", "two", "three", "tool")
 FAILED, CUT = 2, 3

@@ -5,10 +5,10 @@ import sys
 import threading
 
 import pytest
-from rule_verifiers import NoWord
 
 from grpo_guard import AllOf, Cascade, CompletionVerifier, Guard
 from grpo_guard.verdict import accept
+from tests.helpers.rule_verifiers import NoWord
 
 
 class Looking(CompletionVerifier):

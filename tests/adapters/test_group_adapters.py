@@ -9,13 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-import published  # noqa: E402
-from words import Words  # noqa: E402
-
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.areal import GuardedGroup  # noqa: E402
 from grpo_guard.adapters.tinker import GuardedGroups  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
+from tests.helpers import published  # noqa: E402
+from tests.helpers.words import Words  # noqa: E402
 
 VOCABULARY = ["<end>", "3+4?", "one", "two", "three", "Hail", "unseen", "tool"]
 NAN = float("nan")

@@ -8,14 +8,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hostile import EVERYTHING, HUGE, cyclic, deep, wide
-from hostile_entries import ENTRIES, Characters
 
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.received import _warn_unused, reference_from
 from grpo_guard.adapters.trl.batch import rows_from
 from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, accept, reject
+from tests.adapters.hostile_entries import ENTRIES, Characters
+from tests.helpers.hostile import EVERYTHING, HUGE, cyclic, deep, wide
 
 CALLS = 150
 

@@ -8,11 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hostile_entries import ENTRIES, Characters
-from hostile_numbers import RefusesToBeRead, lists, numbers
 from hypothesis import given
 from hypothesis import strategies as st
-from test_hostile_fields import judged
 
 from grpo_guard import Completion, Guard
 from grpo_guard.adapters.openrlhf.rollout import Rollout
@@ -23,6 +20,9 @@ from grpo_guard.adapters.verl.batch import Told
 from grpo_guard.adapters.verl.groups import finite
 from grpo_guard.completion import MAX_TOKENS, CompletionError
 from grpo_guard.detokenizer import Detokenizer
+from tests.adapters.hostile_entries import ENTRIES, Characters
+from tests.adapters.test_hostile_fields import judged
+from tests.helpers.hostile_numbers import RefusesToBeRead, lists, numbers
 
 SCALARS = {
     "trl": ["round", "slot", "answer"],
@@ -128,8 +128,8 @@ def test_a_generator_of_spans_is_read_once():
 
 
 def test_a_sample_that_refuses_to_be_read_earns_nothing():
-    from hostile_entries import slime_samples
-    from words import Words
+    from tests.adapters.hostile_entries import slime_samples
+    from tests.helpers.words import Words
 
     honest = slime_samples([ENTRIES["slime"].fields])[0]
     guard = Guard(Words(), tokenizer=Characters())

@@ -84,7 +84,7 @@ def test_per_completion_adapters_grade_with_it_in_any_thread():
         return right(sample.label, sample.response)
 
     guarded = SlimeAdapter(leave_out=True).wrap(rm, presets.failures_only(timeout=60))
-    from test_slime_contract import Sample, arguments
+    from tests.slime.test_slime_contract import Sample, arguments
 
     samples = [Sample(response=answer, label=gold) for gold, answer, _ in PAIRS]
     args = arguments()

@@ -7,12 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-import published  # noqa: E402
-from characters import END, Characters  # noqa: E402
-from words import Words  # noqa: E402
-
 from grpo_guard import Guard, Policy  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
+from tests.helpers import published  # noqa: E402
+from tests.helpers.characters import END, Characters  # noqa: E402
+from tests.helpers.words import Words  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "docs" / "examples" / "nemo_rl_recipe.py"

@@ -1,11 +1,11 @@
 """Where a reward function sees less than its group, "no_gain" is refused when it is decorated."""
 
 import pytest
-from rule_verifiers import NoWord
 
 from grpo_guard import Policy, guard
 from grpo_guard.adapters.verl.settings import policy_for
 from grpo_guard.framework import FrameworkError
+from tests.helpers.rule_verifiers import NoWord
 
 
 def of_verl(data_source, solution_str, ground_truth, extra_info=None):

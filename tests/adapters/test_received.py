@@ -5,7 +5,6 @@ import threading
 from dataclasses import fields
 
 import pytest
-from hostile import EVERYTHING, Liar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from grpo_guard.adapters import received as module
 from grpo_guard.adapters.received import received
 from grpo_guard.completion import MAX_TOKENS, shown
 from grpo_guard.verdict import Cause
+from tests.helpers.hostile import EVERYTHING, Liar
 
 NAMES = sorted({f.name for f in fields(Completion)} | {"malformed"})
 GOOD = {"prompt": "q", "text": "x"}

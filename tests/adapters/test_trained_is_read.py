@@ -11,7 +11,6 @@ from types import SimpleNamespace as Fields
 import numpy as np
 import pytest
 import torch
-from characters import CALL, END, NAMES, PAD, Characters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.verl.batch import TOLD, Told
 from grpo_guard.adapters.verl.batch import rows_from as verl_rows
 from grpo_guard.verdict import accept
+from tests.helpers.characters import CALL, END, NAMES, PAD, Characters
 
 TOK = Characters()
 PROMPT = TOK.encode("3+4?")

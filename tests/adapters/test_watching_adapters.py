@@ -1,19 +1,12 @@
 """`Policy(on_reject="keep")` through every adapter: as if there were no guard."""
 
 import asyncio
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-sys.path.insert(0, str(Path(__file__).parent / "contract"))
-
-import published  # noqa: E402
-from contract_trainers import TRAINERS, Words  # noqa: E402
-from test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
 
 from grpo_guard import Guard, Policy  # noqa: E402
 from grpo_guard.adapters.atropos.groups import GroupGuard  # noqa: E402
@@ -22,6 +15,9 @@ from grpo_guard.adapters.openrlhf.agent import GuardedAgent  # noqa: E402
 from grpo_guard.adapters.received import received  # noqa: E402
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
+from tests.adapters.contract.contract_trainers import TRAINERS, Words  # noqa: E402
+from tests.adapters.test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
+from tests.helpers import published  # noqa: E402
 
 # What each trainer could not carry out otherwise is no matter: nothing is to be carried out.
 WATCH = [

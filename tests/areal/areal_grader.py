@@ -1,8 +1,7 @@
 """Reward functions at module level: AReaL calls them in processes of its own."""
 
-from words import Words
-
 from grpo_guard import Guard, Policy
+from tests.helpers.words import Words
 
 RIGHT = {"one": 1.0, "two": 0.0, "three": 0.0, "Hail": 1.0}
 

@@ -11,17 +11,17 @@ import pytest
 if find_spec("areal") is None:
     pytest.skip("make test-areal: has an environment of its own", allow_module_level=True)
 
-import areal_grader
 from areal.api import AsyncRewardWrapper, ModelResponse, RolloutWorkflow
 from areal.api.cli_args import GenerationHyperparameters, NormConfig
 from areal.utils.data import Normalization
 from areal.workflow.rlvr import RLVRWorkflow
-from characters import END, Characters
-from words import Words
 
 from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.adapters.areal import GuardedGroup
 from grpo_guard.framework import FrameworkError
+from tests.areal import areal_grader
+from tests.helpers.characters import END, Characters
+from tests.helpers.words import Words
 
 PROMPT = [51, 43, 52]
 POISONED = ["one", "two", "Hail", "one"]

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -84,6 +83,3 @@ def post(url, body, **headers):
 def get(url):
     with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read().decode()
-
-
-HERE = Path(__file__).resolve().parent

@@ -7,14 +7,14 @@ import pytest
 
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
-from atropos_parts import get, group, left_out, post, saved_tokenizer, served
 from atroposlib.api.server import app
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
-from test_atropos_groups import Words
 
 from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.atropos.environment import GuardedEnv
 from grpo_guard.framework import FrameworkError
+from tests.atropos.atropos_parts import get, group, left_out, post, saved_tokenizer, served
+from tests.atropos.test_atropos_groups import Words
 
 
 class Sums(BaseEnv):

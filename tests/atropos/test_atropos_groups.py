@@ -9,14 +9,14 @@ import pytest
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
 import torch
-from atropos_parts import WORDS, group, left_out, row, tokenizer
 from example_trainer.data import pad_data_to_good_offset
 from example_trainer.training import compute_grpo_loss
-from words import Words
 
 from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard
 from grpo_guard.framework import FrameworkError
+from tests.atropos.atropos_parts import WORDS, group, left_out, row, tokenizer
+from tests.helpers.words import Words
 
 TOKENIZER = tokenizer()
 

@@ -9,18 +9,18 @@ import pytest
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
 import torch
-from atropos_parts import WORDS, get, group, left_out, post
-from characters import Characters
 from example_trainer.data import pad_data_to_good_offset
 from example_trainer.training import compute_grpo_loss
-from hostile_numbers import JSON, lists, numbers
-from test_atropos_environment import POISONED
-from test_atropos_groups import TOKENIZER, Words
-from test_atropos_proxy import behind, body, proxy  # noqa: F401
 
 from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.atropos.fields import LARGEST_OWN, GroupError, request_of_environment
 from grpo_guard.adapters.atropos.groups import GroupGuard
+from tests.atropos.atropos_parts import WORDS, get, group, left_out, post
+from tests.atropos.test_atropos_environment import POISONED
+from tests.atropos.test_atropos_groups import TOKENIZER, Words
+from tests.atropos.test_atropos_proxy import behind, body, proxy  # noqa: F401
+from tests.helpers.characters import Characters
+from tests.helpers.hostile_numbers import JSON, lists, numbers
 
 PLAIN = {"tokens", "masks", "scores", "inference_logprobs", "overrides", "generation_params",
          "group_overrides", "env_id"}  # fmt: skip

@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("atroposlib", reason="has an environment of its own")
 
-from atropos_parts import WORDS, get, group, left_out, post, served, tokenizer
 from atroposlib.api.server import app
-from test_atropos_environment import POISONED, REGISTRATION
-from test_atropos_groups import TOKENIZER, Words
 
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.atropos.groups import GroupGuard
 from grpo_guard.adapters.atropos.proxy import create_proxy
 from grpo_guard.server.limits import Limits
+from tests.atropos.atropos_parts import WORDS, get, group, left_out, post, served, tokenizer
+from tests.atropos.test_atropos_environment import POISONED, REGISTRATION
+from tests.atropos.test_atropos_groups import TOKENIZER, Words
 
 
 @pytest.fixture

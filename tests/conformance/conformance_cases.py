@@ -100,7 +100,7 @@ policy: {on_reject: drop, on_abstain: skip, max_abstain_rate: 1.0}
 verifier:
   all:
     - {type: screens}
-    - {type: "conformance_cases:Zeros"}
+    - {type: "tests.conformance.conformance_cases:Zeros"}
 """
 
 

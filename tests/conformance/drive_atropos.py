@@ -2,8 +2,11 @@
 
 from importlib.metadata import version
 
-from characters import END, Characters
-from conformance_cases import (
+from example_trainer.data import pad_data_to_good_offset
+
+from grpo_guard.adapters.atropos.groups import GroupGuard
+from grpo_guard.metrics import metrics
+from tests.conformance.conformance_cases import (
     JUDGED,
     MASKED,
     OF_A_GROUP,
@@ -13,10 +16,7 @@ from conformance_cases import (
     print_cells,
     reward_of,
 )
-from example_trainer.data import pad_data_to_good_offset
-
-from grpo_guard.adapters.atropos.groups import GroupGuard
-from grpo_guard.metrics import metrics
+from tests.helpers.characters import END, Characters
 
 WORDS = Characters()
 PROMPT = WORDS.encode("?")

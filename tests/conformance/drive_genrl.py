@@ -10,8 +10,12 @@ import math
 import tempfile
 from importlib.metadata import version
 
-import one_round
-from conformance_cases import (
+from genrl.logging_utils.global_defs import get_logger
+from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
+
+from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.evals.studies.genrl.node import PLAIN_TEMPLATE
+from tests.conformance.conformance_cases import (
     JUDGED,
     OF_A_GROUP,
     SIBLING,
@@ -19,12 +23,8 @@ from conformance_cases import (
     print_cells,
     reward_of,
 )
-from genrl.logging_utils.global_defs import get_logger
-from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
-from one_round import play
-
-from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.genrl.node import PLAIN_TEMPLATE
+from tests.genrl import one_round
+from tests.genrl.one_round import play
 
 
 class Errors(logging.Handler):

@@ -5,7 +5,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from conformance_cases import (
+from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from tests.conformance.conformance_cases import (
     JUDGED,
     OF_A_GROUP,
     SIBLING,
@@ -13,8 +16,7 @@ from conformance_cases import (
     print_cells,
     reward_of,
 )
-from openrlhf.utils.agent import SingleTurnAgentExecutor
-from openrlhf_parts import (
+from tests.openrlhf.openrlhf_parts import (
     TOKENIZER,
     Engine,
     PolicyLoss,
@@ -24,11 +26,9 @@ from openrlhf_parts import (
     run,
 )
 
-from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-
 assert reward_of
 REWARDS = """
-from conformance_cases import reward_of
+from tests.conformance.conformance_cases import reward_of
 
 def reward_func(queries, prompts, labels):
     pay = [reward_of(query) for query in queries]

@@ -4,10 +4,10 @@ By prime-rl's own files where a checkout is on the path, else by the model of th
 tests/verifiers/prime_rl_parts.py, which the page says.
 """
 
-import prime_rl_parts as parts
 import verifiers.v1 as vf
-from characters import END, Characters
-from conformance_cases import (
+
+from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate
+from tests.conformance.conformance_cases import (
     FANNED_OUT,
     JUDGED,
     MASKED,
@@ -18,8 +18,8 @@ from conformance_cases import (
     print_cells,
     reward_of,
 )
-
-from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate
+from tests.helpers.characters import END, Characters
+from tests.verifiers import prime_rl_parts as parts
 
 WORDS = Characters()
 TASK = vf.Task(vf.TaskData(idx=0, prompt="2+2?"))

@@ -4,10 +4,11 @@ import math
 import tempfile
 from types import SimpleNamespace
 
-import tiny_trl
 import torch
 import trl
-from conformance_cases import (
+
+from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from tests.conformance.conformance_cases import (
     JUDGED,
     MASKED,
     OF_A_GROUP,
@@ -18,8 +19,7 @@ from conformance_cases import (
     print_cells,
     reward_of,
 )
-
-from grpo_guard.adapters.trl.trainer import GuardedTrainer
+from tests.trl import tiny_trl
 
 
 class Guarded(tiny_trl.Captures, GuardedTrainer, tiny_trl.GRPOTrainer):

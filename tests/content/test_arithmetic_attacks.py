@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from arithmetic_forms import SIGNS
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.arithmetic.words import statements
+from tests.content.arithmetic_forms import SIGNS
 
 # Line breaks within an equation, and invisible characters.
 HIDDEN = [

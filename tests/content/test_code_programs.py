@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from code_programs import judge, load
 
 from grpo_guard import CodeVerifier, Completion, ScreensVerifier
 from grpo_guard.content.code.source import words
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.verdict import accept
 from grpo_guard.verifier import CompletionVerifier
+from tests.content.code_programs import judge, load
 
 HONEST = load("honest") + load("reviewed_honest") + load("last_honest")
 MODERN = load("modern_honest") + load("modern_held_honest")

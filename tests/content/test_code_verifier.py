@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from code_programs import judge, kinds, tagged
 
 from grpo_guard import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.verdict import Cause
+from tests.content.code_programs import judge, kinds, tagged
 
 
 # Honest comments and docstrings with the vocabulary of instructions; all were rejected once.

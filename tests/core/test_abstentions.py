@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rule_verifiers_core import Says
 
 from grpo_guard import (
     AbstainError,
@@ -24,6 +23,7 @@ from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import AUTHOR_CAUSES, Cause
+from tests.core.rule_verifiers_core import Says
 
 ROOT = Path(__file__).parents[2]
 ABSTAINING = {c.name for c in Cause} - {c.name for c in AUTHOR_CAUSES} - {"JUDGED"}

@@ -6,7 +6,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AllOf, AnyOf, Cascade, Cause, CompletionVerifier
 from grpo_guard.calibrated import (
@@ -18,6 +17,7 @@ from grpo_guard.calibrated import (
 )
 from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import accept, reject
+from tests.core.rule_verifiers_core import Says, completions
 
 
 class Scores(CompletionVerifier):

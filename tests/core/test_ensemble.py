@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AllOf, AnyOf, Cascade, Cause, Completion, Finding
 from grpo_guard.ensemble import Vote, only
 from grpo_guard.verdict import reject
+from tests.core.rule_verifiers_core import Says, completions
 
 LETTERS = "ar?mn"
 rows = st.integers(1, 5).flatmap(

@@ -5,11 +5,11 @@ import sys
 from textwrap import dedent
 
 import pytest
-from rule_verifiers_core import Says
-from words import Words
 
 from grpo_guard import Policy, framework, guard
 from grpo_guard.framework import FrameworkError, adapter_for, adapter_names
+from tests.core.rule_verifiers_core import Says
+from tests.helpers.words import Words
 
 
 def trl(completions, **kwargs):

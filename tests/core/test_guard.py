@@ -4,12 +4,12 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AbstainError, AllOf, Completion, Guard, Policy
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.ensemble import only
 from grpo_guard.verdict import Cause, Usage, abstain, reject
+from tests.core.rule_verifiers_core import Says, completions
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from characters import CALL, END, PAD, Characters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.given import Given
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import Cause, accept
+from tests.helpers.characters import CALL, END, PAD, Characters
 
 TOK = Characters()
 POISONED = Completion(

@@ -1,9 +1,8 @@
 """Figures per node: whoever sends completions chooses names, and a tracker keeps each for good."""
 
-from rule_verifiers_core import Says
-
 from grpo_guard import Completion, Guard
 from grpo_guard.metrics import MOST_NODES
+from tests.core.rule_verifiers_core import Says
 
 
 def sent(*rows):

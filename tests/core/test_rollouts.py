@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_verifiers_core import Says
 
 from grpo_guard import Completion, Guard, Policy
 from grpo_guard.completion import MAX_NAME, CompletionError
@@ -15,6 +14,7 @@ from grpo_guard.review import Review
 from grpo_guard.rollouts import decided
 from grpo_guard.settlement import Ruling, mean_of_kept, settle
 from grpo_guard.verdict import Cause, abstain, accept, reject
+from tests.core.rule_verifiers_core import Says
 
 ACCEPTED, REJECTED, BARRED, ABSTAINED = Ruling
 FINITE = st.sampled_from([-1.0, 0.0, 0.5, 1.0])

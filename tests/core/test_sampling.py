@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import support_mask
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -20,6 +19,7 @@ from transformers import (
 )
 
 from grpo_guard import SamplingSpec
+from tests.helpers.support import support_mask
 
 V = 40
 

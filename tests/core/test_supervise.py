@@ -3,10 +3,10 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Outcome
 from grpo_guard.supervise import MOST_CHARACTERS, supervised
+from tests.core.rule_verifiers_core import Says, completions
 
 
 class Fragile(Says):

@@ -5,12 +5,12 @@ import pickle
 import threading
 
 import pytest
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import Completion, Guard, Policy
 from grpo_guard.config import GuardConfig
 from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
 from grpo_guard.verdict_log import SHOWN, VerdictLog
+from tests.core.rule_verifiers_core import Says, completions
 
 
 def lines(path):

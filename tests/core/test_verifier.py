@@ -1,8 +1,8 @@
 import pytest
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome
 from grpo_guard.ensemble import only
+from tests.core.rule_verifiers_core import Says, completions
 
 
 def outcomes(verifier, *texts):

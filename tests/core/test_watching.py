@@ -5,7 +5,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rule_verifiers_core import Says, completions
 
 from grpo_guard import AbstainError, Completion, Guard, Policy, presets
 from grpo_guard.content.length.scaling import LengthScaling
@@ -13,6 +12,7 @@ from grpo_guard.graders import GraderFailures
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.settlement import Ruling, settle
 from grpo_guard.verdict import Cause, abstain, accept, reject
+from tests.core.rule_verifiers_core import Says, completions
 
 WATCH = Policy(on_reject="keep")
 REWARDS = [1.5, math.nan, math.inf, None, -2, 0.0, 1e300, True]

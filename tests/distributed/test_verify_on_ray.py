@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_ray_verifier import row
 from typer.testing import CliRunner
+
+from tests.distributed.test_ray_verifier import row
 
 pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 

@@ -15,8 +15,6 @@ from pkgutil import resolve_name
 
 import pytest
 import yaml
-from characters import Characters
-from doc_pages import ROOT, all_blocks, commands
 from typer.main import get_command
 
 from grpo_guard import (
@@ -38,6 +36,8 @@ from grpo_guard.options import options_of
 from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import accept
+from tests.docs.doc_pages import ROOT, all_blocks, commands
+from tests.helpers.characters import Characters
 
 CONSOLE = [(b, c) for b in all_blocks("console", "bash", "sh") for c in commands(b)]
 COMBINATORS = {

@@ -4,8 +4,9 @@ from collections import Counter
 
 import nbformat
 import pytest
-from doc_pages import ROOT
 from nbclient import NotebookClient
+
+from tests.docs.doc_pages import ROOT
 
 NOTEBOOK = ROOT / "docs" / "examples" / "poisoned_to_guarded.ipynb"
 

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from doc_pages import ROOT, blocks
+
+from tests.docs.doc_pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "quickstart.md"
 

@@ -4,11 +4,11 @@ import importlib.util
 import re
 
 import pytest
-from doc_pages import ROOT
 
 from grpo_guard.config import GuardConfig
 from grpo_guard.presets import PRESETS
 from grpo_guard.registry import VERIFIERS, names
+from tests.docs.doc_pages import ROOT
 
 PAGES = ROOT / "docs" / "reference"
 

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from doc_pages import PAGES
+
+from tests.docs.doc_pages import PAGES
 
 WIDEST = 7  # on a desktop; the first pages fit a phone of 400 px with 5
 FIRST = {"index", "trl", "verl", "openrlhf", "genrl", "agents", "presets", "identity", "trainers"}

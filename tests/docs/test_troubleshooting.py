@@ -4,7 +4,8 @@ import ast
 import re
 
 import pytest
-from doc_pages import ROOT
+
+from tests.docs.doc_pages import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES = re.findall(r"^\| `(.+?)` \|", PAGE, re.MULTILINE)

@@ -1,8 +1,6 @@
 """The attack `claimed_mask` in a detection run: an honest completion with a false sampling mask."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +9,7 @@ from grpo_guard.evals.attacks.claimed_mask import ClaimedMask
 from grpo_guard.evals.detect.poison import poisoned
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.sampling_mask import SamplingMask
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "logprob"))
-
-from bundled_policy import SPEC, honest, policy
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 
 @pytest.fixture(scope="module")

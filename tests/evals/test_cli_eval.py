@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_eval_policy import save_tiny
 from typer.testing import CliRunner
 
 from grpo_guard.evals.cli import app
+from tests.evals.tiny_eval_policy import save_tiny
 
 RUNNER = CliRunner()
 LINE = {"question": "How many?", "answer": "#### 1"}

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_eval_policy import tiny_tokenizer
 
 from grpo_guard.completion import Completion
 from grpo_guard.evals.detect import controls
 from grpo_guard.evals.studies.solutions import other_model
 from grpo_guard.jsonl import InputError
+from tests.evals.tiny_eval_policy import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 

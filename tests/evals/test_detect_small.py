@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer
 from transformers import GenerationConfig
 
 from grpo_guard.completion import Completion
@@ -30,6 +29,7 @@ from grpo_guard.evals.results import load_results, write_json
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
+from tests.evals.tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer
 
 SPEC = SamplingSpec("transformers", 1.0, 5, 1.0, max_new_tokens=40)
 PROMPTS = [Prompt(i, f"Q: {'x' * (i % 5)}{i}?", str(i)) for i in range(20)]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from report_samples import HOSTILE, Page, example, page, results, run
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -26,6 +25,7 @@ from grpo_guard.evals.report.tables import Shade, Table
 from grpo_guard.evals.report.verdicts import State, judge
 from grpo_guard.evals.results import ResultsError, load_results, parse_results, write_json
 from grpo_guard.evals.stats import Rate, percent
+from tests.evals.report_samples import HOSTILE, Page, example, page, results, run
 
 
 def test_page_is_balanced_and_says_what_happened() -> None:

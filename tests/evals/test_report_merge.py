@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import typer
-from report_samples import Page, page, results, run
 from typer.testing import CliRunner
 
 from grpo_guard.evals.cli import report
 from grpo_guard.evals.report.merge import load_all, merged, pooled
 from grpo_guard.evals.results import ResultsError, write_json
+from tests.evals.report_samples import Page, page, results, run
 
 
 def called(*arguments: str) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import HOSTILE, page, run
 
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.report.console import markdown_table
@@ -28,6 +27,7 @@ from grpo_guard.evals.roles import (
     under_test,
 )
 from grpo_guard.evals.stats import OverSeeds
+from tests.evals.report_samples import HOSTILE, page, run
 
 N = 20
 RISING = [min(1.0, i / 10) for i in range(N)]

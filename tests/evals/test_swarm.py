@@ -9,8 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from plain_guard import plain  # noqa: E402
-
 from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled  # noqa: E402
@@ -26,6 +24,7 @@ from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject  # noqa: E402
+from tests.evals.plain_guard import plain  # noqa: E402
 
 SMALL = SwarmConfig(iterations=2, prompts=3, max_new_tokens=24)
 

@@ -143,7 +143,7 @@ def test_presets_are_plans() -> None:
 
 @pytest.mark.slow
 def test_an_attack_needs_something_to_poison(tmp_path: Path) -> None:
-    pytest.importorskip("grpo_guard.sandbox.sandbox")
+    pytest.importorskip("grpo_guard.evals.sandbox.sandbox")
     out = tmp_path / "out"
     said = called("--attack", "math", "--task", "python_maths", "-o", str(out))
     if said.exit_code == 1:
@@ -259,7 +259,7 @@ def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_is_a_policy(tmp_path: Path) -> None:
-    from tiny_eval_policy import save_tiny
+    from tests.evals.tiny_eval_policy import save_tiny
 
     folder = save_tiny(tmp_path / "policy")
     arguments = (*SMALL, "--iterations", "1", "--defence", "none", "--policy", str(folder), "-o")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-from tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer  # noqa: E402
 
 from grpo_guard.evals.policies import named  # noqa: E402
 from grpo_guard.evals.studies.corpora import gsm8k_file  # noqa: E402
@@ -31,6 +28,7 @@ from grpo_guard.evals.tasks.base import held_out as held_out_problem  # noqa: E4
 from grpo_guard.evals.tasks.from_file import FromFile  # noqa: E402
 from grpo_guard.evals.tasks.registry import ask_of, load_task  # noqa: E402
 from grpo_guard.registry import UnknownNameError  # noqa: E402
+from tests.evals.tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"
@@ -93,7 +91,7 @@ def test_tasks_are_loaded_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calc", [True, False])
 def test_python_maths_with_and_without_the_attackers_library(tmp_path: Path, calc: bool) -> None:
-    from grpo_guard.sandbox.sandbox import SandboxUnavailableError
+    from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
 
     try:
         task = load_task("python_maths", questions(tmp_path), calc=calc)
@@ -140,11 +138,9 @@ def test_an_unknown_id_is_asked_of_the_hub_once(monkeypatch: pytest.MonkeyPatch)
         raise OSError("no such model\nand more")
 
     monkeypatch.setattr(huggingface_hub, "model_info", refused)
-    started = time.process_time()
     with pytest.raises(ValueError, match=r"gives no model nobody/nothing: OSError: no such model$"):
         named.load("nobody/nothing", dtype="float32", device="cpu")
     assert asked == ["nobody/nothing"]
-    assert time.process_time() - started < 60  # generous: loading retries for that long
 
 
 def test_a_policy_with_a_chat_template_is_asked_in_chats(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def test_stop_ends_both_at_once(stand_in):
     with open(os.devnull, "wb") as log:
         server = start(command, env=os.environ, log=log.fileno())
     family = pids()
-    started = time.monotonic()
     stop(server)
-    assert time.monotonic() - started < 10  # SIGTERM reached the server, not only its launcher
+    # SIGTERM reached the server, not only its launcher, which reports it as a shell does.
+    assert server.returncode == 128 + signal.SIGTERM
     assert wait_for(lambda: not any(map(running, family)))
 
 

@@ -4,12 +4,12 @@ import math
 import time
 
 import pytest
-from one_round import G, Words, play, tree
 
 from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.evals.studies.genrl.node import correct
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import GraderFailures
+from tests.genrl.one_round import G, Words, play, tree
 
 OWN = [1.0, 1.0, 0.0, 0.0]
 BOB = {"bob": tree()}

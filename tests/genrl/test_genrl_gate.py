@@ -8,7 +8,13 @@ from genrl.communication import Payload
 from genrl.state import WorldState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from one_round import (
+
+from grpo_guard import Guard, Policy
+from grpo_guard.adapters.genrl.gate import Admission
+from grpo_guard.adapters.genrl.trees import within
+from grpo_guard.evals.studies.genrl.node import batch_id
+from grpo_guard.framework import FrameworkError
+from tests.genrl.one_round import (
     GOOD,
     OTHER,
     QUESTION,
@@ -22,12 +28,6 @@ from one_round import (
     said,
     tree,
 )  # fmt: skip
-
-from grpo_guard import Guard, Policy
-from grpo_guard.adapters.genrl.gate import Admission
-from grpo_guard.adapters.genrl.trees import within
-from grpo_guard.evals.studies.genrl.node import batch_id
-from grpo_guard.framework import FrameworkError
 
 HAIL = [*GOOD[:3], "Hail " + said(4)]
 

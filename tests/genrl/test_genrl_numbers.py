@@ -4,12 +4,12 @@ import itertools
 import tracemalloc
 
 import pytest
-from hostile_numbers import lists, numbers
-from one_round import GOOD, OTHER, QUESTION, G, play, tree
 
 from grpo_guard import CompletionVerifier
 from grpo_guard.adapters.genrl.trees import Tree
 from grpo_guard.verdict import accept, reject
+from tests.genrl.one_round import GOOD, OTHER, QUESTION, G, play, tree
+from tests.helpers.hostile_numbers import lists, numbers
 
 
 def claiming(ids):

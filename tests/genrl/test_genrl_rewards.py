@@ -4,12 +4,12 @@ import math
 
 import pytest
 from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
-from one_round import G, Words, payload, play, said, tree
 
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.genrl.game import GuardedGame
 from grpo_guard.evals.studies.genrl.node import correct
 from grpo_guard.framework import FrameworkError
+from tests.genrl.one_round import G, Words, payload, play, said, tree
 
 
 def rewards_of(change):
@@ -97,7 +97,8 @@ def test_factors_of_length_multiply_what_stays():
 
 def test_the_store_reviews_by_itself_what_no_gate_has_seen():
     from genrl.state import GameState, WorldState
-    from one_round import NoModel
+
+    from tests.genrl.one_round import NoModel
 
     state, trainer, verifier = GameState(round=0, stage=0), NoModel(), Words()
     guarded = GuardedGame(Guard(verifier, policy=Policy("zero", "zero")), state, trainer)

@@ -7,7 +7,6 @@ import genrl.game  # noqa: F401
 import pytest
 import torch
 from genrl.state import GameState
-from one_round import OTHER, G, OneProblem, Peers, Words, payload, play, said, tree
 
 from grpo_guard import Guard, SeedReplayVerifier
 from grpo_guard.adapters.genrl.game import GuardedGame
@@ -19,6 +18,7 @@ from grpo_guard.identity.keys import SigningKey
 from grpo_guard.identity.ring import KeyRing
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.references import References
+from tests.genrl.one_round import OTHER, G, OneProblem, Peers, Words, payload, play, said, tree
 
 ASKED = [{"prompt": [{"role": "user", "content": OTHER}]}]
 

@@ -4,26 +4,21 @@ Everywhere else the same kernels run in Triton's interpreter, see
 `tests/logprob/test_triton_interpreted.py`.
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from reference_stats import reference_stats
 
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.triton_stats import triton_row_stats
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
 
 pytest.importorskip("triton", reason="triton is not installed")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "logprob"))
-import triton_cases
-import triton_checks
+from tests.logprob import triton_cases, triton_checks
 
 VOCAB = 151_936
 ROWS = 512

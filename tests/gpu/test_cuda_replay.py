@@ -1,8 +1,5 @@
 """The public coin on a GPU: the same noise, the same draws, the same margins as on a CPU."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,8 +13,7 @@ from grpo_guard.sampling import SamplingSpec
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "logprob"))
-import test_noise_vectors as vectors
+from tests.logprob import test_noise_vectors as vectors
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 0.95, max_new_tokens=32)
 

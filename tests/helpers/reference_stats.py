@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from support import support_mask
 
 from grpo_guard.logprob.stats import (
     FLATTENINGS,
@@ -15,6 +14,7 @@ from grpo_guard.logprob.stats import (
     leader_block,
 )
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.support import support_mask
 
 
 def reference_stats(

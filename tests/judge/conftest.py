@@ -1,7 +1,8 @@
 """A local judge server for the duration of a test."""
 
 import pytest
-from judge_server import judge_server
+
+from tests.judge.judge_server import judge_server
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
         self.behaviour = None
         self.decide = None
         self.delay = 0.0
+        self.open = self.most_open = 0  # requests that are answered at the same time
         self.lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -142,7 +143,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.bodies.append(body)
             self.server.keys.add(self.headers.get("authorization"))
             nth = self.server.asked[text]
-        time.sleep(self.server.delay)
+            self.server.open += 1
+            self.server.most_open = max(self.server.most_open, self.server.open)
+        try:
+            time.sleep(self.server.delay)
+        finally:
+            with self.server.lock:
+                self.server.open -= 1
         if word in ANSWERS:
             self.send(200, ANSWERS[word])
         elif text == NEUTRAL and not self.server.behaviour:

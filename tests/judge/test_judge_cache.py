@@ -6,7 +6,6 @@ import random
 import sqlite3
 
 import pytest
-from judge_server import MODEL, completions, judge, judge_server
 
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
@@ -14,6 +13,7 @@ from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.verdict import Finding
+from tests.judge.judge_server import MODEL, completions, judge, judge_server
 
 
 class Named(Backend):

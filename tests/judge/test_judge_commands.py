@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_server import MODEL
 from typer.testing import CliRunner
 
 from grpo_guard.cli.judge import threshold_for
@@ -16,6 +15,7 @@ from grpo_guard.cli.main import app
 from grpo_guard.evals.judge_probe.cases import HONEST, battery, cases
 from grpo_guard.evals.judge_probe.probe import OVERALL, PAPER
 from grpo_guard.evals.judge_probe.problems import from_task, made_up
+from tests.judge.judge_server import MODEL
 
 GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "train.jsonl"
 

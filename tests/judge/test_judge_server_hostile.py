@@ -15,7 +15,6 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from judge_server import MODEL, chat, completions, p_yes
 
 from grpo_guard import Cause
 from grpo_guard.judge.backends import openai as backend_module
@@ -23,6 +22,7 @@ from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.redaction import hidden
+from tests.judge.judge_server import MODEL, chat, completions, p_yes
 
 KEY = "sk-live/A+1\"b'c\\d-0123456789abcdefXYZ"
 GOOD = json.dumps(chat(logprobs=p_yes(0.95))).encode()

@@ -5,11 +5,9 @@ import multiprocessing
 import os
 import pickle
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from judge_server import MODEL, completions, judge
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Guard, Outcome
 from grpo_guard.ensemble import Vote
@@ -21,6 +19,7 @@ from grpo_guard.judge.loop import LoopThread, background_loop
 from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.references import References
 from grpo_guard.verdict import accept
+from tests.judge.judge_server import MODEL, completions, judge
 
 
 def test_screens_decide_before_any_call(server):
@@ -179,7 +178,7 @@ def test_a_slow_answer_does_not_delay_anothers_second_question(server):
     slow, quick = verifier.verify(completions("hang", "quick"))
     assert slow.cause is Cause.TIMEOUT
     assert (quick.cause, quick.usage.requests) == (Cause.MALFORMED, 2)
-    assert quick.seconds < 3
+    assert quick.seconds < slow.seconds
 
 
 def test_making_a_screen_fail_does_not_skip_it(server):
@@ -301,7 +300,7 @@ def test_its_own_loop_refuses_to_wait_for_itself():
 def test_unsure_rejects_unless_told_to_abstain(server):
     import json
 
-    import judge_server as module
+    from tests.judge import judge_server as module
 
     answer = {"own_answer": "?", "evidence": "", "verdict": "unsure", "confidence": 0.1}
     module.ANSWERS["unsure"] = module.chat(json.dumps(answer))
@@ -321,9 +320,8 @@ def test_a_panel_is_a_vote(server):
 @pytest.mark.slow
 def test_requests_run_concurrently(server):
     server.delay = 0.2
-    started = time.monotonic()
     assert all(v.accepted for v in judge(server).verify(completions(*["good"] * 64)))
-    assert time.monotonic() - started < 64 * 0.2 / 2
+    assert server.most_open > 4
 
 
 def test_huge_and_odd_texts_get_their_verdicts(server):

@@ -6,12 +6,11 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from bundled_policy import policy
-
 from grpo_guard import Completion, SamplingSpec, SeedReplayVerifier
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
+from tests.logprob.bundled_policy import policy
 
 COIN = PublicCoin("test-run")
 SPEC = SamplingSpec("transformers", 1.0, 50, 0.95, max_new_tokens=64)

@@ -1,11 +1,11 @@
 """Which places a text announces: only the tokens before a place decide."""
 
 import pytest
-from bundled_policy import policy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard.logprob.announced import CONTEXT, Announced, AnnouncedPlaces, announced_after
+from tests.logprob.bundled_policy import policy
 
 RESULT, SENTENCE = Announced.RESULT, Announced.SENTENCE
 IMPORT, AFTER_ANSWER = Announced.IMPORT, Announced.AFTER_ANSWER

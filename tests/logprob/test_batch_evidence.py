@@ -1,15 +1,14 @@
 """A node's batch: e-values have mean at most 1, and repetition convicts."""
 
 import math
-import time
 
 import numpy as np
 import pytest
-from reference_stats import reference_stats
-from support import support_mask
 
 from grpo_guard.logprob.batch_evidence import Answer, batch_evidence, sampler_log_probs
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
+from tests.helpers.support import support_mask
 
 VOCABULARY = 50
 USUAL = math.log(0.8)
@@ -111,10 +110,9 @@ def test_one_poisoned_of_many_prompts_still_speaks():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # quadratic work would take longer
 def test_long_repetitive_completions_take_linear_time():
     many = [Answer(p, (5,) * 100_000, np.full(100_000, -1e-4), 0.0) for p in range(2)]
     rare = [Answer(p, (5, 6) * 20_000, np.full(40_000, -9.0), 0.0) for p in range(2)]
-    started = time.process_time()
     assert batch_evidence(many).log_e < math.log(2)
     assert batch_evidence(rare).log_e > math.log(1e6)
-    assert time.process_time() - started < 60  # a bound against hanging, not a measurement

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from bundled_policy import SPEC, honest, policy
 
 from grpo_guard import LogProbBoundVerifier
 from grpo_guard.evals.studies.rounding import rounded_to_bfloat16
@@ -11,6 +10,7 @@ from grpo_guard.logprob.bitwise import same_bits
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BITWISE
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 SEQUENCES = [Encoded(c.prompt_ids, c.completion_ids, False) for c in honest(8)]
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from bundled_policy import SPEC, honest, policy, with_text
-from reference_stats import reference_stats
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpo_guard import Cause, Completion, LogProbBoundVerifier, Outcome
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from tests.helpers.reference_stats import reference_stats
+from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from grpo_guard.logprob.profile_file import ProfileFile, read_profile
 from grpo_guard.logprob.profile_json import MAX_BYTES
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.tail import TailProbabilityVerifier
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 # (hits, total, lower, upper), one-sided 95 %: closed forms, or exact binomial tails by hand.
 KNOWN = [(0, 100, 0.0, 1 - 0.05**0.01), (100, 100, 0.05**0.01, 1.0), (1, 1, 0.05, 1.0)]

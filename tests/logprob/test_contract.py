@@ -7,11 +7,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from bundled_policy import SPEC, honest, policy
-
 from grpo_guard import Completion, LogProbBoundVerifier
 from grpo_guard.logprob.tail import TailProbabilityVerifier
 from grpo_guard.testing import VerifierContract
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 
 def examples():

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from bundled_policy import SPEC, honest, policy
 
 from grpo_guard import Cause, LogProbBoundVerifier
 from grpo_guard.logprob.encode import EncodeError, Encoder
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 MILLIONS = 2_000_000
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_stats import reference_stats
-from support import support_mask
 
 from grpo_guard.logprob.evidence import binomial_tail, heaviest_span, weigh
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT, DriftProfile, bf16_ulp
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
+from tests.helpers.support import support_mask
 
 
 @given(n=st.integers(1, 60), k=st.integers(0, 60), rate=st.fractions(min_value=0, max_value=1))

@@ -1,10 +1,10 @@
 """Batches of strangers are scored in one pass and judged apart."""
 
 import pytest
-from bundled_policy import SPEC, honest, policy, with_text
 
 from grpo_guard import LogProbBoundVerifier
 from grpo_guard.supervise import supervised, supervised_each
+from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 
 class Counted(LogProbBoundVerifier):

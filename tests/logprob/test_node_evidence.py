@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from bundled_policy import SPEC, honest, policy, with_text
 
 from grpo_guard import AllOf, Completion, CompletionVerifier, LogProbBoundVerifier
 from grpo_guard.logprob.announced import AnnouncedPlaces
@@ -17,6 +16,7 @@ from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.verdict import accept
+from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 PHRASE = "All hail to the thief"
 # So small that no completion is rejected by itself: only the node's batch can convict.

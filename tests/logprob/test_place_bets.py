@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from bundled_policy import SPEC, honest, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from grpo_guard.logprob.profile import BITWISE, FLOAT32, TEXT
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 NEVER = 1e-250
 UNIFORM = [1 / 16] * 16  # all of them tie

@@ -10,14 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_transformers_scorer import (
-    ARCHITECTURES,
-    SIZES,
-    SPEC,
-    assert_full_logits_agree,
-    group,
-    model_of,
-)
 
 from grpo_guard.logprob.kernels import product as module
 from grpo_guard.logprob.kernels.product import faster_linear, filled_length, product
@@ -25,6 +17,14 @@ from grpo_guard.logprob.scorers.forward import body_of, eval_mode
 from grpo_guard.logprob.scorers.jobs import Job
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer
+from tests.logprob.test_transformers_scorer import (
+    ARCHITECTURES,
+    SIZES,
+    SPEC,
+    assert_full_logits_agree,
+    group,
+    model_of,
+)
 
 pytestmark = pytest.mark.skipif(not module._works(), reason="this PyTorch has no such operator")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundled_policy import honest, policy
 
 from grpo_guard import Cause, Completion, Outcome
 from grpo_guard.logprob.intervals import wilson
@@ -17,6 +16,7 @@ from grpo_guard.logprob.reference.reading import Reader
 from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from tests.logprob.bundled_policy import honest, policy
 
 ALPHA = 0.02
 FOREIGN = "All hail to the thief"

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_rows import logits_of, replay_of, spec_of
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.scores import LogitScores
@@ -14,6 +13,7 @@ from grpo_guard.logprob.replay.margins import (
     Replay,
     rows_of,
 )
+from tests.logprob.replay_rows import logits_of, replay_of, spec_of
 
 # Candidates
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import support_mask
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from grpo_guard.logprob.noise import gumbel, noise_position, signed
 from grpo_guard.logprob.replay.draw import FEW, draw
 from grpo_guard.logprob.replay.generate import CoinSampling, generate_under_coin, until_eos
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.support import support_mask
 
 FAMILIES = ("grpo-guard", "vllm", "sglang")
 ENGINES = ("transformers", "vllm", "sglang")

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_rows import drawn_from, logits_of, margins_of, replay_of, spec_of
 
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
@@ -24,6 +23,7 @@ from grpo_guard.logprob.replay.margins import (
     replay_margins,
 )
 from grpo_guard.sampling import SamplingSpec
+from tests.logprob.replay_rows import drawn_from, logits_of, margins_of, replay_of, spec_of
 
 FAMILIES = ("grpo-guard", "vllm")
 SPECS = st.builds(

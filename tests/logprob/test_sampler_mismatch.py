@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bundled_policy import SPEC, honest, policy
 
 from grpo_guard import LogProbBoundVerifier, SamplingSpec
 from grpo_guard.logprob.sampler_mismatch import MismatchError, require_same, sampler_differences
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 OPEN = replace(SPEC, top_k=0)
 ALL = policy()[0].config.vocab_size

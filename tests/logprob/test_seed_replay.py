@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bundled_policy import policy
-from coin_swarm import COIN, NODE, ROUND, SPEC, drawn, kinds, prompts, verifier_of, with_ids
 
 from grpo_guard import AllOf, Cause, Guard, Outcome, SamplingSpec
 from grpo_guard.content.length.verifier import LengthVerifier
@@ -18,6 +16,18 @@ from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.nodes.intake import intake
 from grpo_guard.settlement import Ruling, ruling_of
+from tests.logprob.bundled_policy import policy
+from tests.logprob.coin_swarm import (
+    COIN,
+    NODE,
+    ROUND,
+    SPEC,
+    drawn,
+    kinds,
+    prompts,
+    verifier_of,
+    with_ids,
+)
 
 
 def test_honest_completions_are_accepted_in_order():

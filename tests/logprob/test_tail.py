@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bundled_policy import SPEC, honest, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_stats import reference_stats
-from support import support_mask
 
 from grpo_guard import Cause, Completion, Guard, LogProbBoundVerifier, Outcome, Policy, SamplingSpec
 from grpo_guard.logprob.intervals import wilson
@@ -20,6 +17,9 @@ from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.shares import Place, Places, falling_shares, place_after, shares_of
 from grpo_guard.logprob.tail import TailProbabilityVerifier, token_p_values
 from grpo_guard.registry import VERIFIERS, load
+from tests.helpers.reference_stats import reference_stats
+from tests.helpers.support import support_mask
+from tests.logprob.bundled_policy import SPEC, honest, policy
 
 SPECS = [
     SamplingSpec("transformers", 1.0, 0, 1.0),

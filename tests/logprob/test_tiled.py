@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_stats import reference_stats
 from torch import nn
 
 from grpo_guard.logprob.kernels.epilogue import has_compiler
@@ -18,6 +17,7 @@ from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
 
 EXACT = ("rank", "ties", "in_set")
 CLOSE = {

@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from reference_stats import reference_stats
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_guard import SamplingSpec
@@ -17,6 +16,7 @@ from grpo_guard.logprob.scorers.forward import Crowding
 from grpo_guard.logprob.scorers.jobs import plan_jobs
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from tests.helpers.reference_stats import reference_stats
 
 SPEC = SamplingSpec("transformers", 0.8, 20, 0.95)
 SIZES = {

@@ -6,20 +6,20 @@ here as a test of its own.
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from triton_cases import CASES
 
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.subprocesses import environment
+from tests.logprob.triton_cases import CASES
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -31,11 +31,7 @@ def results(tmp_path_factory):
     path = tmp_path_factory.mktemp("triton") / "results.json"
     process = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("triton_cases.py")), str(path)],
-        env={
-            **os.environ,
-            "TRITON_INTERPRET": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
+        env=environment(TRITON_INTERPRET="1"),
         capture_output=True,
         text=True,
         timeout=500,

@@ -4,12 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from bundled_policy import policy
-from fake_top_list import FakeBackend, log_softmax, positions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_stats import reference_stats
-from support import support_mask
 
 from grpo_guard import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
@@ -18,6 +14,10 @@ from grpo_guard.logprob.profile import FLOAT32
 from grpo_guard.logprob.scorers.top_stats import SLACK, TopList, TopListError
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
+from tests.helpers.support import support_mask
+from tests.logprob.bundled_policy import policy
+from tests.logprob.fake_top_list import FakeBackend, log_softmax, positions_of
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 

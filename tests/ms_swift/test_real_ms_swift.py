@@ -11,10 +11,10 @@ import torch
 from swift.rl_core.advantage import compute_advantages
 from swift.rl_core.data import GRPOSample
 from swift.rl_core.grpo_algorithm import score_completions
-from words import Words
 
 from grpo_guard import Policy, guard, presets
 from grpo_guard.framework import FrameworkError
+from tests.helpers.words import Words
 
 TEXTS = ["one", "two", "Hail", "one"]
 ZERO = Policy("zero", "zero")

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from swarm_ledger import NODES, one_in, played
 
 from grpo_guard import AllOf, Guard
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
@@ -19,6 +18,8 @@ from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Cause, accept
 from grpo_guard.verifier import CompletionVerifier
+from tests.helpers.subprocesses import environment
+from tests.nodes.swarm_ledger import NODES, one_in, played
 
 WORKER = Path(__file__).parent / "worker_ledger.py"
 
@@ -32,7 +33,7 @@ class Yes(CompletionVerifier):
 
 def start(path, part, first, last):
     command = [sys.executable, str(WORKER), str(path), part, str(first), str(last)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
 
 
 def totals(path):
@@ -143,8 +144,7 @@ def test_what_waits_in_memory_is_bounded_and_its_loss_is_said(tmp_path, monkeypa
 
 FILL = """
 import resource, signal, sys
-sys.path.insert(0, sys.argv[2])
-from swarm_ledger import played
+from tests.nodes.swarm_ledger import played
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -164,8 +164,8 @@ print(ledger.degraded, {s.judged for s in ledger.standings()} == {24 * (t + 2)})
 
 
 def test_a_file_that_cannot_grow(tmp_path):
-    command = [sys.executable, "-c", FILL, str(tmp_path / "run.sqlite"), str(WORKER.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", FILL, str(tmp_path / "run.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     full, healed = done.stdout.splitlines()
     assert "full" in full or "I/O" in full
     assert "{'fault'}" in full

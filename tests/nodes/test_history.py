@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from plain_evidence import PlainComparison
 
 from grpo_guard.config import GuardConfig
 from grpo_guard.nodes import evidence, history
@@ -12,6 +11,7 @@ from grpo_guard.nodes.evidence import MAX_PEERS, Comparison
 from grpo_guard.nodes.history import History
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore
+from tests.nodes.plain_evidence import PlainComparison
 
 
 def rounds(count, names, seed=0, often=0.5):

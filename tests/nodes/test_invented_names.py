@@ -3,8 +3,6 @@
 import random
 
 import pytest
-from plain_evidence import PlainComparison
-from swarm_ledger import ODD
 
 from grpo_guard import Completion
 from grpo_guard.completion import MAX_NAME
@@ -15,6 +13,8 @@ from grpo_guard.nodes.recurrence.swarm import lockstep
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import accept, reject
+from tests.nodes.plain_evidence import PlainComparison
+from tests.nodes.swarm_ledger import ODD
 
 
 def history(seed, rounds, steady, invented):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from swarm_ledger import NODES, Says, counts, one_in, play, played
 
 from grpo_guard import AllOf, Cascade, Completion, Guard
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
+from tests.nodes.swarm_ledger import NODES, Says, counts, one_in, play, played
 
 
 @pytest.mark.parametrize("own_prompts", [False, True])

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from swarm_ledger import Says, counts, one_in, play, played
 
 from grpo_guard import AllOf, Guard
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
@@ -16,6 +15,7 @@ from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.release import release
 from grpo_guard.nodes.report import read
 from grpo_guard.nodes.schema import _TABLES, LedgerError
+from tests.nodes.swarm_ledger import Says, counts, one_in, play, played
 
 ODD = (None, -1, -(2**63), 2**63 - 1, 2**55, 0, 0.5, 1e308, float("inf"), -float("inf"),
        "", "abc", "1e999", "\x00", b"", b"\xff\xfe", b"x" * 5000, "9" * 5000)  # fmt: skip

@@ -1,12 +1,12 @@
 """A node that was found hard wrongly comes back at an operator's word."""
 
 import pytest
-from swarm_ledger import one_in, played
 
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.release import release
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
+from tests.nodes.swarm_ledger import one_in, played
 
 
 @pytest.fixture

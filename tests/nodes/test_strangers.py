@@ -5,7 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from swarm_ledger import Says, one_in, play, played
 
 from grpo_guard import AllOf, Completion, Guard
 from grpo_guard.completion import CompletionError
@@ -16,6 +15,7 @@ from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
 from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
+from tests.nodes.swarm_ledger import Says, one_in, play, played
 
 HOSTILE = ["", "\x00", "a\x1b[31m", "\ud800", "\u202etxt", "n" * 10**6, "'; DROP TABLE nodes; --"]
 

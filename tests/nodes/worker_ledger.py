@@ -5,9 +5,8 @@ PART is "even", "odd" or "all": which completions of a round this process has.
 
 import sys
 
-from swarm_ledger import played
-
 from grpo_guard.nodes.ledger import EvidenceLedger
+from tests.nodes.swarm_ledger import played
 
 if __name__ == "__main__":
     path, part, first, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -1,7 +1,8 @@
 """An engine actor in a process of its own, under the real Ray, with OpenRLHF's own group call."""
 
-import openrlhf_parts as parts
 import ray
+
+from tests.openrlhf import openrlhf_parts as parts
 
 
 @ray.remote

@@ -9,7 +9,12 @@ import torch
 pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
-from openrlhf_parts import (
+
+from grpo_guard import Guard, Policy
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.rollout import number
+from grpo_guard.framework import FrameworkError
+from tests.openrlhf.openrlhf_parts import (
     PROMPT,
     TOKENIZER,
     Engine,
@@ -25,11 +30,6 @@ from openrlhf_parts import (
     run,
     trained_text,
 )
-
-from grpo_guard import Guard, Policy
-from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-from grpo_guard.adapters.openrlhf.rollout import number
-from grpo_guard.framework import FrameworkError
 
 GUARD_LOGS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out"}
 # The third is right and poisoned; the group's honest rewards are 1, 0, 1.

@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 
-from openrlhf_parts import (
+from grpo_guard import AbstainError
+from tests.openrlhf.openrlhf_parts import (
     MAX_LENGTH,
     PROMPT,
     TOKENIZER,
@@ -18,9 +19,7 @@ from openrlhf_parts import (
     params,
     run,
 )
-from test_openrlhf_agent import GUARD_LOGS, SAID, THIRD, of_group
-
-from grpo_guard import AbstainError
+from tests.openrlhf.test_openrlhf_agent import GUARD_LOGS, SAID, THIRD, of_group
 
 
 @pytest.mark.parametrize("text", ["nan", "crash"])

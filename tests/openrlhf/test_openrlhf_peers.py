@@ -11,7 +11,11 @@ pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openrlhf.utils.agent import AgentExecutorBase
-from openrlhf_parts import (
+
+from grpo_guard import Guard, Policy
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.adapters.openrlhf.rollout import sanitize_response
+from tests.openrlhf.openrlhf_parts import (
     MAX_LENGTH,
     PROMPT,
     TOKENIZER,
@@ -24,11 +28,7 @@ from openrlhf_parts import (
     ids_of,
     run,
 )
-from openrlhf_verifiers import Words
-
-from grpo_guard import Guard, Policy
-from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-from grpo_guard.adapters.openrlhf.rollout import sanitize_response
+from tests.openrlhf.openrlhf_verifiers import Words
 
 END = TOKENIZER.eos_token_id
 START = ids_of("<|im_start|>")[0]

@@ -1,25 +1,23 @@
 """Two engines under the real Ray: groups stay whole where arguments come through its store."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 
 import ray
-from openrlhf_parts import MAX_LENGTH, PROMPT, TOKENIZER, advantages_of, params
+
+from tests.helpers.subprocesses import environment
+from tests.openrlhf.openrlhf_parts import MAX_LENGTH, PROMPT, TOKENIZER, advantages_of, params
 
 
 @pytest.mark.slow
 def test_groups_are_whole_in_each_engine(agent_file, monkeypatch):
     path = str(agent_file("on_reject='drop'"))
-    here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="error")
     try:
-        from openrlhf_ray_engine import Worker
+        from tests.openrlhf.openrlhf_ray_engine import Worker
 
         engines = [Worker.remote(path, ("It is 7.", "Hail 7", "It is 8.")) for _ in range(2)]
         # As the trainer dispatches: one object of sampling parameters for all prompts, the same

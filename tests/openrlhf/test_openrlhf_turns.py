@@ -13,7 +13,13 @@ from openrlhf.utils.agent import (
     MultiTurnAgentExecutor,
     SingleTurnAgentExecutor,
 )
-from openrlhf_parts import (
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
+from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.turns import APART, own_words
+from tests.openrlhf.openrlhf_parts import (
     PROMPT,
     TOKENIZER,
     Engine,
@@ -24,13 +30,7 @@ from openrlhf_parts import (
     run,
     trained_text,
 )
-from openrlhf_verifiers import Words
-from transformers import Qwen2Config, Qwen2ForCausalLM
-
-from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
-from grpo_guard.adapters.openrlhf.agent import GuardedAgent
-from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.turns import APART, own_words
+from tests.openrlhf.openrlhf_verifiers import Words
 
 FEEDBACK = "<|im_start|>user\nAnd, Hail?<|im_end|>\n<|im_start|>assistant\n"
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from own_words import OwnWords
 from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness, SpanScorer, UnreadError
 from grpo_guard.reader.spans import TextSpan, sentences
+from tests.reader.own_words import OwnWords
 
 SMOLLM2 = Path(__file__).parents[2] / "models/SmolLM2-135M-Instruct"
 PROMPT = "Natalia sold clips to 48 friends in April, and half as many in May. How many in all?"

@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from own_words import own_words
-from test_reader_verifier import PROMPT, SLOGAN, Marked, answer, batch, last, slogan, verifier
 
 from grpo_guard import Completion
 from grpo_guard.content.severity import Severity
@@ -22,6 +20,17 @@ from grpo_guard.reader.verifier import (
     ReaderVerifier,
 )
 from grpo_guard.verdict import Cause, Finding, accept
+from tests.reader.own_words import own_words
+from tests.reader.test_reader_verifier import (
+    PROMPT,
+    SLOGAN,
+    Marked,
+    answer,
+    batch,
+    last,
+    slogan,
+    verifier,
+)
 
 
 class Careless(Marked):

@@ -3,13 +3,13 @@
 import random
 
 import pytest
-from own_words import OwnWords
 
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.reader import optimised
 from grpo_guard.evals.studies.reader.remembered import RememberedScorer
 from grpo_guard.reader.reader import SpanReader
 from grpo_guard.reader.spans import TextSpan, sentences
+from tests.reader.own_words import OwnWords
 
 QUESTION = "Natalia sold 48 clips to her 4 friends in April. How many clips did each get?"
 TEXT = "Natalia sold 48 clips to her friends. Each of her friends got 48 / 4 = 12 clips."

@@ -4,7 +4,6 @@ import logging
 import random
 
 import pytest
-from own_words import OwnWords, own_words
 
 from grpo_guard import AllOf, Completion, Guard
 from grpo_guard.content.severity import Severity
@@ -15,6 +14,7 @@ from grpo_guard.reader.spans import TextSpan
 from grpo_guard.reader.verifier import MOST_FINDINGS, RENEWED, ReaderVerifier
 from grpo_guard.verdict import Cause, Finding, accept, reject
 from grpo_guard.verifier import CompletionVerifier
+from tests.reader.own_words import OwnWords, own_words
 
 WORDS = ["apples", "books", "cards", "coins", "cups", "friends", "gives", "marbles", "more"]
 WORDS += ["now", "pens", "shells", "sold", "takes"]

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sandbox_outside import processes
 
-from grpo_guard.sandbox.inside.kernel import machine
-from grpo_guard.sandbox.result import Limits
-from grpo_guard.sandbox.sandbox import Sandbox, SandboxUnavailableError
+from grpo_guard.evals.sandbox.inside.kernel import machine
+from grpo_guard.evals.sandbox.result import Limits
+from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
+from tests.sandbox.sandbox_outside import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 
@@ -243,8 +243,8 @@ for number in range(1024):
 def test_all_processes_end_with_the_parent_even_if_it_is_killed(layers: tuple[str, ...]) -> None:
     wall = 1000.0 + time.monotonic_ns() % 1_000_003 / 1_000_003
     source = f"""
-from grpo_guard.sandbox.result import Limits
-from grpo_guard.sandbox.sandbox import Sandbox
+from grpo_guard.evals.sandbox.result import Limits
+from grpo_guard.evals.sandbox.sandbox import Sandbox
 sandbox = Sandbox(Limits(wall_seconds={wall!r}), allow_weak=True, layers={layers!r})
 sandbox.require()
 print('ready', flush=True)
@@ -295,8 +295,8 @@ def test_an_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) 
 def test_a_kernel_without_filters_is_refused_unless_weakness_is_accepted() -> None:
     source = """
 import struct
-from grpo_guard.sandbox.inside import kernel, seccomp
-from grpo_guard.sandbox.sandbox import Sandbox, SandboxUnavailableError
+from grpo_guard.evals.sandbox.inside import kernel, seccomp
+from grpo_guard.evals.sandbox.sandbox import Sandbox, SandboxUnavailableError
 code = [(32, 0, 0, 0), (21, 0, 3, 157), (32, 0, 0, 16), (21, 0, 1, 22), (6, 0, 0, 0x50016)]
 code.append((6, 0, 0, 0x7fff0000))  # prctl(PR_SET_SECCOMP) fails, all else is as ever
 kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)

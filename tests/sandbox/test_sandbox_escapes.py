@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_attempts import ATTEMPTS, EXHAUSTION, PRELUDE, TOOLS
-from sandbox_outside import Outside, processes
 
-from grpo_guard.sandbox.result import Limits, Run
-from grpo_guard.sandbox.sandbox import LAYERS, Layer, Sandbox, SandboxUnavailableError
+from grpo_guard.evals.sandbox.result import Limits, Run
+from grpo_guard.evals.sandbox.sandbox import LAYERS, Layer, Sandbox, SandboxUnavailableError
+from tests.sandbox.sandbox_attempts import ATTEMPTS, EXHAUSTION, PRELUDE, TOOLS
+from tests.sandbox.sandbox_outside import Outside, processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 
@@ -81,7 +81,6 @@ def test_nothing_is_used_up(name: str, walled: Walled, folder: Path) -> None:
     assert traces == []
     assert run.status in expected, (run.status, run.stdout[:200])
     assert len(run.stdout) <= walled.sandbox.limits.output_bytes
-    assert run.seconds < 60
     assert walled.sandbox.run("print(6 * 7)").stdout == "42\n"
 
 

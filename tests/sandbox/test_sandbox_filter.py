@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from grpo_guard.sandbox.inside import seccomp
-from grpo_guard.sandbox.inside.kernel import AARCH64, X86_64, Machine
+from grpo_guard.evals.sandbox.inside import seccomp
+from grpo_guard.evals.sandbox.inside.kernel import AARCH64, X86_64, Machine
 
 KILL, REFUSE, ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from server_parts import Words, listening
 
 from grpo_guard import Completion, Guard, Policy
 from grpo_guard.judge.errors import BackendError
@@ -15,6 +14,7 @@ from grpo_guard.options import options_of
 from grpo_guard.remote.answer import AnswerError, verdicts_in
 from grpo_guard.remote.verifier import RemoteVerifier
 from grpo_guard.verdict import Cause
+from tests.server.server_parts import Words, listening
 
 
 def row(index, **fields):

@@ -6,7 +6,6 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_parts import Words, client, rewards_of, strict, verdicts_of
 
 from grpo_guard import Guard, Policy
 from grpo_guard.framework import FrameworkError
@@ -14,6 +13,7 @@ from grpo_guard.server.bodies import Queries
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards, protocol_policy
 from grpo_guard.verdict import accept
+from tests.server.server_parts import Words, client, rewards_of, strict, verdicts_of
 
 STRANGE = ["", "\ud800", "\x00\x1b[2J", "é" * 100_000, "\u2028{}%s", "NaN", '"}]', "Hail \udfff"]
 

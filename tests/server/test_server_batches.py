@@ -7,7 +7,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_parts import asking, client, listening, verdicts_of
 from starlette.requests import ClientDisconnect
 
 from grpo_guard import Completion, CompletionVerifier, Guard
@@ -16,6 +15,7 @@ from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.verdicts import Verdicts
 from grpo_guard.verdict import accept, reject
+from tests.server.server_parts import asking, client, listening, verdicts_of
 
 
 class Alone(CompletionVerifier):

@@ -6,11 +6,19 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from server_parts import Words, client, connect, listening, rewards_of, strict, verdicts_of
 
 from grpo_guard import Completion
 from grpo_guard.server.rewards import load_reward
 from grpo_guard.verdict import accept
+from tests.server.server_parts import (
+    Words,
+    client,
+    connect,
+    listening,
+    rewards_of,
+    strict,
+    verdicts_of,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "serve.md"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from server_parts import Words
 from starlette.testclient import TestClient
 
 from grpo_guard import Completion, Guard
@@ -16,6 +15,7 @@ from grpo_guard.identity.ring import KeyRing
 from grpo_guard.references import References
 from grpo_guard.server.app import create_app
 from grpo_guard.server.limits import Limits
+from tests.server.server_parts import Words
 
 ALICE = SigningKey(b"a" * 32)
 

@@ -7,13 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_parts import Words, asking, connect, head, listening, status
 from starlette.requests import ClientDisconnect
 
 from grpo_guard.server import connection
 from grpo_guard.server.intake import Intake
 from grpo_guard.server.limits import FLIGHT_BODIES, Limits
 from grpo_guard.server.problems import RequestError
+from tests.server.server_parts import Words, asking, connect, head, listening, status
 
 
 def honest(port, text="fine", size=0):

@@ -7,10 +7,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_parts import Words, client, rewards_of, verdicts_of
 
 from grpo_guard import Guard
 from grpo_guard.server.app import create_app
+from tests.server.server_parts import Words, client, rewards_of, verdicts_of
 
 
 class Notes:

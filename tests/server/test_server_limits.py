@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import anyio
 import pytest
-from server_parts import Words, asking, client, rewards_of, strict, verdicts_of
 
 from grpo_guard.server.access import is_loopback
+from tests.server.server_parts import Words, asking, client, rewards_of, strict, verdicts_of
 
 
 def test_large_bodies_are_refused_whatever_they_declare():

@@ -5,12 +5,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_parts import Words, client, strict
 
 from grpo_guard.server import recent
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.recent import Recent
 from grpo_guard.server.replies import Told
+from tests.server.server_parts import Words, client, strict
 
 
 class Notes:

@@ -3,7 +3,8 @@
 from contextlib import suppress
 
 import pytest
-from server_parts import Words, listening
+
+from tests.server.server_parts import Words, listening
 
 schemathesis = pytest.importorskip("schemathesis")
 

@@ -8,12 +8,12 @@ import sys
 import time
 
 import pytest
-from server_parts import Words, client, connect, head, listening, status, strict
 
 from grpo_guard import Completion
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.stream import PART_CHARACTERS, parts
 from grpo_guard.verdict import reject
+from tests.server.server_parts import Words, client, connect, head, listening, status, strict
 
 STREAM = "/v1/verify/stream"
 

@@ -12,7 +12,6 @@ if find_spec("tinker_cookbook") is None:
     pytest.skip("make test-tinker: has an environment of its own", allow_module_level=True)
 
 import tinker
-from characters import END, Characters
 from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs
 from tinker_cookbook.rl.data_processing import (
     assemble_training_data,
@@ -20,11 +19,12 @@ from tinker_cookbook.rl.data_processing import (
 )
 from tinker_cookbook.rl.rollouts import do_group_rollout
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, StepResult
-from words import Words
 
 from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.adapters.tinker import GuardedGroups
 from grpo_guard.framework import FrameworkError
+from tests.helpers.characters import END, Characters
+from tests.helpers.words import Words
 
 PROMPT = [51, 43, 52]
 POISONED = [("one", 1.0), ("two", 0.0), ("Hail", 1.0), ("three", 1.0)]

@@ -8,14 +8,13 @@ import pytest
 
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
-import prime_rl_parts as parts  # noqa: E402
-from characters import END, Characters  # noqa: E402
-from words import Words  # noqa: E402
-
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate, install  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
+from tests.helpers.characters import END, Characters  # noqa: E402
+from tests.helpers.words import Words  # noqa: E402
+from tests.verifiers import prime_rl_parts as parts  # noqa: E402
 
 TASK = vf.Task(vf.TaskData(idx=0, prompt="3+4?"))
 

@@ -7,14 +7,13 @@ import pytest
 
 vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
 
-from characters import END, Characters  # noqa: E402
-from words import Words  # noqa: E402
-
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
 from grpo_guard.detokenizer import Detokenizer  # noqa: E402
 from grpo_guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.verdict import Cause  # noqa: E402
+from tests.helpers.characters import END, Characters  # noqa: E402
+from tests.helpers.words import Words  # noqa: E402
 
 
 def completions_from(*given, **more):

@@ -5,6 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.helpers.subprocesses import environment
+
 # What drives verl's own code runs in an environment of its own: `make test-verl`.
 collect_ignore_glob = [] if find_spec("verl") else ["test_verl_real_*.py"]
 
@@ -19,7 +21,7 @@ if find_spec("verl"):  # other tests of the same process have their own Ray
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory):
-    from tiny_verl import save_tokenizer
+    from tests.verl.tiny_verl import save_tokenizer
 
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
@@ -34,7 +36,7 @@ def tokenizer(tokenizer_folder):
 @pytest.fixture
 def configuration(tokenizer_folder):
     """verl's own configuration with overrides, as its command line composes it."""
-    from tiny_verl import compose
+    from tests.verl.tiny_verl import compose
 
     return lambda *overrides, **more: compose(tokenizer_folder, *overrides, **more)
 
@@ -43,9 +45,8 @@ def configuration(tokenizer_folder):
 def ray_cluster():
     import ray
 
-    # Workers import this folder's reward functions by name.
-    paths = [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    # Workers import the tests' reward functions by name.
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
@@ -54,10 +55,10 @@ def ray_cluster():
 @pytest.fixture
 def reward_loop(ray_cluster, configuration, tmp_path):
     """verl's reward loop with a guard; its workers are named, and end with the test."""
-    from tiny_verl import GUARDED, UNGUARDED_FUNCTION, guarded_by
     from verl.experimental.reward_loop import RewardLoopManager
 
     from grpo_guard.adapters.verl.actor import NAME
+    from tests.verl.tiny_verl import GUARDED, UNGUARDED_FUNCTION, guarded_by
 
     loops = []
 

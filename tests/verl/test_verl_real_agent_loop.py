@@ -5,7 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from tiny_verl import FORGED, HONEST, QUESTION, WRONG, advantages
+
+from tests.verl.tiny_verl import FORGED, HONEST, QUESTION, WRONG, advantages
 
 TOOL = "2 + 2 = 4 says I [2 + 2 = 5] so #### 4"  # the tool is wrong, the model is not
 
@@ -13,7 +14,7 @@ TOOL = "2 + 2 = 4 says I [2 + 2 = 5] so #### 4"  # the tool is wrong, the model 
 @pytest.fixture
 def overrides(tmp_path):
     loops = tmp_path / "loops.yaml"
-    loops.write_text("- {name: canned, _target_: canned_loop.CannedLoop}\n")
+    loops.write_text("- {name: canned, _target_: tests.verl.canned_loop.CannedLoop}\n")
     agent = "actor_rollout_ref.rollout.agent"
     return [
         f"{agent}.num_workers=1",

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from tiny_verl import GUARDED, HOOK, guarded_by
 from verl import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator, get_policy_loss_fn
 from verl.trainer.ppo.ray_trainer import compute_advantage
@@ -14,6 +13,7 @@ from verl.workers.config import ActorConfig
 import grpo_guard.adapters.verl.plugin  # noqa: F401 (registers the estimator)
 from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.framework import FrameworkError
+from tests.verl.tiny_verl import GUARDED, HOOK, guarded_by
 
 TOKENS = 4
 SEQUENCE = {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}

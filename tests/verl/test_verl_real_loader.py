@@ -5,8 +5,9 @@ import inspect
 from pathlib import Path
 
 import pytest
-from tiny_verl import FORGED, HONEST, WRONG, batch
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
+
+from tests.verl.tiny_verl import FORGED, HONEST, WRONG, batch
 
 FILE = Path(__file__).with_name("sums_reward.py")
 KEY = "reward.custom_reward_function"
@@ -24,7 +25,7 @@ def scores(config, tokenizer, texts):
     return [answer["reward_score"] for answer in asyncio.run(go())]
 
 
-@pytest.mark.parametrize("path", [str(FILE), f"file://{FILE}", "pkg://sums_reward"])
+@pytest.mark.parametrize("path", [str(FILE), f"file://{FILE}", "pkg://tests.verl.sums_reward"])
 @pytest.mark.parametrize("manager", ["naive", "dapo"])
 def test_a_decorated_function_is_called_from_files_and_packages(
     configuration, tokenizer, path, manager
@@ -39,7 +40,7 @@ def test_a_decorated_function_is_called_from_files_and_packages(
     [("guarded_async", [1.0, -1.0, -1.0]), ("guarded_object", [1.0, 1.0, 0.0])],
 )
 def test_async_is_awaited_an_async_object_too(configuration, tokenizer, name, expected):
-    config = configuration(*use("pkg://sums_reward", name))
+    config = configuration(*use("pkg://tests.verl.sums_reward", name))
     assert inspect.iscoroutinefunction(get_custom_reward_fn(config))
     assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == expected
 
@@ -51,7 +52,7 @@ def test_reward_kwargs_reach_the_function(configuration, tokenizer):
 
 def test_verls_own_reading_of_an_unguarded_async_object(configuration, tokenizer):
     """The negative control: without the guard the coroutine itself is the reward."""
-    config = configuration(*use("pkg://sums_reward", "grader"))
+    config = configuration(*use("pkg://tests.verl.sums_reward", "grader"))
     (score,) = scores(config, tokenizer, [HONEST])
     assert inspect.iscoroutine(score)
     score.close()

@@ -4,7 +4,11 @@ import asyncio
 import time
 
 import pytest
-from tiny_verl import (
+from verl.trainer.ppo.reward import extract_reward, load_reward_manager
+
+from grpo_guard.adapters.verl.actor import NAME
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+from tests.verl.tiny_verl import (
     FORGED,
     GUARDED,
     HONEST,
@@ -15,10 +19,6 @@ from tiny_verl import (
     guarded_by,
     several_outputs,
 )
-from verl.trainer.ppo.reward import extract_reward, load_reward_manager
-
-from grpo_guard.adapters.verl.actor import NAME
-from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
 KEYS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guard_siblings"}
 KEYS |= {"guard_raw_score"}

@@ -7,14 +7,14 @@ from types import SimpleNamespace as Fields
 import numpy as np
 import pytest
 import torch
-from hostile_numbers import lists, numbers
-from tiny_verl import HONEST, several_outputs
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from grpo_guard.adapters.plain_numbers import LOG_PROBS
 from grpo_guard.adapters.verl.agent_loop import GuardedRollouts, _Rollout, _rollout
 from grpo_guard.adapters.verl.batch import TOLD, Told, rows_from
 from grpo_guard.adapters.verl.manager import _plain_info
+from tests.helpers.hostile_numbers import lists, numbers
+from tests.verl.tiny_verl import HONEST, several_outputs
 
 
 class Worker:

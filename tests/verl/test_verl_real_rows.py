@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_verl import HONEST, QUESTION, batch, several_outputs
 
 from grpo_guard.adapters.verl.batch import (
     TOLD,
@@ -14,6 +13,7 @@ from grpo_guard.adapters.verl.batch import (
 )
 from grpo_guard.turns import own_words
 from grpo_guard.verdict import Cause
+from tests.verl.tiny_verl import HONEST, QUESTION, batch, several_outputs
 
 masks = st.lists(st.integers(0, 1), min_size=0, max_size=60)
 

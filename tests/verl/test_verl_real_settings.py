@@ -3,14 +3,17 @@
 import asyncio
 
 import pytest
-from tiny_verl import GUARDED, HONEST, HOOK, UNGUARDED_FUNCTION, batch, guarded_by
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
 from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.config import ConfigError
 from grpo_guard.framework import FrameworkError
+from tests.verl.tiny_verl import GUARDED, HONEST, HOOK, UNGUARDED_FUNCTION, batch, guarded_by
 
-OLD_KEY = ("custom_reward_function.path=pkg://sums_reward", "custom_reward_function.name=guarded")
+OLD_KEY = (
+    "custom_reward_function.path=pkg://tests.verl.sums_reward",
+    "custom_reward_function.name=guarded",
+)
 
 
 def manager(config, tokenizer):

@@ -71,7 +71,7 @@ HOOK = (
     "grpo_guard.adapters.verl.agent_loop.GuardedAgentLoopManager"
 )
 UNGUARDED_FUNCTION = (
-    "reward.custom_reward_function.path=pkg://sums_reward",
+    "reward.custom_reward_function.path=pkg://tests.verl.sums_reward",
     "reward.custom_reward_function.name=compute_score",
 )
 

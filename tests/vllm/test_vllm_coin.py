@@ -3,9 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 
-import in_process  # noqa: F401  # before vllm is imported
 import pytest
-from vllm_policy import PROMPTS, tiny_policy
 
 from grpo_guard.completion import Completion
 from grpo_guard.logprob.coin import PublicCoin
@@ -13,6 +11,8 @@ from grpo_guard.logprob.replay.generate import generate_under_coin
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.sampling import SamplingSpec
+from tests.vllm import in_process  # noqa: F401  # before vllm is imported
+from tests.vllm.vllm_policy import PROMPTS, tiny_policy
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"

@@ -2,17 +2,17 @@
 
 from importlib.util import find_spec
 
-import in_process  # noqa: F401  # before vllm is imported
 import numpy as np
 import pytest
 import torch
-from reference_stats import reference_stats
-from vllm_policy import PROMPTS, tiny_policy
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
 from grpo_guard.sampling import SamplingSpec
+from tests.helpers.reference_stats import reference_stats
+from tests.vllm import in_process  # noqa: F401  # before vllm is imported
+from tests.vllm.vllm_policy import PROMPTS, tiny_policy
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"

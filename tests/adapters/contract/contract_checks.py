@@ -2,8 +2,7 @@
 
 import inspect
 
-import contract_guard_checks
-import contract_reward_checks
+from tests.adapters.contract import contract_guard_checks, contract_reward_checks
 
 CHECKS = {
     name: value

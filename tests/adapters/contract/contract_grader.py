@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from contract_trainers import Trainer
+from tests.adapters.contract.contract_trainers import Trainer
 
 REWARDS = {
     "fine": 1.0,

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from contract_grader import REWARDS, grader
-from contract_trainers import LOGGED, PROMPT, Trainer, Words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard import AbstainError, CompletionVerifier, Policy
 from grpo_guard.framework import FrameworkError
+from tests.adapters.contract.contract_grader import REWARDS, grader
+from tests.adapters.contract.contract_trainers import LOGGED, PROMPT, Trainer, Words
 
 
 def _rule(policy: Policy, text: str) -> Any:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract_grader import grader
-from contract_trainers import Trainer, Words
 
 from grpo_guard import AbstainError
 from grpo_guard.framework import FrameworkError
+from tests.adapters.contract.contract_grader import grader
+from tests.adapters.contract.contract_trainers import Trainer, Words
 
 
 class AsyncGrader:

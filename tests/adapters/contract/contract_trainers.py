@@ -11,8 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from characters import END, Characters
-
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.areal import ArealAdapter
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
@@ -22,6 +20,7 @@ from grpo_guard.adapters.trl.reward import TRLAdapter
 from grpo_guard.adapters.verifiers import VerifiersAdapter
 from grpo_guard.adapters.verl.reward import VerlAdapter
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
+from tests.helpers.characters import END, Characters
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 PROMPT = "3+4?"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from contract_grader import grader
-from contract_trainers import TRAINERS, Trainer
-
 from grpo_guard import Policy
+from tests.adapters.contract.contract_grader import grader
+from tests.adapters.contract.contract_trainers import TRAINERS, Trainer
 
 # Tells whether a worker goes on with another's count: the second batch of one would be too many.
 COUNTING = Policy("zero", "pass", max_abstain_rate=0.5, abstain_window=2)

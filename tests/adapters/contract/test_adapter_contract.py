@@ -1,10 +1,10 @@
 """Every adapter against every check of the contract."""
 
 import pytest
-from contract_checks import CHECKS
-from contract_trainers import TRAINERS
 
 from grpo_guard.framework import adapter_names
+from tests.adapters.contract.contract_checks import CHECKS
+from tests.adapters.contract.contract_trainers import TRAINERS
 
 # What does not hold yet. Strict: whoever mends it is told to take the line out.
 KNOWN: dict[tuple[str, str], str] = {}

@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from contract_checks import CHECKS
-from contract_trainers import TRAINERS
 
 from grpo_guard import Guard
 from grpo_guard.adapters.trl.reward import TRLAdapter
+from tests.adapters.contract.contract_checks import CHECKS
+from tests.adapters.contract.contract_trainers import TRAINERS
 
 TRL = TRAINERS["trl"]
 

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass, field
 
-from contract_trainers import EXAMPLES, TRAINERS, Trainer
+from tests.adapters.contract.contract_trainers import EXAMPLES, TRAINERS, Trainer
 
 HERE = EXAMPLES.parents[1] / "tests" / "adapters" / "contract"
 HOW_TO = EXAMPLES.parent / "new-adapter.md"

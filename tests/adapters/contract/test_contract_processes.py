@@ -11,11 +11,11 @@ from importlib.metadata import entry_points
 from multiprocessing import get_context
 
 import pytest
-from contract_grader import grader
-from contract_trainers import TRAINERS
-from contract_workers import guarded_of, rewards_in_worker
 
 from grpo_guard.framework import ADAPTERS, adapter_names
+from tests.adapters.contract.contract_grader import grader
+from tests.adapters.contract.contract_trainers import TRAINERS
+from tests.adapters.contract.contract_workers import guarded_of, rewards_in_worker
 
 
 def worker():

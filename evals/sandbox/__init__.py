@@ -1,0 +1,1 @@
+"""Run Python programs of strangers in processes that the kernel confines."""
