@@ -52,6 +52,11 @@ def test_a_judge_that_accepts_everything_fails_the_probe(server, tmp_path):
     assert 0 < rows["delimiter imitation"]["accepted"] < rows["delimiter imitation"]["n"]
     assert rows["MATH"]["paper"] == PAPER["MATH"]
     assert "secret-key" not in out.read_text() + result.output
+    shown = (tmp_path / "probe.html").read_text()
+    assert f"of {rows[OVERALL]['n']} attacks" in shown
+    assert "secret-key" not in shown
+    assert "per thousand completions" in result.output
+    assert "\t" not in result.output
 
 
 def test_a_judge_that_rejects_everything_fails_it_too(server, tmp_path):
