@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final
 
+from grpo_guard.arguments import worded_class
 from grpo_guard.given import Given
 from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.quoting import fits
@@ -18,8 +19,7 @@ from grpo_guard.quoting import shown as shown
 # Names are remembered for a whole run, and a stranger's may be as long as a request.
 MAX_NAME: Final = 1_000
 
-# Of ids or log-probs. An object in place of a list, such as a range, may go on without costing its
-# sender anything; the longest contexts in use hold half as many.
+# Of ids or log-probs: twice the longest context in use. A range in place of a list costs nothing.
 MAX_TOKENS: Final = 2**21
 
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
@@ -57,6 +57,7 @@ class _Marked:
     """What ledgers know it by; see `nodes.intake`."""
 
 
+@worded_class
 @dataclass(frozen=True, slots=True)
 class Completion(_Marked):
     """One completion of one prompt.
@@ -141,8 +142,7 @@ class Completion(_Marked):
         return self.given if self.given and self.given.known else None
 
     def with_labels(self, **fields: Any) -> Completion:
-        """A copy with other values of these fields, which are of the form that it holds already:
-        to read all of it anew would take ten times as long."""
+        """A copy with other values of these fields, which must have been read by another."""
         own = dict(zip(_READ, _values(self), strict=True))
         return _restored(*(own | fields).values())
 
