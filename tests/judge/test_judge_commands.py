@@ -16,6 +16,8 @@ from grpo_guard.cli.main import app
 from grpo_guard.evals.judge_probe.cases import HONEST, battery, cases
 from grpo_guard.evals.judge_probe.probe import OVERALL, PAPER
 from grpo_guard.evals.judge_probe.problems import from_task, made_up
+from grpo_guard.judge.backends.base import Reply
+from grpo_guard.judge.modes import CotMode
 
 GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "train.jsonl"
 
@@ -196,3 +198,14 @@ def test_thresholds_hold_for_future_completions():
         values = [rng.random() for _ in range(50)]
         rejected += rng.random() < threshold_for(values, 0.1)
     assert rejected / trials <= 0.1 + 4 * (0.09 / trials) ** 0.5
+
+
+def test_a_cot_judges_reason_is_kept_in_the_verdict():
+    text = "Step one adds wrongly.\nSo the answer is wrong.\nVERDICT: REJECT"
+    ruling = CotMode().read(Reply(text=text), "2 + 2 = 5")
+    assert ruling.passed is False
+    assert ruling.finding.message.endswith(
+        "reject: Step one adds wrongly.\nSo the answer is wrong."
+    )
+    long = CotMode().read(Reply(text="x" * 9_000 + "\nVERDICT: ACCEPT"), "")
+    assert len(long.finding.message) < 1_100
