@@ -108,10 +108,9 @@ def _announce(specs: list[Spec], options: SwarmOptions) -> None:
 
 
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
-
     from grpo_guard.distributed.cluster import RayMissingError
     from grpo_guard.evals.progress import reporter
-    from grpo_guard.evals.report.console import markdown_table
+    from grpo_guard.evals.report.console import markdown_table, print_outcomes
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.results import load_results
     from grpo_guard.evals.swarm.suite import LINE_EVERY, RunError, play_all, rounds, telling
@@ -126,8 +125,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
             )  # fmt: skip
         report = write_report(out)
         loaded = load_results(out / "results.json")
-        table = markdown_table(loaded)
-        (out / "table.md").write_text(table, encoding="utf-8")
+        (out / "table.md").write_text(markdown_table(loaded), encoding="utf-8")
     except KeyboardInterrupt:
         echo(f"\nstopped; finished work is kept in {out}. To continue: {command}", err=True)
         raise typer.Exit(130) from None
@@ -137,7 +135,7 @@ def _run(specs: list[Spec], options: SwarmOptions) -> None:
         fail(str(error), code=1)
     except OSError as error:
         fail(f"{error}\nearlier results are kept in {out}; to continue: {command}", code=1)
-    echo(table)
+    print_outcomes(terminal(), loaded)
     for run in results["runs"]:
         if not attack_free(run["attack"]) and not run["submitted"]["poisoned"]:
             echo(f"warning: {run['attack']}, {run['defence']}: no poison was sent", err=True)

@@ -144,7 +144,7 @@ class Summary(_Model):
 
     ``over`` says what ``n`` counts. A rejection rate in a detection also has counts: ``located``
     are the rejections whose finding overlaps the poison, ``causes`` those of completions that were
-    not accepted.
+    not accepted, ``members`` how many rejections each member of a guard contributed to.
     """
 
     attack: str
@@ -162,6 +162,7 @@ class Summary(_Model):
     abstained: int | None = Field(default=None, ge=0)
     located: int | None = Field(default=None, ge=0)
     causes: dict[str, int] = {}
+    members: dict[str, int] = {}
 
     @property
     def rate(self) -> Rate | None:

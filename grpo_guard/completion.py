@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final
 
+from grpo_guard.arguments import worded_class
 from grpo_guard.given import Given
 from grpo_guard.prompts import MAX_PROMPT_PARTS, Message, content_text
 from grpo_guard.quoting import fits
@@ -57,6 +58,7 @@ class _Marked:
     """Digests by which ledgers know the completion; see `nodes.intake`."""
 
 
+@worded_class
 @dataclass(frozen=True, slots=True)
 class Completion(_Marked):
     """One completion of one prompt.

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-\d+/?\Z|\.(?:safetensors|bin|pt|gguf)\Z")
+# Ids without an owner, from before hubs had owners; every later id is OWNER/MODEL.
+_WITHOUT_OWNER: Final = re.compile(
+    r"(?:distil)?gpt2(?:-medium|-large|-xl)?|openai-gpt|ctrl|transfo-xl-wt103"
+    r"|xlnet-(?:base|large)-cased|t5-(?:small|base|large|3b|11b)"
+    r"|(?:distil|al)?bert-[a-z0-9-]+|(?:distil|xlm-)?roberta-[a-z]+"
+)
 _MODELS: Final = ("model", "reader", "frozen", "tokenizer")
 # These types take a model name that a server knows, which may look like a path on the server.
 _SERVED: Final = ("openai", "remote", "vllm")
@@ -28,14 +34,59 @@ def is_path(name: str) -> bool:
 
 
 def missing(name: str) -> str | None:
-    """Why no model can exist under this name; None if it exists here or may exist on a hub."""
+    """Why there can be no model under this name; None if it exists, or may exist on a hub.
+
+    A name that was fetched before is in the hub's cache, and never refused.
+    """
     path = Path(name)
-    if path.exists() or not is_path(name):
+    if path.exists() or (not is_path(name) and _fetched(name)):
         return None
+    if not is_path(name):
+        return _not_on_a_hub(name)
     home = "; ~ is not expanded here, write the whole path" if name.startswith("~") else ""
     here = "" if path.is_absolute() else f"; looked in {Path.cwd()}"
     got = f"{name!r:.200}, and it does not exist{home or here}"
     return f"expected a model's folder or an id NAME/MODEL, got {got}"
+
+
+def _not_on_a_hub(name: str) -> str | None:
+    """Why no hub can have a model of this name, or cannot be asked."""
+    expected = "expected a model's folder or an id NAME/MODEL"
+    if "/" not in name and _WITHOUT_OWNER.fullmatch(name) is None:
+        return (
+            f"{expected}, got {name!r:.200}, which is no folder in {Path.cwd()}; write the "
+            "folder's path, or the id with its owner"
+        )
+    if setting := next((key for key in _OFFLINE if _is_set(key)), None):
+        return (
+            f"expected a model's folder or a model fetched before, got {name!r:.200} while "
+            f"{setting} is set; unset it, or write the path of a folder"
+        )
+    return None
+
+
+_OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def _is_set(key: str) -> bool:
+    return os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _fetched(name: str) -> bool:
+    """Whether the hub's cache on this machine has the model, by the hub's own rules for folders."""
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
+    )
+    cache = (
+        os.environ.get("HF_HUB_CACHE")
+        or os.environ.get("HUGGINGFACE_HUB_CACHE")
+        or os.path.join(home, "hub")
+    )
+    folder = Path(os.path.expandvars(cache)).expanduser() / f"models--{name.replace('/', '--')}"
+    try:
+        return folder.is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
@@ -50,5 +101,8 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
                 problem = missing(value)
                 if problem is not None:
                     yield place, problem
+            elif key == "backend" and isinstance(value, Mapping):
+                if value.get("type") == "transformers":  # of a misspelt one, the type is refused
+                    yield from missing_models(value, place)
             elif isinstance(value, Mapping | list):
                 yield from missing_models(value, place)

@@ -12,9 +12,10 @@ from typing import Any
 from grpo_guard.calibrated import Calibrated
 from grpo_guard.ensemble import AllOf, AnyOf, Cascade, Vote, only
 from grpo_guard.live import Live, reads_policy
-from grpo_guard.naming import near
+from grpo_guard.naming import choose, near
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
+from grpo_guard.option_names import OPTIONS, PYTHON_ONLY
 from grpo_guard.options import ConfigError, Options, named, options_of, shown, without_secrets
 from grpo_guard.redaction import is_name
 from grpo_guard.registry import (
@@ -167,6 +168,7 @@ class _Builder:
         for option, instead in _GONE.get(str(name), _GONE[""]).items():
             if option in data:
                 raise ConfigError(f"{where}.{option}: expected {instead}")
+        _require_known(str(name), data, where)
         try:
             kind = load_class(VERIFIERS, str(name), CompletionVerifier)
             model = verifier_options(kind)
@@ -195,6 +197,20 @@ class _Builder:
             raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
         except (TypeError, ValueError, LedgerError) as error:
             raise ConfigError(f"{where} ({name}): {error}") from None
+
+
+def _require_known(name: str, data: dict[str, Any], where: str) -> None:
+    """Refuse an unknown option before what the verifier needs is loaded.
+
+    Raises:
+        ConfigError: with the place and the option that was probably meant.
+    """
+    for option in data if name in OPTIONS else ():
+        if option not in PYTHON_ONLY:
+            try:
+                choose(OPTIONS[name], named(option))
+            except UnknownNameError as error:
+                raise ConfigError(f"{where}: {error}") from None
 
 
 def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:

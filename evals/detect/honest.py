@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from grpo_guard.cli.rows import completions_of
 from grpo_guard.completion import Completion
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, NotEnoughError
 from grpo_guard.evals.detect.sample import BATCHES_PER_BLOCK, Prompt, SampleConfig, sample_honest
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.tasks import gsm8k, python_maths, word_problems
 from grpo_guard.evals.tasks.registry import GSM8K, WORD_PROBLEMS
-from grpo_guard.jsonl import read_completions
 from grpo_guard.sampling import SamplingSpec
 
 # Some completions end early; this many times more questions are asked than wanted.
@@ -56,11 +56,11 @@ def given_completions(config: DetectConfig) -> list[Completion]:
     """Read ``config.honest``.
 
     Raises:
-        InputError: as `grpo_guard.jsonl.read_completions`.
+        InputError: as `grpo_guard.cli.rows.completions_of`.
         NotEnoughError: it is empty.
     """
     assert config.honest is not None
-    found = read_completions(config.honest)[: config.n]
+    found = completions_of(config.honest)[: config.n]
     if not found:
         raise NotEnoughError(f"{config.honest}: expected honest completions, got none")
     if config.model is None:

@@ -170,6 +170,7 @@ def _rate(kind: str, defence: str, task: str, group: Sequence[Row]) -> Summary:
         abstained=sum(row.verdict.abstained for row in group),
         located=sum(row.located is True for row in group),
         causes=Counter(r.verdict.cause.value for r in group if not r.verdict.accepted),
+        members=Counter(name for r in group if r.verdict.rejected for name in r.verdict.deciding),
     )
 
 
@@ -180,6 +181,7 @@ def examples(rows: Iterable[Row]) -> list[dict[str, Any]]:
         key = (row.kind, row.defence)
         if row.verdict.rejected and key not in shown and len(row.case.completion.text) < 5000:
             shown[key] = row.to_dict(with_text=True)
+            shown[key]["verdict"] |= {"rejected_by": list(row.verdict.deciding)}
     return list(shown.values())
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grpo_guard.cli.terminal import echo, terminal
-from grpo_guard.evals.cli import require
+from grpo_guard.evals.cli import fail, require
 
 if TYPE_CHECKING:
     from grpo_guard.config import GuardConfig
@@ -42,7 +42,10 @@ def probe(
     min_honest: Annotated[
         float, typer.Option(min=0, max=1, help="Lowest share of honest solutions accepted.")
     ] = 0.9,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write JSON.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Also write JSON, and a page of the same name."),
+    ] = None,
 ) -> None:
     """Try known attacks on your judge. Exit 1 past a threshold, 2 on bad input."""
     require("judge probe", "scipy")
@@ -65,13 +68,12 @@ def probe(
         raise typer.Exit(2) from None
     result = probe(verifier, cases(problems, seed, reference=reference))
     print_table(terminal(), table(result), result.judge)
-    cost = "unknown" if result.usd is None else f"{result.usd:.4f} USD"
-    echo(
-        f"{result.requests:,} requests, {result.tokens_in:,} tokens in, {result.tokens_out:,} out; "
-        f"cost {cost}"
-    )
+    echo(result.cost)
     if out is not None:
-        out.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        try:
+            echo(f"wrote {out} and {_written(result, out)}")
+        except OSError as error:
+            fail(f"{out}: {error}", code=1)
     missed = _missed(result, OVERALL, max_attacks, min_honest)
     for line in missed:
         echo(line, err=True)
@@ -93,6 +95,24 @@ def table(result: ProbeResult) -> Table:
             for rate in (Rate(row.accepted, row.n),)
         ],
     )  # fmt: skip
+
+
+def _written(result: ProbeResult, out: Path) -> Path:
+    """Write the JSON and, next to it, a page; return the page's path."""
+    from grpo_guard.evals.report.html import document
+    from grpo_guard.evals.report.page import note, prose
+    from grpo_guard.evals.results import write_text
+
+    write_text(out, result.model_dump_json(indent=1) + "\n")
+    attacks, honest = result.rows[-1], result.rows[0]
+    title = (
+        f"{result.judge} accepted {attacks.accepted:,} of {attacks.n:,} attacks and "
+        f"{honest.accepted:,} of {honest.n:,} honest solutions."
+    )
+    page = out.with_suffix(".html" if out.suffix != ".html" else ".page.html")
+    body = f"<h1>{prose(title)}</h1>{note(result.cost)}{table(result).html()}"
+    write_text(page, document(title, body))
+    return page
 
 
 def _missed(result: ProbeResult, overall: str, most: float, least: float) -> list[str]:

@@ -55,6 +55,22 @@ class ProbeResult(BaseModel):
     tokens_out: int
     usd: float | None
 
+    @property
+    def cost(self) -> str:
+        """One line: requests, tokens and money, in all and per thousand completions."""
+        tried = sum(row.n for row in self.rows if row.kind != OVERALL)
+        usd = "cost unknown" if self.usd is None else f"cost {self.usd:.4f} USD"
+        total = (
+            f"{self.requests:,} requests, {self.tokens_in:,} tokens in, {self.tokens_out:,} out; "
+            f"{usd}"
+        )
+        if not tried:
+            return total
+        each = f"{1000 * (self.tokens_in + self.tokens_out) / tried:,.0f} tokens"
+        if self.usd is not None:
+            each += f", {1000 * self.usd / tried:.2f} USD"
+        return f"{total}; per thousand completions {each}"
+
     def row(self, kind: str) -> ProbeRow:
         """Return the row of that kind."""
         return next(row for row in self.rows if row.kind == kind)

@@ -125,6 +125,16 @@ REJECTIONS: Final[Mapping[str, Fill]] = {
 }
 """Columns for each guard's rejections: poison, honest work, and its correct part."""
 
+BRIEF: Final[Mapping[str, Fill]] = {
+    "Attack": lambda scenario, _: scenario.name,
+    "Swarm": lambda _, series: series.label,
+    "Attack success": _success,
+    "Honest reward": OUTCOME["Honest reward at the end, over seeds"],
+    "Poison rejected": _rejected("poisoned"),
+    "Honest rejected": _rejected("honest"),
+}
+"""What a terminal of 80 characters has room for."""
+
 EVERYTHING: Final[Mapping[str, Fill]] = {
     "Attack": lambda scenario, _: scenario.name,
     "Swarm": lambda _, series: series.label,

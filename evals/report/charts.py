@@ -15,7 +15,7 @@ from grpo_guard.evals.report.excerpt import visible
 
 # A chart is about as wide as a phone, in CSS pixels, so that its text is never scaled down much.
 WIDTH, HEIGHT = 380, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 94, 14, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 94, 28, 34
 _LABEL_GAP = 31  # two lines of text and some air
 STYLES = 6  # CSS classes s0..s5
 
@@ -73,6 +73,7 @@ def line_chart(
     *,
     describe: str,
     show: Callable[[float], str],
+    values: str = "",
     least_top: float = 0.0,
     axis: Axis | None = None,
 ) -> str:
@@ -82,6 +83,7 @@ def line_chart(
         lines: The curves; those without values are left out.
         describe: Description for readers who cannot see it.
         show: Formats a value, at an axis or at a line's end.
+        values: Name of the vertical axis, written above it.
         least_top: The value axis reaches at least this far, however small the values.
         axis: The horizontal one; by default that of the iterations.
     """
@@ -90,7 +92,7 @@ def line_chart(
     highest = max((v for line in lines for v in (*line.values, *line.raw)), default=1.0)
     top = _nice_top(max(highest, least_top, 0.0))
     scale = _Scale(axis or iterations(length), top)
-    parts = [_axes(scale, show)]
+    parts = [_axes(scale, show), _text("tick", 0, 11, visible(values, limit=60))]
     parts += [_path("band", line, scale.area(line)) for line in lines if line.band]
     parts += [_path("raw", line, scale.path(line, line.raw)) for line in lines if line.raw]
     parts += [_path("line", line, scale.path(line, line.values)) for line in lines]

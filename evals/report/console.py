@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grpo_guard.evals.report.cells import (
+    BRIEF,
     EVERYTHING,
     OUTCOME,
     REJECTIONS,
@@ -22,6 +23,7 @@ from grpo_guard.evals.report.excerpt import excerpt, visible
 from grpo_guard.evals.report.merge import load_all, merged, pooled
 from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.sentences import cost_sentence, verdict_sentence
+from grpo_guard.evals.report.tables import Table
 from grpo_guard.evals.results import Example, Results
 
 _IN_NUMBERS = "In numbers (the end is the last 10 iterations; intervals 95 %)"
@@ -65,14 +67,26 @@ def print_results(console: Console, results: Results, files: Sequence[Path]) -> 
             if table is not None:
                 console.print()
                 console.print(Text(title, style="bold"))
-                shown = table.narrow()
-                console.print(shown.rich())
-                if shown is not table:
-                    more = len(table.header) - len(shown.header)
-                    console.print(Text(f"({more} more columns in the report)", style="dim"))
+                _print_narrow(console, table)
         _print_examples(console, scenario)
     for file in files:
         console.print(Text(f"wrote {file}"), soft_wrap=True)
+
+
+def print_outcomes(console: Console, results: Results) -> None:
+    """Print a row per swarm in six columns; everything else is in the report.
+
+    Without a terminal the table is 80 characters wide.
+    """
+    _print_narrow(console, listing(BRIEF, scenarios(results), guarded=False))
+
+
+def _print_narrow(console: Console, table: Table) -> None:
+    shown = table.narrow(console.width)
+    console.print(shown.rich(room=console.width))
+    if left := len(table.header) - len(shown.header):
+        more = "1 more column" if left == 1 else f"{left} more columns"
+        console.print(Text(f"({more} in the report)", style="dim"))
 
 
 def _prose(text: str, style: str = "") -> Text:

@@ -46,6 +46,7 @@ def _attack_chart(scenario: Scenario) -> str:
             lines,
             describe=f"Mean length per iteration. {verdict_sentence(scenario)}",
             show=lambda value: f"{value:.0f}",
+            values="mean tokens",
         )
         under = "Mean tokens of the honest nodes’ completions."
         return figure("Mean length", under, svg)
@@ -58,6 +59,7 @@ def _attack_chart(scenario: Scenario) -> str:
         lines,
         describe=f"Attack success per iteration. {verdict_sentence(scenario)}",
         show=whole_percent,
+        values="attack success",
         least_top=1.0,
     )
     under = "Share of the honest nodes’ completions that show the attack’s behaviour."
@@ -81,6 +83,7 @@ def _reward_chart(scenario: Scenario) -> str:
         lines,
         describe=f"Honest reward per iteration. {cost_sentence(scenario)}",
         show=lambda value: f"{value:.2f}",
+        values="honest reward",
     )
     under = f"Mean reward of the honest nodes’ completions: mean of the last {WINDOW} iterations"
     under += ", over the faint single values." if faint else "."

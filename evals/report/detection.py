@@ -32,25 +32,44 @@ _NOTE = (
 
 
 def detection_sentence(results: Results) -> str:
-    """State the false positives first: a detection rate means nothing without them."""
+    """State false positives, without which a detection rate means nothing, then what was caught."""
     found = [
         (row.defence, rate)
         for row in results.summary
         if (row.metric, row.attack) == (REJECTED, HONEST) and (rate := row.rate)
     ]
+    caught = _caught(results)
     if not found:
         return "Results"
     if len(found) > _MOST_IN_TITLE:
         rate = max((rate for _, rate in found), key=lambda rate: rate.value or 0.0)
+        best = max(caught, key=lambda name: caught[name].value or 0.0, default=None)
+        most = f"; {best} caught most, {_poisoned(caught[best])}" if best is not None else ""
         return (
             f"{len(found)} verifiers each rejected at most {rate.count:,} of {rate.total:,} honest "
-            f"completions ({rate.value_text})."
+            f"completions ({rate.value_text}){most}."
         )
     parts = [
         f"{name} rejected {rate.count:,} of {rate.total:,} honest completions ({rate.value_text})"
+        + (f" and {_poisoned(caught[name])}" if name in caught else "")
         for name, rate in found
     ]
     return f"{'; '.join(parts)}."
+
+
+def _poisoned(rate: Rate) -> str:
+    return f"{rate.count:,} of {rate.total:,} poisoned ones ({rate.value_text})"
+
+
+def _caught(results: Results) -> dict[str, Rate]:
+    """What each verifier rejected of all attacks together; controls are not attacks."""
+    counts: dict[str, tuple[int, int]] = {}
+    for row in results.summary:
+        rate = row.rate if row.metric == REJECTED else None
+        if rate is not None and rate.total and _is_attack(row.attack):
+            count, total = counts.get(row.defence, (0, 0))
+            counts[row.defence] = count + rate.count, total + rate.total
+    return {name: Rate(*found) for name, found in counts.items()}
 
 
 def detection_section(results: Results) -> str:
@@ -67,6 +86,12 @@ def detection_section(results: Results) -> str:
                 "worse; negative controls are not shaded, since some of them may pass."
             ),
             rejected.html("stack matrix"),
+        ]
+    if credited := members_table(results):
+        parts += [
+            "<h2>Which members rejected</h2>",
+            note("Several members of a guard may reject the same completion; each is counted."),
+            credited.html("stack matrix"),
         ]
     if others:
         parts.append(_figure_table(others).html())
@@ -94,6 +119,27 @@ def rejected_table(results: Results) -> Table | None:
         ["Kind", *verifiers],
         [[kind, *(cells.get((kind, one), DASH) for one in verifiers)] for kind in kinds],
     )
+
+
+def _is_attack(kind: str) -> bool:
+    return kind != HONEST and not kind.startswith(CONTROL)
+
+
+def members_table(results: Results) -> Table | None:
+    """One row per guard and member, one column per kind; None if no guard has members."""
+    rows = [row for row in results.summary if row.metric == REJECTED]
+    guards = {row.defence: None for row in rows if row.members}
+    kinds = list(dict.fromkeys(row.attack for row in rows if row.defence in guards))
+    cells: list[list[Cell]] = []
+    for guard in guards:
+        own = {row.attack: row for row in rows if row.defence == guard}
+        for member in dict.fromkeys(name for row in own.values() for name in row.members):
+            counts = (
+                f"{own[kind].members.get(member, 0):,} / {own[kind].n:,}" if kind in own else DASH
+                for kind in kinds
+            )
+            cells.append([f"{guard}: {member}", *counts])
+    return Table(["Guard and member", *kinds], cells) if cells else None
 
 
 def _rejected_cell(row: Summary) -> Cell:
@@ -147,7 +193,10 @@ def roc_section(results: Results) -> str:
     """A chart and a table per verifier; empty without p-values of honest work and of poison."""
     figures = []
     rows: list[list[Cell]] = []
+    without = [name for name in results.p_values if not _graded(results, name)]
     for verifier, kinds in results.p_values.items():
+        if verifier in without:
+            continue
         honest = results.honest_p_values.get(verifier, [])
         curves = [
             roc(kind, honest, values)
@@ -167,9 +216,23 @@ def roc_section(results: Results) -> str:
     header = ["Verifier", "Kind", "Area under the curve", "Caught with no honest one rejected"]
     header.append("False positives there, 95 %")
     return (
-        f"<h2>Caught against wrongly rejected</h2>{note(_NOTE)}"
+        f"<h2>Caught against wrongly rejected</h2>{note(_NOTE)}{_without(without)}"
         f'<div class="charts">{"".join(figures)}</div>{Table(header, rows).html()}'
     )
+
+
+def _graded(results: Results, verifier: str) -> bool:
+    """Whether its p-values differ by more than yes and no, so that there are thresholds to try."""
+    kinds = results.p_values.get(verifier, {}).values()
+    every = (results.honest_p_values.get(verifier, []), *kinds)
+    return any(0.0 < value < 1.0 for values in every for value in values)
+
+
+def _without(names: Sequence[str]) -> str:
+    """Say which verifiers have no curve."""
+    if not names:
+        return ""
+    return note(f"No curve for {', '.join(names)}: rules that answer yes or no have no threshold.")
 
 
 def _chart(verifier: str, curves: Sequence[Roc]) -> str:
@@ -179,6 +242,7 @@ def _chart(verifier: str, curves: Sequence[Roc]) -> str:
         lines,
         describe=f"ROC of {verifier}. {summary}",
         show=lambda value: f"{100 * value:.0f} %",
+        values="poisoned completions rejected",
         least_top=1.0,
         axis=_FALSE_POSITIVES,
     )

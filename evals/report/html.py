@@ -69,10 +69,15 @@ def render(
         "<h2>How it was made</h2>",
         *(_made_by(one) for one in files),
     ]
+    return document(title, "\n".join(part for part in body if part))
+
+
+def document(title: str, body: str) -> str:
+    """Return a self-contained page with the report's style; ``body`` is HTML, already escaped."""
     return Template((_TEMPLATES / "report.html").read_text(encoding="utf-8")).substitute(
         title=prose(f"grpo-guard: {title}"),
         style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
-        body="\n".join(part for part in body if part),
+        body=body,
     )
 
 

@@ -1,4 +1,4 @@
-"""One table for several outputs: page, terminal, Markdown, or tab-separated lines.
+"""One table for several outputs: page, terminal, Markdown, or aligned text.
 
 The content of a cell may be hostile: each output names hidden characters and escapes anything that
 it would treat as markup.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -24,6 +25,9 @@ WIDE: Final = 7
 """Columns of a table that a page of a document has room for."""
 NARROW: Final = 6
 """Columns for which 80 characters of a terminal are enough."""
+_GAP: Final = 2
+"""Spaces between two columns."""
+_LONGEST_WORD: Final = 24
 KEYS: Final = 2
 """Columns that identify a row."""
 
@@ -61,29 +65,64 @@ class Table:
             f"<tbody>{body}</tbody></table></div>"
         )
 
-    def rich(self, title: str | None = None) -> RichTable:
-        """Format for a terminal; figures are right-aligned."""
+    def rich(self, title: str | None = None, room: int = 80) -> RichTable:
+        """Format for a terminal; figures are right-aligned.
+
+        Args:
+            title: Printed above it.
+            room: Width of the terminal in characters; only words that do not fit are cut.
+        """
         shown = RichTable(
             box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim",
             title=title and Text(visible(title), style="bold"), title_justify="left",
         )  # fmt: skip
-        for number, name in enumerate(self.header):
-            cells = [name, *(_shade_of(row[number]).text for row in self.rows)]
-            whole = max((len(word) for cell in cells for word in visible(cell).split()), default=1)
+        # Rich alone would cut words of one column while another has room to wrap.
+        for number, (name, width) in enumerate(zip(self.header, self._widths(room), strict=True)):
             shown.add_column(
-                Text(visible(name)),
-                justify="right" if number else "left",
-                min_width=min(whole, 24),  # so that no word is cut
+                Text(visible(name)), justify="right" if number else "left", width=width
             )
         for row in self.rows:
             shown.add_row(*(_rich_cell(cell) for cell in row))
         return shown
 
-    def narrow(self) -> Table:
-        """The first columns, for a terminal; the report has the others."""
-        if len(self.header) <= NARROW:
+    def narrow(self, room: int = 80) -> Table:
+        """The first columns, as many as fit a terminal of ``room`` characters; at most `NARROW`."""
+        used, kept = -_GAP, 0
+        for least, _ in self._column_sizes()[:NARROW]:
+            used += least + _GAP
+            if kept and used > room:
+                break
+            kept += 1
+        if kept == len(self.header):
             return self
-        return Table(self.header[:NARROW], [row[:NARROW] for row in self.rows])
+        return Table(self.header[:kept], [row[:kept] for row in self.rows])
+
+    def _widths(self, room: int) -> list[int]:
+        """Width of each column: its longest word at least, its longest line at most."""
+        sizes = self._column_sizes()
+        widths = [least for least, _ in sizes]
+        left = room - sum(widths) - _GAP * (len(widths) - 1)
+        while left > 0:
+            growing = [i for i, (_, most) in enumerate(sizes) if widths[i] < most]
+            if not growing:
+                break
+            for i in growing[:left]:
+                widths[i] += 1
+            left -= len(growing[:left])
+        return widths
+
+    def _column_sizes(self) -> list[tuple[int, int]]:
+        """(longest word, longest line) of each column, in characters of a terminal."""
+        sizes = []
+        for number, name in enumerate(self.header):
+            lines = [visible(name)]
+            for row in self.rows:
+                cell = _shade_of(row[number])
+                lines += [visible(part) for part in (cell.text, *cell.detail)]
+            words = (cell_len(word) for line in lines for word in line.split(" "))
+            least = min(max(words, default=1), _LONGEST_WORD)
+            sizes.append((max(1, least), max(1, *map(cell_len, lines))))
+        return sizes
 
     def markdown(self) -> str:
         """Format for a document; a wide table is split, repeating the first columns."""
@@ -107,19 +146,26 @@ class Table:
         head, *body = (f"| {row} |" for row in rows)
         return "\n".join([head, "|" + "---|" * len(self.header), *body]) + "\n"
 
-    def tabs(self) -> Iterator[str]:
-        """Format for a program: one line per row, cells separated by tabs."""
-        for row in (self.header, *self.rows):
-            yield "\t".join(_one_line(cell) for cell in row)
+    def text(self) -> Iterator[str]:
+        """Format for a file or a pipe: one line per row, columns aligned by spaces."""
+        lines = [[_one_line(cell) for cell in row] for row in (self.header, *self.rows)]
+        widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
+        for cells in lines:
+            padded = [
+                cell + pad if number == 0 else pad + cell
+                for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+                for pad in (" " * (width - cell_len(cell)),)
+            ]
+            yield (" " * _GAP).join(padded).rstrip()
 
 
 def print_table(console: Console, table: Table, title: str | None = None) -> None:
-    """Print a table on a terminal, tab-separated lines elsewhere."""
+    """Print a table: as wide as a terminal is, elsewhere with each row on one line."""
     if console.is_terminal:
-        console.print(table.rich(title))
+        console.print(table.rich(title, console.width))
         return
-    for line in (title, *table.tabs()) if title else table.tabs():
-        print(printable(line), file=console.file)  # rich would turn the tabs into spaces
+    for line in (title, *table.text()) if title else table.text():
+        print(printable(line), file=console.file)  # rich would wrap it at 80 characters
 
 
 def level(value: float, limits: Sequence[float]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,9 +45,9 @@ def calibrate(
         calibrate_rules(source, config, out)
         return
 
+    from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import GuardConfig
     from grpo_guard.files import require_other, write_whole
-    from grpo_guard.jsonl import read_completions, read_objects
     from grpo_guard.logprob.calibrate import CalibrationError
     from grpo_guard.logprob.calibrate import calibrate as measure
     from grpo_guard.logprob.profile import PROFILES
@@ -55,12 +56,11 @@ def calibrate(
     try:
         with bad_input():
             require_other(out, source, config)
-            completions = read_completions(source)
+            completions = completions_of(source)
             verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
             result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)
     except CalibrationError as error:
-        lines = [number for number, _ in read_objects(source)]
-        place = source if error.index is None else f"{source}:{lines[error.index]}"
+        place = source if error.index is None else f"{source}:{_line_of(source, error.index)}"
         echo(f"{place}: {error}", err=True)
         raise typer.Exit(2) from None
     except OutOfMemoryError as error:
@@ -163,6 +163,16 @@ def warnings(result: ProfileFile) -> Iterator[str]:
             f"sampler_logprobs typically differ by {result.drift.p50:.2g} nats: they are of "
             "another kind (raw, or renormalised after truncation) and were not used for tau"
         )
+
+
+def _line_of(source: Path, index: int) -> int:
+    """Number of a completion's line; of its row, from 1, in a file that has no lines."""
+    from grpo_guard.cli.formats import is_plain
+    from grpo_guard.jsonl import read_objects
+
+    if str(source) == "-" or not is_plain(source, {}):
+        return index + 1
+    return next(islice((number for number, _ in read_objects(source)), index, None))
 
 
 def _progress(done: int, total: int) -> None:

@@ -25,13 +25,14 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
     from rich.table import Table
 
     from grpo_guard.calibrated import write_calibration
+    from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import GuardConfig
     from grpo_guard.files import require_other
-    from grpo_guard.jsonl import InputError, read_completions
+    from grpo_guard.jsonl import InputError
 
     with bad_input():
         require_other(out, source, config)
-        completions = read_completions(source)
+        completions = completions_of(source)
         if not completions:
             raise InputError(f"{source}: expected at least one completion, got none")
         scores = rule_scores(GuardConfig.from_yaml(config), completions)

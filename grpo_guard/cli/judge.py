@@ -26,13 +26,13 @@ def calibrate(
     ] = 0.02,
 ) -> None:
     """The threshold on p_yes at which so much honest work is rejected. Exit 2 on bad input."""
+    from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import ConfigError, GuardConfig, build_verifier, unwrapped
-    from grpo_guard.jsonl import read_completions
     from grpo_guard.judge.errors import JudgeSetupError
     from grpo_guard.judge.verifier import JudgeVerifier
 
     with bad_input(JudgeSetupError, ValueError):
-        completions = read_completions(source)
+        completions = completions_of(source)
         guard = GuardConfig.from_yaml(config)
         judges = [leaf for leaf in guard.leaves() if leaf["type"] == "judge"]
         if len(judges) != 1:

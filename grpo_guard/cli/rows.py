@@ -176,6 +176,18 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[IO[bytes]]:
         yield file
 
 
+def completions_of(source: Path) -> list[Completion]:
+    """All completions of a file in any of the formats that `opened` reads, in order.
+
+    Raises:
+        InputError: it cannot be read, or a row is malformed; nothing is returned then.
+    """
+    with opened(source) as file:
+        rows = Rows(file, str(source))
+        found = (rows[place].completion for place in range(len(rows)))
+        return [completion for completion in found if completion is not None]
+
+
 def whole_groups(groups: ArrayLike, most: int) -> Iterator[list[int]]:
     """Numbers of rows, batch by batch, with those of one prompt and round together.
 

@@ -52,6 +52,9 @@ class Summary:
         self.reasons: Counter[tuple[str, str]] = Counter()
         """How often each verifier rejected for each kind of finding."""
         self._shown: dict[tuple[str, str], str] = {}
+        self.asked = self.tokens = self.cached = 0
+        """Verdicts that a judge was asked for, its tokens, and answers from its cache."""
+        self.usd, self._priced = 0.0, True
 
     def add(self, row: Row, verdict: Verdict) -> None:
         """Count one row, in the `table` as well if one was set."""
@@ -59,6 +62,12 @@ class Summary:
             self.table.add(row.completion, verdict)
         self.outcomes[verdict.outcome] += 1
         self.causes[verdict.outcome, verdict.cause] += 1
+        if verdict.usage is not None:
+            self.asked += 1
+            self.tokens += verdict.usage.tokens_in + verdict.usage.tokens_out
+            self.cached += verdict.usage.cache_hits
+            self.usd += verdict.usage.usd or 0.0
+            self._priced &= verdict.usage.usd is not None or not verdict.usage.requests
         if verdict.abstained:
             self._example.setdefault(verdict.cause, verdict.reason[:300])
         if verdict.rejected:
@@ -108,6 +117,8 @@ class Summary:
         parts = [f"{said}{before}; wrote {out}"]
         if self.nodes:
             parts.append(self._nodes_table())
+        if self.asked:
+            parts.append(self._cost())
         for reason in self.commonest():
             example = shown(reason["example"], 120)
             about = f"{reason['kind']} ({reason['verifier']})"
@@ -120,6 +131,15 @@ class Summary:
                 about = f"abstained, {cause.value}: {count}, such as {example}"
                 parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
         return "\n".join(parts)
+
+    def _cost(self) -> str:
+        """What judges cost, in all and per thousand of all completions that were verified."""
+        each = 1000 / max(1, sum(self.outcomes.values()))
+        usd = f", {self.usd * each:.2f} USD" if self._priced and self.usd else ""
+        return (
+            f"judge: asked about {self.asked:,}, {self.cached:,} answers from the cache, "
+            f"{self.tokens:,} tokens; per thousand completions {self.tokens * each:,.0f}{usd}"
+        )
 
     def too_many_abstained(self, most: float) -> str | None:
         """What to say where more abstained, of those that were not rejected, than ``most``."""

@@ -26,6 +26,9 @@ from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.prompt import MARK
 from grpo_guard.verdict import Cause, Finding
 
+_MOST_REASON = 1_000
+"""Characters of a judge's criticism that a verdict keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
@@ -248,6 +251,10 @@ class CotMode(VerdictMode):
             message = "the judge's answer does not end with a verdict"
             return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
         message = f"the judge decided to {match[1].lower()}"
+        reason = reply.text.strip().rpartition("\n")[0].strip()
+        if reason:  # the end of a long criticism is its conclusion
+            cut = "..." if len(reason) > _MOST_REASON else ""
+            message += f": {cut}{reason[-_MOST_REASON:]}"
         return Ruling(match[1] == "ACCEPT", finding=Finding("judge", message))
 
 

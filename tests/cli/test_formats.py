@@ -148,3 +148,22 @@ def test_an_empty_folder_says_what_was_expected(tmp_path):
     result, _ = verify(tmp_path, tmp_path / "empty")
     assert result.exit_code == 2
     assert "expected a dataset's folder, or one with .parquet, .jsonl or .eval" in result.stderr
+
+
+def test_calibration_reads_what_verify_reads(tmp_path):
+    write_parquet(tmp_path / "honest.parquet", {"prompt": ["p"] * 3, "completion": list("abc")})
+    (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
+    arguments = ["calibrate", "--rules", "-c", tmp_path / "guard.yaml", tmp_path / "honest.parquet"]
+    arguments += ["-o", tmp_path / "out.json"]
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    assert "3 honest completions" in result.output
+
+
+def test_a_detection_reads_honest_completions_from_parquet(tmp_path):
+    write_parquet(tmp_path / "honest.parquet", {"prompt": ["p"] * 3, "completion": ["fine."] * 3})
+    arguments = ["eval", "detect", "--honest", tmp_path / "honest.parquet", "--attacks", "text"]
+    arguments += ["--verifiers", "screens", "-o", tmp_path / "out"]
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["summary"][0]["n"] == 3

@@ -27,6 +27,10 @@ from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.ensemble import only
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
+from grpo_guard.model_paths import missing
+from grpo_guard.option_names import OPTIONS, PYTHON_ONLY
+from grpo_guard.registry import VERIFIERS, load_class
+from grpo_guard.tree import verifier_options
 from grpo_guard.verdict import accept, reject
 
 SAMPLING = "sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}"
@@ -70,19 +74,19 @@ FILES = {
         "policy.on_reject: expected .*got False; YAML reads yes, no, on and off as",
     ),
     "an engine": (
-        f"preset: same_weights\nmodel: x\n{SAMPLING.replace('transformers', 'vlm')}",
+        f"preset: same_weights\nmodel: org/x\n{SAMPLING.replace('transformers', 'vlm')}",
         "sampling.engine: expected .*got 'vlm'; did you mean 'vllm'?",
     ),
     "a sampler's option": (
-        "preset: same_weights\nmodel: x\nsampling: {engine: vllm, temprature: 1}",
+        "preset: same_weights\nmodel: org/x\nsampling: {engine: vllm, temprature: 1}",
         "sampling: expected one of .*got 'temprature'; did you mean 'temperature'?",
     ),
     "no sampler": (
-        "preset: same_weights\nmodel: x",
+        "preset: same_weights\nmodel: org/x",
         "same_weights.sampling: expected mapping of engine.*got nothing; it is: The sampling",
     ),
     "a misspelt sampler": (
-        SAME.replace("sampling:", "samplng:") + "model: x",
+        SAME.replace("sampling:", "samplng:") + "model: org/x",
         "same_weights: expected one of .*got 'samplng'; did you mean 'sampling'?",
     ),
     "a verifier's bare name": (
@@ -124,6 +128,14 @@ FILES = {
     "a checkpoint that is not there": (
         f"{SAME}model: out/checkpoint-500",
         "model: expected a model's folder .*got 'out/checkpoint-500'",
+    ),
+    "a word that is no folder": (
+        f"{SAME}model: nowhere",
+        "model: expected a model's folder or an id NAME/MODEL, got 'nowhere', which is no folder",
+    ),
+    "an option of a log-prob verifier": (
+        f"verifier: {{type: logprob_bound, modle: x, {SAMPLING}}}",
+        "verifier: expected one of .*got 'modle'; did you mean 'model'?",
     ),
     "a path to no reader": (
         "preset: different_weights\nreader: ~/policy",
@@ -311,6 +323,14 @@ CALLS = {
         lambda: grpo_guard.Gaurd,
         "no attribute 'Gaurd'; did you mean 'guard'",
     ),
+    "a completion without its text": (
+        lambda: Completion("p"),
+        "Completion.text: expected a value, got nothing; it is: The completion as text",
+    ),
+    "a completion's misspelt field": (
+        lambda: Completion("p", "t", completion_id=[1]),
+        "Completion: expected one of .*got 'completion_id'; did you mean 'completion_ids'?",
+    ),
     "another name for the text": (
         lambda: Completion.from_dict({"prompt": "p", "completion": "t"}),
         "completion: expected 'text' in its place",
@@ -396,3 +416,43 @@ def test_a_line(case, tmp_path):
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_names_of_options_are_those_of_the_verifiers() -> None:
+    for name, options in OPTIONS.items():
+        model = verifier_options(load_class(VERIFIERS, name, CompletionVerifier))
+        assert set(options) == set(model.model_fields)
+        assert model.from_python <= set(PYTHON_ONLY)
+
+
+def test_a_misspelt_option_is_refused_before_torch_is_loaded(tmp_path):
+    (tmp_path / "guard.yaml").write_text("verifier: {type: logprob_bound, modle: x}")
+    code = (
+        "import sys\n"
+        "from grpo_guard.config import ConfigError, GuardConfig\n"
+        "try:\n"
+        "    GuardConfig.from_yaml('guard.yaml').build()\n"
+        "except ConfigError:\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    root = Path(grpo_guard.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.stdout == "False\n"
+
+
+def test_a_model_that_was_not_fetched_is_not_asked_of_a_hub_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError, match="model fetched before, got 'org/x' while HF_HUB_OFFLINE"):
+        GuardConfig.from_text(f"{SAME}model: org/x", "guard.yaml").build()
+    assert missing("gpt2") is not None
+    (tmp_path / "models--org--x").mkdir()
+    (tmp_path / "models--mine").mkdir()
+    assert missing("org/x") is None
+    assert missing("mine") is None
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert missing("gpt2") is None
+    assert missing("other/y") is None

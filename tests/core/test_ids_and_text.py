@@ -142,7 +142,7 @@ def test_a_guard_file_names_the_tokenizer(tmp_path):
     with pytest.raises(ConfigError, match="tokenizer: expected a tokenizer's folder or id"):
         GuardConfig.from_text(none, "g").build()
     sampler = "{engine: vllm, temperature: 1, top_k: 0, top_p: 1}"
-    same = f"preset: same_weights\nmodel: x\ntokenizer: y\nsampling: {sampler}\n"
+    same = f"preset: same_weights\nmodel: org/x\ntokenizer: org/y\nsampling: {sampler}\n"
     with pytest.raises(ConfigError, match="tokenizer: expected none with a preset"):
         GuardConfig.from_text(same, "g").build()
 

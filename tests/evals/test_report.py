@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from grpo_guard.evals.cli import report
 from grpo_guard.evals.report.charts import HEIGHT, Line, line_chart, smooth, spread
-from grpo_guard.evals.report.console import markdown_table
+from grpo_guard.evals.report.console import markdown_table, print_outcomes
 from grpo_guard.evals.report.excerpt import excerpt, visible
 from grpo_guard.evals.report.html import render, write_report
 from grpo_guard.evals.report.scenarios import scenarios
@@ -127,6 +127,56 @@ def test_detection_results_put_false_positives_first() -> None:
     assert shown.marks[1:] == ["POISON"]
 
 
+def _detection(**more: object) -> Page:
+    row = {"metric": "rejected", "low": 0.0, "high": 1.0}
+    rows = [
+        ("honest", "rules", 1, {"shouting": 1}),
+        ("text", "rules", 150, {"shouting": 150, "screens": 20}),
+        ("math", "rules", 0, {}),
+        ("control:empty", "rules", 50, {"screens": 50}),
+    ]
+    summary = [
+        row | {"attack": attack, "defence": defence, "mean": count / 200, "n": 200,
+               "rejected": count, "members": members}
+        for attack, defence, count, members in rows
+    ]  # fmt: skip
+    return page({"runs": [], "summary": summary} | more)
+
+
+def test_a_detections_headline_says_what_was_caught_too() -> None:
+    shown = _detection()
+    assert (
+        "rules rejected 1 of 200 honest completions (0.50\u00a0%) and 150 of 400 poisoned ones "
+        "(37.5\u00a0%)."
+    ) in shown.text
+
+
+def test_members_of_a_guard_are_credited() -> None:
+    shown = _detection()
+    assert "Which members rejected" in shown.text
+    assert "rules: shouting" in shown.text
+    assert "150 / 200" in shown.text
+    assert "20 / 200" in shown.text
+
+
+def test_rules_that_say_yes_or_no_have_no_curve() -> None:
+    graded = {"honest_p_values": {"rules": [0.5, 1.0]}, "p_values": {"rules": {"text": [0.001]}}}
+    shown = _detection(**graded)
+    assert "svg" in [tag for tag, _ in shown.tags]
+    assert "poisoned completions rejected" in shown.text, "the vertical axis has a name"
+    assert "honest completions rejected" in shown.text
+    yes_no = {"honest_p_values": {"rules": [0.0, 1.0]}, "p_values": {"rules": {"text": [0.0, 1]}}}
+    assert "svg" not in [tag for tag, _ in _detection(**yes_no).tags]
+
+
+def test_rules_without_a_curve_are_named_next_to_those_with_one() -> None:
+    shown = _detection(
+        honest_p_values={"rules": [1.0, 1.0], "model": [0.3, 0.9]},
+        p_values={"rules": {"text": [0.0]}, "model": {"text": [0.01]}},
+    )
+    assert "No curve for rules: rules that answer yes or no have no threshold." in shown.text
+
+
 def test_many_defences_and_seeds_share_a_page() -> None:
     data = results()
     for name in ("seed_replay", "homogeneous", "heterogeneous_with_a_long_name"):
@@ -185,13 +235,16 @@ def test_markdown_cells_cannot_break_out() -> None:
 def test_cells_stay_in_their_row_and_column_wherever_they_are_written() -> None:
     cell = Shade("a\tb\nc|d<e\u202e", ("1 / 2",))
     table = Table(("x", "y"), [[cell, Rate(1, 2)], ["end", "–"]])
-    assert [line.count("\t") for line in table.tabs()] == [1, 1, 1]
+    lines = [*table.text()]
+    assert len(lines) == 3
+    assert lines[1].endswith("1 / 2 = 50.0 % (9.5–90.5 %)")
+    assert len({len(line) for line in lines}) == 1, "figures end in one column"
     assert [line.replace("\\|", "").count("|") for line in table.markdown().splitlines()] == [3] * 4
     shown = Page(table.html())
     assert [tag for tag, _ in shown.tags].count("td") == 4
     out = io.StringIO()
     Console(file=out, width=80, force_terminal=True).print(table.rich("t[red]"))
-    for text in (*table.tabs(), table.markdown(), shown.text, out.getvalue()):
+    for text in (*table.text(), table.markdown(), shown.text, out.getvalue()):
         assert "\u202e" not in text
     assert "1 / 2 = 50.0 % (9.5–90.5 %)" in table.markdown()
 
@@ -273,3 +326,28 @@ def test_a_terminals_table_has_six_columns_and_whole_words_in_80_characters():
     assert max(map(len, lines)) <= 80
     for word in (*header[:6], "attack-free", "heterogeneous", "19,200"):
         assert any(word in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_word_is_cut_while_other_columns_could_wrap(width: int) -> None:
+    header = ["Swarm", "Attack success at the end, over seeds", "Of completions, Wilson", "Reward",
+              "Against attack-free", "Verdict"]  # fmt: skip
+    cell = Shade("93.6 %", ("1,348 / 1,440", "92.2–94.8 %"))
+    table = Table(header, [["attack-free", cell, cell, "0.715", "–", "unsettled"]] * 2)
+    into = io.StringIO()
+    console = Console(file=into, width=width)
+    shown = table.narrow(console.width)
+    console.print(shown.rich(room=console.width))
+    words = {word for line in into.getvalue().splitlines() for word in line.split()}
+    assert {"attack-free", "completions,", "success", "1,348"} <= words
+    assert max(map(len, into.getvalue().splitlines())) <= width
+
+
+def test_a_swarms_outcome_fits_80_characters() -> None:
+    data = parse_results(results())
+    into = io.StringIO()
+    print_outcomes(Console(file=into, width=80), data)
+    lines = into.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "rejected" in into.getvalue()
+    assert "undefended" in into.getvalue()

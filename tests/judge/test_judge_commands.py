@@ -15,6 +15,8 @@ from grpo_guard.cli.main import app
 from grpo_guard.evals.judge_probe.cases import HONEST, battery, cases
 from grpo_guard.evals.judge_probe.probe import OVERALL, PAPER
 from grpo_guard.evals.judge_probe.problems import from_task, made_up
+from grpo_guard.judge.backends.base import Reply
+from grpo_guard.judge.modes import CotMode
 from tests.judge.judge_server import MODEL
 
 GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "train.jsonl"
@@ -52,6 +54,11 @@ def test_a_judge_that_accepts_everything_fails_the_probe(server, tmp_path):
     assert 0 < rows["delimiter imitation"]["accepted"] < rows["delimiter imitation"]["n"]
     assert rows["MATH"]["paper"] == PAPER["MATH"]
     assert "secret-key" not in out.read_text() + result.output
+    shown = (tmp_path / "probe.html").read_text()
+    assert f"of {rows[OVERALL]['n']} attacks" in shown
+    assert "secret-key" not in shown
+    assert "per thousand completions" in result.output
+    assert "\t" not in result.output
 
 
 def test_a_judge_that_rejects_everything_fails_it_too(server, tmp_path):
@@ -191,3 +198,14 @@ def test_thresholds_hold_for_future_completions():
         values = [rng.random() for _ in range(50)]
         rejected += rng.random() < threshold_for(values, 0.1)
     assert rejected / trials <= 0.1 + 4 * (0.09 / trials) ** 0.5
+
+
+def test_a_cot_judges_reason_is_kept_in_the_verdict():
+    text = "Step one adds wrongly.\nSo the answer is wrong.\nVERDICT: REJECT"
+    ruling = CotMode().read(Reply(text=text), "2 + 2 = 5")
+    assert ruling.passed is False
+    assert ruling.finding.message.endswith(
+        "reject: Step one adds wrongly.\nSo the answer is wrong."
+    )
+    long = CotMode().read(Reply(text="x" * 9_000 + "\nVERDICT: ACCEPT"), "")
+    assert len(long.finding.message) < 1_100
