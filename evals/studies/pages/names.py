@@ -24,7 +24,7 @@ def _smollm2() -> str:
         ("smollm2-sums", "math", "paper_logit"),
         ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
     ]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected", "held-out"])
+    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
 
 
 def _seeds() -> str:
@@ -43,15 +43,14 @@ def _standard() -> str:
         plan += [("standard", attack, f"none,{_STACKS}")]
         plan += [("no-gain", attack, "heterogeneous (no_gain)")]
     plan += [("standard", "dos", "none,paper_logit,homogeneous")]
-    return runs(plan, [_SUCCESS, "highest round", _POISON, _RIGHT, _REWARD])
+    return runs(plan, [_SUCCESS, _POISON, _RIGHT])
 
 
 def _untruncated() -> str:
     plan = [
         ("untruncated", "text,math,code,dos", "none,same_weights"),
-        ("untruncated", "dos", "homogeneous"),
     ]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected", _REWARD])
+    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
 
 
 def _recipe() -> str:
@@ -84,11 +83,11 @@ def _defences() -> str:
     names: list[str] = []
     for file, defences in {"defences": first, "plain": plain}.items():
         for name in defences:
-            attacks = ("text", "text", "math", "math", "text", "math")
+            attacks = ("text", "text", "math", "math", "text")
             rows.append([(file, attack, name) for attack in attacks])
             names.append(f"`{name}`")
     head = [f"TEXT: {_SHARES}", f"reward: {_REWARD}", f"MATH: {_SHARES}", f"reward: {_REWARD}"]
-    head += [f"honest right rejected, TEXT: {_RIGHT}", f"the same, MATH: {_RIGHT}"]
+    head.append(f"honest right rejected, TEXT: {_RIGHT}")
     return side_by_side("defence", rows, head, "|".join(names))
 
 
@@ -99,11 +98,10 @@ def _shares() -> str:
     for attack, shares in played_shares.items():
         for share in shares:
             played = attack if share == "1/4" else f"{attack} ({share})"
-            stacks = ("none", "homogeneous", "heterogeneous", "heterogeneous")
+            stacks = ("none", "homogeneous", "heterogeneous")
             rows.append([("shares", played, name) for name in stacks])
             names.append(f"`{attack}`, {share}")
     head = [f"undefended: {_SHARES}", f"`homogeneous`: {_SHARES}", f"`heterogeneous`: {_SHARES}"]
-    head.append(f"honest right rejected, `heterogeneous`: {_RIGHT}")
     return side_by_side("attack, share", rows, head, "|".join(names))
 
 

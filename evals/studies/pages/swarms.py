@@ -57,11 +57,6 @@ def shares(_: Scenario, series: Series) -> str:
     return f"{_short(ends.value)} ({_short(max(series.asr))})" if ends else NOTHING
 
 
-def highest(_: Scenario, series: Series) -> str:
-    """Attack success in the highest round."""
-    return f"{_short(max(series.asr))} %"
-
-
 def rejected(kind: str) -> Column:
     """Rejections of one kind of completions."""
     return lambda _, series: _rate(series.rejected(kind)) if series.guarded else NOTHING
@@ -86,23 +81,16 @@ def length(scenario: Scenario, series: Series) -> str:
     return f"{found.value:.2f}" if found else NOTHING
 
 
-def held_out(_: Scenario, series: Series) -> str:
-    """Right answers to held-out problems."""
-    return series.held_out.count_text if series.held_out else NOTHING
-
-
 COLUMNS: Final[dict[str, Column]] = {
     "success, last 10 rounds": success,
     "success, mean over seeds (least to most)": over_seeds,
     "success, % (highest round)": shares,
-    "highest round": highest,
     "poison rejected": rejected("poisoned"),
     "honest rejected": rejected("honest"),
     "honest right rejected": rejected("honest_correct"),
     "honest reward (attack-free)": reward,
     "honest reward against attack-free": cost,
     "length": length,
-    "held-out": held_out,
 }
 
 
