@@ -122,9 +122,8 @@ def _coin() -> str:
 
 def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
     names = attacks.split(",")
-    rows = [[(file, name, "none")] + [(file, name, guard)] * 3 for name in names]
+    rows = [[(file, name, "none")] + [(file, name, guard)] * 2 for name in names]
     head = [f"undefended: {_SHARES}", f"guarded: {_SHARES}", f"poison rejected: {_POISON}"]
-    head.append(f"honest right rejected: {_RIGHT}")
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
 
@@ -152,11 +151,11 @@ def _spot_checks() -> str:
     names: list[str] = []
     for share in ("none", "5", "10", "25", "50", "100"):
         guard = share if share == "none" else f"spot_checks_{share}"
-        attacks = ("one_of_twelve", "one_of_twelve", "text", "text")
+        attacks = ("one_of_twelve", "one_of_twelve", "text")
         rows.append([("spot-checks", attack, guard) for attack in attacks])
         names.append(share if share == "none" else f"{share} %")
     head = [f"`one_of_twelve`: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    head += [f"`text`: {_SUCCESS}", f"poison rejected: {_POISON}"]
+    head.append(f"`text`: {_SUCCESS}")
     return side_by_side("share verified", rows, head, "|".join(names))
 
 

@@ -9,6 +9,8 @@ from grpo_guard.evals.studies.pages.cells import NOTHING, count, figures, of, sh
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")
 """Right answers: those that the rules were written for, and published ones of other models."""
+_BROKEN: Final = ("control:empty", "control:huge")
+"""Controls with two completions each, which the detection table leaves out."""
 _JUDGED: Final = 500
 """Completions in a set of the shipped judge that is too small a part to show if none passes."""
 
@@ -189,6 +191,10 @@ def detection() -> str:
     }
     verifiers = ("logprob_bound (float32)", "logprob_bound", "tail_probability")
     attacks = dict.fromkeys(attack for attack, _ in rejected)
-    rows = [[a.replace("_", " "), *(rejected[a, v] for v in verifiers)] for a in attacks]
+    rows = [
+        [a.replace("_", " "), *(rejected[a, v] for v in verifiers)]
+        for a in attacks
+        if a not in _BROKEN
+    ]
     head = ("`logprob_bound`, `float32`", "`logprob_bound`, default", "`tail_probability`, default")
     return table(["completions", *head], rows)
