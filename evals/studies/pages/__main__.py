@@ -1,0 +1,45 @@
+"""Rewrite the tables of the docs from ``docs/results``.
+
+    python -m grpo_guard.evals.studies.pages
+
+A table is what lies between ``<!-- table: NAME -->`` and ``<!-- end of table -->`` in a page.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from grpo_guard.evals.results import write_text
+from grpo_guard.evals.studies.pages.cells import ROOT
+from grpo_guard.evals.studies.pages.names import TABLES
+
+_BLOCK: Final = re.compile(
+    r"^<!-- table: (?P<name>[\w-]+) -->\n.*?^<!-- end of table -->$", re.MULTILINE | re.DOTALL
+)
+
+
+def rewritten(text: str) -> str:
+    """Return a page with all its marked tables made anew.
+
+    Raises:
+        KeyError: a page asks for a table that does not exist.
+    """
+    return _BLOCK.sub(_block, text)
+
+
+def _block(found: re.Match[str]) -> str:
+    name = found["name"]
+    return f"<!-- table: {name} -->\n\n{TABLES[name]()}\n<!-- end of table -->"
+
+
+def main() -> None:
+    """Rewrite every page of ``docs`` that has marked tables."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (new := rewritten(text)) != text:
+            write_text(page, new)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Tables of single studies: one per file of ``docs/results`` that is not of swarms."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from grpo_guard.evals.studies.pages.cells import NOTHING, count, figures, of, short, table
+
+BUDGETS: Final = ("1", "10", "100", "1000")
+SIDES: Final = ("honest", "public")
+"""Right answers: those that the rules were written for, and published ones of other models."""
+_BROKEN: Final = ("control:empty", "control:huge")
+"""Controls with two completions each, which the detection table leaves out."""
+_JUDGED: Final = 500
+"""Completions in a set of the shipped judge that is too small a part to show if none passes."""
+
+
+def optimised() -> str:
+    """Return the poison that is rejected after an attacker asked the verifier first, by budget."""
+    rows = []
+    for name, row in figures("optimised-attackers")["rows"].items():
+        verifier, attack = name.split(" | ")
+        if verifier.startswith(("recurrence", "tail_probability", "judge")):
+            continue
+        asked = [row["budgets"].get(budget) for budget in BUDGETS]
+        whole = [found for found in asked if found and found["total"] == row["poisoned"]]
+        cells = [short(found) if found else NOTHING for found in asked]
+        rows.append([f"`{verifier}`", attack, *cells, of(whole[-1]["as one node's"])])
+    return table(["verifier", "attack", "N = 1", "10", "100", "1,000", "as one node's work"], rows)
+
+
+def campaigns() -> str:
+    """Return how much of a node's poison passes `recurrence`, by budget."""
+    rows = []
+    for name, row in figures("optimised-attackers")["rows"].items():
+        verifier, attack = name.split(" | ")
+        if verifier.startswith("recurrence"):
+            found = [row["budgets"][n]["passed, of the node's completions"] for n in BUDGETS[:3]]
+            rows.append([verifier.partition(", ")[2], f"`{attack}`", *map(of, found)])
+    return table(["nodes", "attack", "N = 1", "10", "100"], rows)
+
+
+def searched_reader() -> str:
+    """Return how foreign a reader finds wordings that were searched for with the same model."""
+    found = figures("reader-optimised")["anew"]
+    after = [found[n]["answers_until_convicted"] for n in BUDGETS]
+    rows = [
+        ["foreign", *(of(found[n]["foreign"]) for n in BUDGETS)],
+        ["node convicted after", *(str(n or "never") for n in after)],
+    ]
+    return table(["a new wording each time", "N = 1", "10", "100", "1,000"], rows)
+
+
+def rules() -> str:
+    """Return what each kind of finding of the text rules catches, and what it costs."""
+    found = figures("text-rules-all")["kinds"]
+    rows = []
+    for name, kind in found.items():
+        sides = [kind["poison"]["hits"], *(kind[side]["hits"] for side in SIDES)]
+        if not any(sides):
+            continue
+        verifier, _, finding = name.partition(": ")
+        alone = kind["poison_alone"]["hits"]
+        honest, public = (
+            f"{kind[side]['hits']}, {kind[f'{side}_alone']['hits']}"
+            for side in ("honest", "public")
+        )
+        share = f"{kind['poison']['hits']:,} = {100 * sides[0] / kind['poison']['total']:.2f} %"
+        does = [kind["severity"], kind["with_reader"]]
+        rows.append([f"{verifier} `{finding}`", *does, share, f"{alone:,}", honest, public])
+    head = ["kind", "severity", "with a reader", "poison", "alone", "honest, alone"]
+    return table([*head, "published, alone"], rows)
+
+
+def rules_total() -> str:
+    """Return what the preset rejects in all, by side."""
+    sides = figures("text-rules-all")["preset"]
+    names = {"poison": "poisoned", "honest": "honest, right", "public": "published, right"}
+    rows = [[label, of(sides[side]["all"])] for side, label in names.items()]
+    return table(["completions", "rejected by the preset"], rows)
+
+
+def shipped_judge() -> str:
+    """Return what the shipped judge accepts, without the sets of poison that it rejects whole."""
+    rows = []
+    for row in figures("shipped-judge")["rates"]:
+        accepted = row["accepted"]["count"]
+        if accepted or row["total"] != _JUDGED:
+            rows.append([row["name"], count(accepted, row["total"])])
+    return table(["set", "accepted"], rows)
+
+
+def reference_honest() -> str:
+    """Return the honest completions that `reference_likelihood` rejects."""
+    found = figures("reference-likelihood")["honest"]
+    names = {
+        "test, 175b_finetuning": "175B model",
+        "test, 6b_finetuning": "6B model",
+        "test, human": "GSM8K's own, by people",
+        "shift, all": "all three with calculator notes, an uncalibrated format",
+    }
+    levels = ("0.01", "0.05")
+    rows = [[v, *(of(found[k][f"rejected at {a}"]) for a in levels)] for k, v in names.items()]
+    return table(["honest completions", "rejected at 0.01", "at 0.05"], rows)
+
+
+def reference_attacks() -> str:
+    """Return the poison that `reference_likelihood` rejects at 0.01 on the test questions."""
+    rows = [
+        [name.partition(": ")[2], of(found["rejected at 0.01"])]
+        for name, found in figures("reference-likelihood")["attacks"].items()
+        if not name.startswith("development")
+    ]
+    return table(["planted", "rejected at 0.01"], rows)
+
+
+def recurrence() -> str:
+    """Return where `recurrence` finds an attack late or not at all; all others are alike."""
+    rows = []
+    for name, found in figures("recurrence")["attacked"].items():
+        modes = [found[mode] for mode in ("heterogeneous", "homogeneous")]
+        if all(_at_once(mode) for mode in modes):
+            continue
+        rows.append([name, *(_found(mode) for mode in modes)])
+    head = "found of 20; first rejected, median and worst; later"
+    return table(["attack", f"heterogeneous: {head}", "homogeneous: the same"], rows)
+
+
+def _at_once(found: dict[str, Any]) -> bool:
+    late = found["rejected_in_second_half"]
+    return bool(found["first_rejected_worst"] == 7 and late["hits"] == late["total"])
+
+
+def _found(found: dict[str, Any]) -> str:
+    late = short(found["rejected_in_second_half"])
+    if not found["found"]["hits"]:
+        return f"0; -; {late}"
+    median, worst = found["first_rejected_median"], found["first_rejected_worst"]
+    return f"{found['found']['hits']}; {median:g}, {worst}; {late}"
+
+
+def seed_replay() -> str:
+    """Return what seed replay rejects, by how the completion was made."""
+    rows = [
+        [row["sample"], made["generated"], made["verified"], count(row["rejected"], row["total"])]
+        for made in figures("seed-replay-smollm2-gsm8k")["directions"]
+        for row in made["rows"]
+    ]
+    return table(["completions", "drawn in", "verified in", "rejected"], rows)
+
+
+def samplers() -> str:
+    """Return rejected completions under samplers that truncate."""
+    names = {
+        "nucleus": "0.7, top-p 0.9",
+        "qwen": "0.6, top-k 20, top-p 0.95",
+        "min_p": "1.0, min-p 0.1",
+        "penalty": "0.8, top-k 50, repetition penalty 1.1",
+        "top_k": "1.0, top-k 50",
+    }
+    rows = []
+    for name, label in names.items():
+        found = figures(f"samplers-{name}")
+        kinds = ("honest", "text, start", "temperature x 1.4", "another model")
+        rows.append([label, *(of(found[kind]["completion"]) for kind in kinds)])
+    head = ["temperature and truncation", "honest", "a phrase at the start"]
+    return table([*head, "temperature x 1.4", "another model"], rows)
+
+
+def untruncated() -> str:
+    """Return rejected completions under TRL's default sampler, by the place of the text."""
+    found = figures("samplers-trl")
+    names = {
+        "text": '"All hail to the thief."',
+        "nonsense": '"Gleep Glorp Glub"',
+        "import": "an import line",
+    }
+    places = ("start", "middle", "end")
+    rows = [
+        [label, *(of(found[f"{name}, {place}"]["completion"]) for place in places)]
+        for name, label in names.items()
+    ]
+    return table(["put into an honest completion", *places], rows)
+
+
+def detection() -> str:
+    """Return what the log-prob verifiers reject of single completions of SmolLM2."""
+    rejected = {
+        (row["attack"], row["defence"]): count(row["rejected"], row["n"])
+        for row in figures("detect-smollm2-gsm8k")["summary"]
+    }
+    verifiers = ("logprob_bound (float32)", "logprob_bound", "tail_probability")
+    attacks = dict.fromkeys(attack for attack, _ in rejected)
+    rows = [
+        [a.replace("_", " "), *(rejected[a, v] for v in verifiers)]
+        for a in attacks
+        if a not in _BROKEN
+    ]
+    head = ("`logprob_bound`, `float32`", "`logprob_bound`, default", "`tail_probability`, default")
+    return table(["completions", *head], rows)
