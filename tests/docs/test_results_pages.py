@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from doc_pages import PAGES, ROOT
 
 from grpo_guard.evals.studies.pages.__main__ import rewritten
 from grpo_guard.evals.studies.pages.names import TABLES
+from tests.docs.doc_pages import PAGES, ROOT
 
 pytest.importorskip("scipy")
 MARKED = [page for page in PAGES if "<!-- table: " in page.read_text(encoding="utf-8")]
