@@ -18,9 +18,7 @@ from grpo_guard.quoting import shown as shown
 
 # Names are kept for a whole run, and an untrusted sender's may be as long as a request.
 MAX_NAME: Final = 1_000
-
-# Most ids or log-probs. An object in place of a list, such as a range, may be endless at no cost
-# to its sender; the longest contexts in use hold half as many.
+# Most ids or log-probs: twice the longest context in use. A range can be endless at no cost.
 MAX_TOKENS: Final = 2**21
 
 # Of a prompt in messages; JSON schemas of tools go 10 deep.
@@ -162,14 +160,14 @@ class Completion(_Marked):
 
     @property
     def trusted_prompt(self) -> str | Sequence[Message]:
-        """The prompt as far as it may excuse what the completion says: "" if an untrusted sender
-        may have written it and asked for the very import or equation that the answer contains."""
+        """The prompt as far as it may excuse the completion: "" if an untrusted sender may have
+        written it and asked for the very import or equation that the answer contains."""
         return self.prompt if self.prompt_trusted else ""
 
     @property
     def trusted_reference(self) -> str | None:
-        """The reference, unless an untrusted sender may have supplied it with the question: given
-        a false answer, a judge rejects right ones, and it reads whatever sentence is put there."""
+        """The reference, unless an untrusted sender may have supplied it: given a false answer, a
+        judge rejects right ones, and it reads whatever is put there."""
         return self.reference if self.prompt_trusted else None
 
     @property
@@ -182,13 +180,13 @@ class Completion(_Marked):
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
+        known = [f.name for f in fields(cls)]
         for name in data:  # first, so that "completion" is reported as a name for "text"
             if name not in _READ:
-                known = [f.name for f in fields(cls)]
                 near = get_close_matches(str(name)[:40], known, n=1)  # cut: the sender chose it
                 meant = _ELSEWHERE.get(name) or "".join(near)
-                place = f"{meant!r} in its place, " if meant else ""
-                expected = f"{place}one of {', '.join(known)}"
+                expected = f"{meant!r} in its place, " if meant else ""
+                expected += f"one of {', '.join(known)}"
                 raise CompletionError(str(name), expected, "an unknown field")
         for name in ("prompt", "text"):
             if name not in data:
