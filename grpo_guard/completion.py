@@ -180,9 +180,9 @@ class Completion(_Marked):
         """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
         if not isinstance(data, Mapping):
             raise CompletionError("(line)", "a JSON object", data)
-        known = [f.name for f in fields(cls)]
         for name in data:  # first, so that "completion" is reported as a name for "text"
             if name not in _READ:
+                known = [f.name for f in fields(cls)]
                 near = get_close_matches(str(name)[:40], known, n=1)  # cut: the sender chose it
                 meant = _ELSEWHERE.get(name) or "".join(near)
                 expected = f"{meant!r} in its place, " if meant else ""
