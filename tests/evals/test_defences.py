@@ -114,7 +114,9 @@ def test_the_policy_that_is_trained_reads_in_its_own_swarm(tmp_path: Path) -> No
         reader = member.guard.guard.verifier.reader
         return reader.read([span], [False])[0]
 
-    assert opinion() is None  # nothing is known yet
+    early = opinion()
+    assert isinstance(early, Opinion)
+    assert early.tail_p_value is None, "the start profile decides: no peer is known yet"
     first = swarm.step(0)
     assert first.abstained == 0
     assert first.rejected_honest < 0.1 * first.honest

@@ -312,7 +312,7 @@ def test_impossible_log_probabilities_are_no_verdict(hostile, case):
     verifier = judge(server.url)
     (verdict,) = verifier.verify(completions("good"))
     assert verdict.abstained
-    assert "log-probabilities that cannot be" in verdict.findings[0].message
+    assert "impossible log-probabilities" in verdict.findings[0].message
     assert verifier.p_yes(completions("good")) == [None]
 
 

@@ -30,7 +30,7 @@ def rloo_with_kl(folder, policy, *, mixin, **settings):
 @pytest.mark.parametrize("policy", [Policy("zero"), Policy(-1.0), Policy("drop", "zero")])
 def test_no_kl_is_added_to_what_a_veto_left(tmp_path, mixin, policy):
     """RLOO subtracts the KL of what was drawn, which is negative where the reference likes it."""
-    with pytest.raises(FrameworkError, match=r"beta times the KL from the rewards after the veto"):
+    with pytest.raises(FrameworkError, match=r"beta times the KL from rewards after the veto"):
         rloo_with_kl(tmp_path, policy, mixin=mixin, reference=True, beta=0.05)
 
 

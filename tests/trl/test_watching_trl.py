@@ -111,5 +111,5 @@ def test_a_guarded_trainer_trains_as_if_it_were_none(tmp_path, beta):
 def test_masking_spans_is_refused_while_watching(tmp_path):
     for name in ("mask_spans", "leave_out_masked"):
         extra = {"guard": Guard(Unsure(), policy=WATCH), name: True}
-        with pytest.raises(FrameworkError, match=f"{name} takes .* and on_reject"):
+        with pytest.raises(FrameworkError, match=f"{name} removes .* and on_reject"):
             trained(tmp_path, [by_text], Guarded, extra=extra)
