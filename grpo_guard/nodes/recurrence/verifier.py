@@ -133,7 +133,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
         self.reading: Runnable = _Reading(self)
-        """Reads completions without counting, as a `RuleVerifier`'s does."""
+        """Reads completions and counts nothing. If `looks_alone`, it may be replaced by one that
+        asks a copy in another process."""
         super().__init__(store, self.name)
 
     @property
