@@ -1,8 +1,8 @@
 """The remembered rounds as a matrix: which nodes worked in which round, and their counts.
 
-With a hundred thousand nodes, a mapping from names to counts would take a hundred bytes per node
-and round, over hundreds of rounds. Few distinct counts occur, so a cell holds a two-byte code for
-its counts and a bit that marks whether there was work.
+A mapping from names to counts would take a hundred bytes per node and round, for a hundred thousand
+nodes and hundreds of rounds. Few distinct counts occur, so a cell holds a two-byte code for its
+counts and a bit that marks whether there was work.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from grpo_guard.verdict import Cause, Outcome, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Shown(Verdict):
-    """The features of a completion, packed as a verdict so that the workers can return them.
+    """A completion's features, packed as a verdict so that the workers can return them.
 
     It decides nothing.
 

@@ -42,10 +42,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
     It knows no phrases beforehand. For each node it counts in how many different prompts each word
     (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the
-    other nodes' by an exact test, corrected for all tests that are made. Once a node is convicted
-    of a feature, each of its completions that contains the feature is rejected. A batch is counted
-    before it is judged. Words of the prompt are excused, numbers are ignored, and a completion that
-    is sent again is counted once.
+    other nodes' by an exact test, corrected for all tests that are made. Once it has convicted a
+    node, it rejects each completion of that node that contains the convicted feature. A batch is
+    counted before it is judged. Words of the prompt are excused, numbers are ignored, and a
+    completion that is sent again is counted once.
 
     **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
     cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
