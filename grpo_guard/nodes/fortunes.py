@@ -64,7 +64,7 @@ class Fortune:
         Args:
             digest: Identifies the batch; one that was seen lately changes nothing.
             log_es: Logarithm of each column's e-value.
-            weights: Of the columns; they add up to 1.
+            weights: Weights of the columns; they add up to 1.
         """
         if digest in self.seen:
             return self

@@ -167,7 +167,7 @@ class History:
         return found[: self._drawn].copy(), len(found) if exact else count
 
     def _pool(self, rounds: int) -> tuple[Ints, int]:
-        """The first names by lot with work in at least so many rounds, and how many there are."""
+        """The first names by lot with work in at least ``rounds`` rounds, and their number."""
         if rounds not in self._pools:
             if self._by_lot is None:
                 alive = np.flatnonzero(self._worked)

@@ -142,7 +142,7 @@ def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
 
 
 def count_lost(connection: sqlite3.Connection, batches: int) -> None:
-    """Note that so many batches could not be written."""
+    """Record that this many batches could not be written."""
     with transaction(connection):
         _add(connection, "lost", batches)
 

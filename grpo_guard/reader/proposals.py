@@ -48,7 +48,7 @@ class NodeSentences:
 
         Args:
             batch: All completions that arrived together.
-            p_values: Of the sentences that were read, by index in the batch.
+            p_values: p-values of the sentences that were read, by index in the batch.
         """
         # Equal completions count once: sending a text again must not multiply evidence.
         evidence = defaultdict[str, dict[bytes, float]](dict)

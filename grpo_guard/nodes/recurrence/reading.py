@@ -45,7 +45,7 @@ def read_each(
         reader: Extracts the features.
         batch: Any number of completions.
         most: Length of the longest text that is read, in characters.
-        name: Of the verifier.
+        name: Name of the verifier.
     """
     words = cache(lambda prompt: frozenset(words_of(prompt)))
     mark = reader.mark  # once: the cache behind it compares whole vocabularies that are equal

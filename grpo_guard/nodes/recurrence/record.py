@@ -24,7 +24,7 @@ class Conviction:
         hits: Prompts, out of the node's ``total``, that showed the feature.
         other_hits: Upper bound on the prompts, out of the compared nodes' ``other_total``, that
             showed it.
-        p_value: Of the test, corrected for all tests, in [0, alpha].
+        p_value: p-value of the test, corrected for all tests, in [0, alpha].
         shared: Whether the counts cover several nodes together.
     """
 

@@ -115,7 +115,7 @@ class Sketch:
         return self._profiles
 
     def drawn(self, answers: Sequence[int]) -> Counter[str]:
-        """`recent`, restricted to so many answers per prompt, in the order of `answers`."""
+        """`recent`, limited to this many answers to each prompt, in the order of `answers`."""
         counts = Counter[str]()
         prompts = sorted(self.window, key=lambda prompt: len(self.draws[prompt]))
         for prompt, most in zip(prompts, answers, strict=True):
