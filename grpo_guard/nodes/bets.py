@@ -105,7 +105,7 @@ class _Odds:
 
 
 class Bets:
-    """The bets of one tolerance, one for each of `ALTERNATIVES`: G in all."""
+    """The bets for one tolerance, one bet for each of `ALTERNATIVES`: G in all."""
 
     def __init__(self, tolerance: Tolerance) -> None:
         self.tolerance = tolerance

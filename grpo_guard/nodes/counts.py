@@ -178,7 +178,7 @@ class _Answers:
 
 
 def counted_in(folder: Path, rule: str) -> NodeEvidenceProcess:
-    """What the rule of this name has counted, in a store that a run may be using.
+    """The counts of the rule with this name, in a store that a run may be using.
 
     Raises:
         LedgerError: the store has no counts under that name.

@@ -65,7 +65,7 @@ class Evidence:
 
 
 def bar(others: int, alpha: float) -> float:
-    """The log-evidence at which a node among so many others is accused; see the module."""
+    """The log-evidence at which a node among ``others`` other nodes is accused; see the module."""
     m = max(others + 1, SMALLEST_SWARM)
     return math.log(m * m * (m + 1) / (3 * alpha))
 
@@ -142,7 +142,7 @@ class Comparison:
         """Set the number of the first round: a stake depends on the round it is placed in.
 
         Raises:
-            ValueError: rounds have been added, or it is no multiple of `STRIDE`.
+            ValueError: rounds have been added, or the number is not a multiple of `STRIDE`.
         """
         if self._next != self._number or number < 0 or number % STRIDE:
             raise ValueError(f"number: expected a multiple of {STRIDE} and no rounds, got {number}")

@@ -16,18 +16,18 @@ from grpo_guard.verifier import CompletionVerifier
 class ExclusionVerifier(CompletionVerifier):
     """Rejects completions of hard nodes, whatever they look like.
 
-    Put it first in an `AllOf`: the others still look at the completion, so that evidence goes on
-    and a node that has stopped comes free. Its own rejections are no evidence. Behind ``~`` or in a
-    vote it makes no sense.
+    Put it first in an `AllOf`: the others still examine the completion, so that evidence continues
+    and a node that has stopped is released. Its own rejections are no evidence. It makes no sense
+    under ``~`` or in a vote.
 
     While the ledger is degraded, the current standing of nodes is unknown. Nodes last found hard
-    stay rejected; for the others it abstains, which does not blame the sender and is not silent
-    either. With ``last_known=True`` the last known standing applies. A file that is only locked can
+    stay rejected; for the others it abstains, which neither blames the sender nor stays silent.
+    With ``last_known=True`` the last known standing applies. If the file is only locked, it can
     still be read, and unwritten evidence is kept in memory: the last known standing then applies
     too, since a hanging process must not stop training.
 
     Args:
-        ledger: That the guard writes to.
+        ledger: The ledger that the guard writes to.
         reject_soft: Also reject nodes that are only soft: about half the evidence.
         last_known: Do not abstain while the ledger is degraded.
     """

@@ -1,4 +1,4 @@
-"""Fisher's exact test, one-sided: could a node with the others' habits show it this often?"""
+"""Fisher's exact test, one-sided: could a node with the others' habits show this count?"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def log_tail(hits: int, total: int, other_hits: int, other_total: int) -> float:
     """Natural logarithm of P(count >= ``hits``) under the null, at most 0: the hypergeometric tail.
 
     Args:
-        hits: How many of the node's show it (prompts a phrase, say), of ``total``.
-        other_hits: How many of the others' do, of ``other_total``.
+        hits: How many of the node's ``total`` (e.g. prompts) show the feature (e.g. a phrase).
+        other_hits: How many of the others' ``other_total`` do.
 
     Raises:
         ValueError: a count is negative or above its total.

@@ -64,7 +64,7 @@ class Fortune:
         Args:
             digest: Identifies the batch; one that was seen lately changes nothing.
             log_es: Logarithm of each column's e-value.
-            weights: Of the columns; they add up to 1.
+            weights: Weights of the columns; they add up to 1.
         """
         if digest in self.seen:
             return self
@@ -101,19 +101,19 @@ class NodeEvidenceProcess(Memory):
         them first; it starts over if it comes back.
 
         Args:
-            batch: By node: a digest of what it sent, in [0, 2^63), and the logarithm of each
+            batch: By node: a digest of its completions, in [0, 2^63), and the logarithm of each
                 column's e-value.
         """
         with self.held(lambda: self._add(batch)):
             return self._add(batch)
 
     def known(self) -> dict[str, float]:
-        """The logarithm of the fortune of each node that is remembered."""
+        """The logarithm of each remembered node's fortune."""
         with self.fresh():
             return {node: fortune.log for node, fortune in self._nodes.items()}
 
     def release(self, node: str) -> bool:
-        """Forget one node; whether it was known."""
+        """Forget one node; return whether it was known."""
         with self.held(lambda: self._nodes.pop(node, None)):
             return self._nodes.pop(node, None) is not None
 

@@ -1,8 +1,8 @@
 """The remembered rounds as a matrix: which nodes worked in which round, and their counts.
 
-With a hundred thousand nodes, a mapping from names to counts would take a hundred bytes per node
-and round, over hundreds of rounds. Few distinct counts occur, so a cell holds a two-byte code for
-its counts and a bit that marks whether there was work.
+A mapping from names to counts would take a hundred bytes per node and round, for a hundred thousand
+nodes and hundreds of rounds. Few distinct counts occur, so a cell holds a two-byte code for its
+counts and a bit that marks whether there was work.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class History:
         return found[: self._drawn].copy(), len(found) if exact else count
 
     def _pool(self, rounds: int) -> tuple[Ints, int]:
-        """The first names by lot with work in at least so many rounds, and how many there are."""
+        """The first names by lot with work in at least ``rounds`` rounds, and their number."""
         if rounds not in self._pools:
             if self._by_lot is None:
                 alive = np.flatnonzero(self._worked)

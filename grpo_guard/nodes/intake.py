@@ -1,7 +1,7 @@
-"""From a batch and its verdicts to what the ledger keeps: counts, finding kinds, short excerpts.
+"""Extract what the ledger keeps of a batch and its verdicts: counts, finding kinds, excerpts.
 
-Everything here was written by strangers. Names and excerpts are bounded, and stored as bytes: a
-lone surrogate, or a name of a megabyte, must not stop the record of a whole batch.
+Strangers wrote everything here. Names and excerpts are bounded and stored as bytes: a lone
+surrogate or a one-megabyte name must not prevent the recording of a whole batch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ STANDING_VERIFIER = "standing"
 FREQUENT_VERIFIER = "frequent_findings"
 RECURRENCE_VERIFIER = "recurrence"
 FALSE_SUMS_VERIFIER = "false_sums"
-# A rejection based on a node's record is no evidence against it: once accused, it would stay
-# accused. An unchecked completion is no evidence for it. A wrong sum is left out for every node.
+# A rejection that is based on a node's record is not evidence against it, or a node once accused
+# would stay accused. An unchecked completion is not evidence for it. Wrong sums are left out for
+# every node.
 _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, FALSE_SUMS_VERIFIER, NOT_CHECKED)
 _WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
@@ -47,19 +48,19 @@ _PUNCTUATION = ".,;:!?\"'()[]{}<>*`"
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A piece of a phrase that recurs in a node's work, and the phrase as it began."""
+    """A piece of a phrase that recurs in a node's work, and the beginning of the phrase."""
 
     digest: bytes
     excerpt: bytes
 
 
 class Entry(NamedTuple):
-    """What is kept of one completion. A tuple, which takes a third of the time to make.
+    """What is kept of one completion. A tuple takes a third of the time to create.
 
     Args:
-        node: Its sender, bounded; None where it has none.
+        node: Its sender, bounded; None if it has no sender.
         prompt: Digest of the prompt.
-        key: Digest that identifies the completion: recorded twice, it counts once.
+        key: Digest that identifies the completion, so that it counts once if recorded twice.
         outcome: Outcome of the other verifiers; None if none of them was asked.
         kinds: Kinds of the findings for which it was rejected.
         phrases: Recurring phrases found in it.
@@ -75,7 +76,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """One batch; ``round`` as the nodes number it, None if it is not given."""
+    """One batch; ``round`` is the nodes' own number of the round, None if not given."""
 
     round: int | None
     entries: list[Entry] = field(default_factory=list)
@@ -84,26 +85,26 @@ class Intake:
 def intake(
     batch: Sequence[Completion], verdicts: Sequence[Verdict], round: int | None = None
 ) -> Intake:
-    """What is kept of one batch. A rollout in several segments is one entry, see `_joined`.
+    """What is kept of one batch. A rollout in several segments becomes one entry, see `_joined`.
 
     Args:
         batch: The completions.
         verdicts: One for each, in order.
-        round: Of the batch; None: the one that those claim who sent most of it.
+        round: Round of the batch; None = the round that the nodes that sent most of it claim.
 
     Raises:
-        ValueError: not one verdict per completion.
+        ValueError: there is not one verdict per completion.
     """
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")
     again: dict[bytes, int] = {}
-    verdicts = list(verdicts)  # which keeps each alive: many are one object, and are read once
+    verdicts = list(verdicts)  # keeps them alive, so that ids stay valid: many share one object
     outcomes: dict[int, Outcome | None] = {}
     entries = list[Entry]()
     segments: dict[Hashable, list[Entry]] = {}
     for completion, verdict in zip(batch, verdicts, strict=True):
         node, prompt, same, key = mark_of(completion)
-        # Two equal completions of one batch are two; the batch sent again is the same batch.
+        # Two equal completions in one batch count as two; the same batch sent again counts once.
         if count := again.get(same):
             key = _digest(same + count.to_bytes(8, "big"))
         again[same] = 1 + (count or 0)
@@ -124,8 +125,8 @@ def intake(
 def _joined(segments: Sequence[Entry]) -> Entry:
     """One entry for a rollout: its worst outcome, with the findings and phrases of all segments.
 
-    A sender may give one label to all that it sends, and is then counted once. It gains nothing:
-    one rejected segment costs it all of them.
+    A sender may give one label to everything it sends and is then counted once. It gains nothing by
+    that: one rejected segment costs it all of them.
     """
     if len(segments) == 1:
         return segments[0]
@@ -133,7 +134,7 @@ def _joined(segments: Sequence[Entry]) -> Entry:
     phrases = {phrase.digest: phrase for entry in segments for phrase in entry.phrases}
     return Entry(
         segments[0].node,
-        min(entry.prompt for entry in segments),  # whichever comes first in the batch
+        min(entry.prompt for entry in segments),  # so that their order in the batch does not matter
         _digest(b"".join(sorted(entry.key for entry in segments))),
         next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None),
         tuple(sorted({kind for entry in segments for kind in entry.kinds})),
@@ -142,17 +143,18 @@ def _joined(segments: Sequence[Entry]) -> Entry:
 
 
 def outcome_of_work(verdict: Verdict) -> Outcome | None:
-    """The outcome that counts as evidence about the node; None where its work was not judged.
+    """The outcome that counts as evidence about the node; None if its work was not judged.
 
-    A ledger's own rejections are no evidence: a node once accused would be accused for ever.
-    Where the standing was the last word, those after it in a cascade were not asked, and only the
-    cheap ones before it spoke; such a completion counts for nothing.
+    A ledger's own rejections are no evidence, or a node once accused would be accused for ever.
+    If the standing ended a cascade, only the cheap verifiers before it judged the completion and
+    those after it were not asked; such a completion does not count.
     """
-    # What another than the author can bring about, to harm the name on it, is no evidence.
+    # Causes that somebody other than the author can bring about, to harm a node, are no evidence.
     if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
-    # An honest model may repeat itself as no other does. Its phrase costs it the completions that
-    # hold it, and not its name; a reader that finds the phrase foreign says so for itself.
+    # An honest model may have a phrase that no other repeats. The phrase costs it the completions
+    # that contain it, but not its standing. A reader that finds the phrase foreign gives a verdict
+    # of its own.
     if verdict.verifier == RECURRENCE_VERIFIER and verdict.rejected:
         return Outcome.ACCEPT
     if not verdict.members or not _has_exempt(verdict):
@@ -169,14 +171,14 @@ def outcome_of_work(verdict: Verdict) -> Outcome | None:
 
 
 def standing_bars(verdict: Verdict) -> bool:
-    """Whether its sender is excluded, or nobody can say: whatever the completion is."""
+    """Whether the sender is excluded, or its standing is unknown; the completion is irrelevant."""
     if verdict.verifier == STANDING_VERIFIER:
         return verdict.rejected or verdict.cause is Cause.FAULT
     return any(map(standing_bars, verdict.members))
 
 
 def name_bytes(name: str) -> bytes:
-    """A node's name as it is stored: cut, and then told apart by a digest."""
+    """A node's name as it is stored; a long one is cut, and a digest keeps it unique."""
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_NAME_BYTES:
         return data
@@ -184,16 +186,16 @@ def name_bytes(name: str) -> bytes:
 
 
 def printable(data: bytes) -> str:
-    """Stored bytes for a terminal: control characters, and those that turn text round, escaped."""
+    """Stored bytes as text for a terminal, with control and bidirectional characters escaped."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def largest(sent: Mapping[Name, float]) -> list[Name]:
-    """Who sent the most: at least three, and at least half of everything, with all who tie.
+    """The names that sent the most: at least three, at least half of everything, with all ties.
 
-    Neither names that were invented for a completion each nor one name that sends without end are a
-    majority of these.
+    Neither a new name for each completion nor one name that sends without end can form a majority
+    of these.
     """
     chosen: list[Name] = []
     half, together, least = sum(sent.values()) / 2, 0.0, 0.0
@@ -206,10 +208,10 @@ def largest(sent: Mapping[Name, float]) -> list[Name]:
 
 
 def _claimed(batch: Sequence[Completion]) -> int | None:
-    """The median of the claims, one vote each of `largest`: no minority can move the round.
+    """The median of the claims, one vote for each of `largest`: no minority can move the round.
 
-    Nor can it bring a round where most nodes claim none: one that always said 0 would have each
-    batch taken for the same round, and no evidence would ever add up.
+    A minority cannot set a round either if most nodes claim none: with a node that always claims 0,
+    each batch would count as the same round, and evidence would never accumulate.
     """
     sent = Counter(completion.node for completion in batch)
     claims = defaultdict[str | None, Counter[int]](Counter)
@@ -231,7 +233,7 @@ def _kinds(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _phrases(completion: Completion, verdict: Verdict) -> Iterator[Phrase]:
-    """Pieces of `PIECE` words of the recurring phrases, so that longer and shorter ones meet."""
+    """Pieces of `PIECE` words of the recurring phrases, so that longer and shorter ones match."""
     found: dict[bytes, Phrase] = {}
     findings = [f for f in verdict.findings if f.kind.startswith(RECURRING)]
     for finding in findings[:MAX_PHRASES_OF_COMPLETION]:
@@ -263,17 +265,17 @@ def _prompt(completion: Completion) -> bytes:
         try:
             prompt = repr([(m.get("role"), repr(m.get("content"))) for m in prompt])
         except (RecursionError, ValueError):
-            # Nested too deeply, or a number too long to be written: one such prompt must not cost
-            # the record of a whole batch.
+            # Nested too deeply, or with a number too long to write: one such prompt must not
+            # prevent the recording of a whole batch.
             prompt = f"{len(prompt)} messages that cannot be written"
     return prompt.encode("utf-8", "surrogatepass")
 
 
 def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
-    """A completion's node, and digests of its prompt, of all that it is, and of the first like it.
+    """A completion's node, with digests of its prompt, of its content, and of its first copy.
 
-    Kept in it, since several memories ask about the same object: the ledger, and each rule that
-    counts.
+    The result is cached in the completion, since several memories ask about the same object: the
+    ledger, and each rule that counts.
     """
     try:
         return completion.mark
@@ -287,8 +289,8 @@ def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
 
 
 def _key(of: Completion, prompt: bytes) -> bytes:
-    # A slot says which of a node's completions it is. Nobody signs a group: whoever sends another's
-    # work again, under another group each time, must not have it counted each time.
+    # A slot identifies the completion among those of its node. Groups are not signed: an attacker
+    # who sends another's work again, each time under another group, must not have it counted again.
     group = of.group if of.slot is None else None
     parts = (of.round, of.node, group, of.slot, of.completion_ids)
     data = repr(parts).encode("utf-8", "backslashreplace")

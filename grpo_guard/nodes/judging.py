@@ -1,4 +1,4 @@
-"""From closed rounds to marks: runs the comparisons, writes what follows for each node."""
+"""Turn closed rounds into marks: run the comparisons and write the result for each node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from grpo_guard.nodes.standing import Mark, State, updated
 
 WORK = "work"
 SLOTS = "slots"
-# A node without a connection leaves slots empty in good faith: more room than for rejections.
+# A node that loses its connection leaves slots empty in good faith, so there is more tolerance than
+# for rejections.
 SLOT_TOLERANCE = Tolerance(ratio=1.25, offset=0.05)
 _NOTHING = Evidence(0.0, 0, 0, rose=False)
 
@@ -32,7 +33,7 @@ class Rules:
 
 
 class Judging:
-    """The comparisons of one process, fed from the database. Not shared between threads."""
+    """This process's comparisons, fed from the database. Not shared between threads."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -54,20 +55,20 @@ class Judging:
         _, closed, judged = read_clock(connection)
         given = pardons(connection)
         if given != self._pardons:
-            self._fed, self._pardons = None, given  # what was fed speaks against the pardoned
+            self._fed, self._pardons = None, given  # fed rounds still count against released ones
         if closed <= judged and self._fed is not None:
             return
-        # Of rounds before these nothing is left, where judging failed for long.
+        # If judging failed for long, nothing is left of earlier rounds.
         judged = max(judged, closed - self._work.window)
         if self._fed is None or judged - self._fed > self._work.window:
             self._start(_salt(connection))
-            # As many rounds as count, from one on which evidence may begin.
+            # As many rounds as count, beginning with one at which evidence may start.
             first = max(0, judged + 1 - self._work.window) // STRIDE * STRIDE
             self._work.begin_at(first)
             self._slots.begin_at(first)
             self._fed = first - 1
         for clock in range(self._fed + 1, closed + 1):
-            # One by one: all at once they may be gigabytes.
+            # One at a time, since all together may be gigabytes.
             work, slots = closed_rounds(connection, clock - 1, clock)
             pardoned(connection, (work, slots))
             self._work.add({str(n): t for n, t in work.get(clock, {}).items()})
@@ -98,8 +99,8 @@ class Judging:
         evidence: Mapping[str, Evidence],
         most: State,
     ) -> None:
-        # Nodes at work in this round, and those that time may release. A name that came once and is
-        # clear is not looked at again: strangers invent as many as they like.
+        # Nodes that worked in this round, and nodes that decay may release. A clear name without
+        # work is skipped, since strangers can invent any number of names.
         columns = "SELECT node, state, level, renewed, since FROM @marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
         for nodes in chunks([int(node) for node in evidence]):
@@ -135,7 +136,7 @@ class Judging:
 
 
 def _salt(connection: sqlite3.Connection) -> bytes:
-    """The ledger's own secret, the same for all processes, or they would draw other peers."""
+    """The ledger's secret; all processes share it, or they would draw different peers."""
     if not read_meta(connection, "salt"):
         with transaction(connection):
             if not read_meta(connection, "salt"):

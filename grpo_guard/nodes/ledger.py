@@ -31,11 +31,11 @@ T = TypeVar("T")
 # Batches kept in memory while the database cannot be written; then the oldest are dropped.
 MAX_WAITING = 256
 _MOST_NODES = 10_000_000
-# For who asks for a state to be put in place, and waits for it.
+# Seconds that loading a state may wait for the file, since the caller waits for the result.
 _UNTIL_LOADED = 30.0
-# What no later try would write either.
+# Errors that would recur at every later try.
 _HOPELESS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
-# Connections of a parent process: collecting one as garbage would close it.
+# Connections of a parent process, kept alive: garbage collection would close them.
 _inherited: list[sqlite3.Connection] = []
 
 
@@ -55,9 +55,9 @@ class EvidenceLedger:
         offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
         hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].
         half_life: Rounds after which evidence that is not renewed counts half.
-        book: Which of the file's books; findings that are counted have books of their own.
-        max_nodes: Names that are kept; further ones are counted together. Where a name costs its
-            sender nothing, raise it no higher than there are nodes.
+        book: Which of the file's books; counted findings have separate books.
+        max_nodes: Most names that are kept; further ones are counted together. If a name costs its
+            sender nothing, raise it no higher than the number of nodes.
 
     Raises:
         ValueError: an argument is out of range.
@@ -109,10 +109,10 @@ class EvidenceLedger:
     def record(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict], *, round: int | None = None
     ) -> None:
-        """Take note of one batch; the form that `Guard` calls.
+        """Record one batch, as `Guard` does.
 
         Abstentions and rejections by the standing itself are no evidence. Completions without a
-        node count under no node.
+        node count for none of the nodes.
 
         Args:
             batch: The completions.
@@ -122,7 +122,7 @@ class EvidenceLedger:
                 average.
 
         Raises:
-            ValueError: not one verdict per completion.
+            ValueError: there is not one verdict per completion.
         """
         taken = intake(batch, verdicts, round)
         if taken.entries:
@@ -131,18 +131,19 @@ class EvidenceLedger:
     def record_slots(
         self, owed: Mapping[str, int], empty: Mapping[str, int], *, round: int | None = None
     ) -> None:
-        """Take note of slots that stayed empty in a round, once the round is complete.
+        """Record the slots that were left empty in a round, once the round is complete.
 
-        Who withholds what it dislikes chooses as well. The evidence has a budget ``alpha`` of its
-        own and makes a node soft at most: a lost connection looks the same.
+        A node that withholds completions it dislikes also selects its work. The evidence has a
+        separate budget ``alpha`` and makes a node soft at most, since a lost connection looks the
+        same.
 
         Args:
-            owed: Slots per node, of every node that takes part.
-            empty: Those left empty, e.g. ``Counter(s.node for s in slots.missing())``.
-            round: As in `record`; None only where batches carry none either.
+            owed: Slots per node, for every node that takes part.
+            empty: Slots left empty, e.g. ``Counter(s.node for s in slots.missing())``.
+            round: As in `record`; None only if batches carry none either.
 
         Raises:
-            ValueError: counts that do not fit.
+            ValueError: the counts are inconsistent.
         """
         slots = {}
         for node, count in owed.items():
@@ -199,19 +200,19 @@ class EvidenceLedger:
             return self._read(self._dumped)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace what is in the file by what `state_dict` gave, for all processes.
+        """Replace the ledger by what `state_dict` returned, for all processes.
 
         Raises:
-            ValueError: it is not of that form; nothing is replaced.
+            ValueError: ``state`` does not have that form; nothing is replaced.
             LedgerError: the file cannot be written.
         """
         with self._lock:
             self._read(lambda connection: self._loaded(connection, state))
-            self._waiting.clear()  # of the time that is taken back
+            self._waiting.clear()  # it belongs to the state that was replaced
             self._patience.behind(self, 0)
 
     def close(self) -> None:
-        """Write what waits, if possible, and let go of the file."""
+        """Write waiting batches, if possible, and close the file."""
         with self._lock:
             self._flush()
             if self._connection is not None and self._owner == os.getpid():
@@ -220,8 +221,8 @@ class EvidenceLedger:
 
     @property
     def current(self) -> bool:
-        """Whether the standings are as good as any: nothing is wrong, or another process holds the
-        file, all that was not written yet is here, and reading goes on."""
+        """Whether the standings are up to date: nothing is wrong, or the file is only locked, no
+        unwritten batch was lost, and reading still works."""
         return self.degraded is None or (self._locked and self.lost == self._said_lost)
 
     @property
@@ -234,7 +235,7 @@ class EvidenceLedger:
         return patience_with(self.path)
 
     def _dumped(self, connection: Book) -> dict[str, Any]:
-        """With what waits to be written, which a checkpoint must not lack."""
+        """A dump that includes the waiting batches, which a checkpoint must not lack."""
         if not self._waiting:
             return copies.dump(connection)
         with closing(copies.in_memory(connection)) as copied:
@@ -258,7 +259,7 @@ class EvidenceLedger:
             self._patience.behind(self, len(self._waiting))
 
     def _flush(self) -> None:
-        """Write what waits, in order, and judge the rounds that this closes."""
+        """Write waiting batches, in order, and judge the rounds that this closes."""
         with self._lock:
             writes, seconds = bool(self._waiting), self._patience.seconds()
             try:
@@ -271,10 +272,10 @@ class EvidenceLedger:
                 if self.lost > self._said_lost:
                     count_lost(connection, self.lost - self._said_lost)
                     self._said_lost = self.lost
-            except Exception as error:  # odd values in the file fail in ways of their own
+            except Exception as error:  # odd values in the file may raise anything
                 self._fail(error, seconds)
                 return
-            if writes:  # or nobody knows whether it could be
+            if writes:  # without a write it is unknown whether the file can be written
                 self._patience.served()
                 self._patience.behind(self, 0)
             if self.degraded is not None:
@@ -299,14 +300,14 @@ class EvidenceLedger:
                 error,
             )
         self.degraded = f"{type(error).__name__}: {error!s:.200}"
-        # A connection whose file is gone or broken does not heal; a new one may.
+        # A connection whose file is gone or broken does not recover; a new one may.
         if self._connection is not None:
             self._connection.close()
         self._forget()
 
     def _open(self, seconds: float = 0.0) -> Book:
         if self._connection is not None and self._owner != os.getpid():
-            _inherited.append(self._connection)  # a fork: the parent's must not be touched
+            _inherited.append(self._connection)  # after a fork: the parent's must not be touched
             self._forget()
         elif self._connection is not None and not self.path.exists():
             logger.warning("ledger %s is gone: a new one begins", self.path)
@@ -345,5 +346,5 @@ class EvidenceLedger:
 
 
 def _wait(connection: Book, seconds: float) -> None:
-    """From now on, for another process's transaction."""
+    """Set how long later statements wait for another process's transaction."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")

@@ -1,7 +1,8 @@
-"""Is one node's work longer than the others', over many rounds? An anytime-valid test.
+"""Test whether one node's work is longer than the others' over many rounds, valid at any time.
 
-The longest of eighty honest samples is an honest sample: no single completion shows the choice. A
-node that always chooses so is longer than the others nearly every time, and that can be tested.
+The longest of eighty honest samples is still an honest sample, so no single completion reveals that
+it was selected. But a node that always selects it is longer than the others nearly every time, and
+that can be tested.
 
 **Null hypothesis** for an ordered pair of nodes (i, j): given the past, the lengths of their
 completions of one prompt and one worth are exchangeable, as they are when both sample the same
@@ -11,14 +12,15 @@ whatever the lengths are and however they depend on one another within the group
 
 **Bound.** For a fixed bet ``0 < b < 1`` the product of ``1 + b * D`` over groups is a non-negative
 martingale that starts at 1 (|D| <= 1), and so is its average over several bets and over several
-groups to begin at: an e-process. The t-th group gets ``1 / (t (t + 1))`` of the stake to begin
-with, and what is not yet staked keeps its value; else a node that was honest for a hundred rounds
-could pad for a hundred. By Ville's inequality it ever reaches c with probability at most 1 / c.
-Node i is convicted while more than half of the other nodes j have ``E_ij >= (max_nodes - 1) /
-alpha``. If at most half of the others are malicious, at least one honest j is among those, and by
-the union bound over at most ``max_nodes - 1`` of them an honest node is *ever* convicted, over any
-number of rounds and looks, with probability at most alpha. Majority and pairs matter: with one
-pooled comparison an attacker who sends very short work would make every honest node look long.
+starting groups: an e-process. A start at the t-th group gets ``1 / (t (t + 1))`` of the stake, and
+the part not yet staked keeps its value. Otherwise a node that was honest for a hundred rounds could
+pad for another hundred. By Ville's inequality the e-process ever reaches c with probability at most
+1 / c. Node i is convicted while more than half of the other nodes j have
+``E_ij >= (max_nodes - 1) / alpha``. If at most half of the others are malicious, at least one
+honest j is among those, and by the union bound over at most ``max_nodes - 1`` of them an honest
+node is *ever* convicted, over any number of rounds and looks, with probability at most alpha. The
+majority over pairs matters: in one pooled comparison, an attacker who sends very short work would
+make every honest node look long.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from grpo_guard.nodes.store import NodeStore
 
 FORMAT = 2
 BETS = (0.15, 0.4, 0.8)
-# Evidence beyond e^60 is not kept: a node that sent long work once must be able to clear itself.
-# Taking away from a bet's wealth keeps the bound; lifting it to a floor would break it.
+# Evidence is capped at e^60, so that a node that once sent long work can clear itself. Lowering a
+# bet's wealth keeps the bound valid; raising it to a floor would break it.
 _CEILING = 60.0
 _NOTHING = -1e9
 _WITHOUT_GROUPS = 1
@@ -66,8 +68,8 @@ class NodeMemory(Memory):
     Args:
         alpha: Chance that an honest node is ever convicted; see the module.
         max_nodes: Nodes that are followed, the first ones seen; memory grows with its square.
-        store: Where the evidence lies, for several processes and the next start; None: here.
-        name: Of the evidence in the store.
+        store: Keeps the evidence for several processes and the next start; None = in this object.
+        name: Name of the evidence in the store.
 
     Raises:
         ValueError: an argument is out of range.
@@ -84,7 +86,7 @@ class NodeMemory(Memory):
         if not 0 < alpha < 1:
             raise ValueError(f"NodeMemory.alpha: expected a number in (0, 1), got {alpha!r}")
         if max_nodes < 3:
-            # Of two nodes that differ nobody can say which one is honest.
+            # If two nodes differ, it is unclear which one is honest.
             raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")
         self.alpha = alpha
         self.max_nodes = max_nodes
@@ -93,7 +95,7 @@ class NodeMemory(Memory):
         super().__init__(store, name)
 
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
-        """Take note of one batch, group by group."""
+        """Record a batch, given as groups."""
 
         def bet() -> None:
             for group in groups:
@@ -104,7 +106,8 @@ class NodeMemory(Memory):
             bet()
 
     def convicted(self) -> dict[str, float]:
-        """Nodes with longer work than most others, and the e-value that all of these reach."""
+        """Nodes whose work is longer than most others', with the e-value reached against each of
+        that majority."""
         bar = math.log((self.max_nodes - 1) / self.alpha)
         with self.fresh():
             against = defaultdict[str, list[float]](list)
@@ -173,11 +176,11 @@ class NodeMemory(Memory):
 
 @dataclass(slots=True)
 class _Wealth:
-    """What the bets on one ordered pair of nodes have come to.
+    """The wealth of the bets on one ordered pair of nodes.
 
     Args:
-        groups: Bet on so far.
-        logs: Logarithm of what is staked by each of `BETS`.
+        groups: Number of groups bet on so far.
+        logs: Logarithm of the staked wealth of each of `BETS`.
     """
 
     groups: int
@@ -185,11 +188,12 @@ class _Wealth:
 
     @classmethod
     def of_one_start(cls, logs: Sequence[float]) -> _Wealth:
-        """Of an earlier release, which staked everything on the first group: half is left to it."""
+        """Wealth saved by an earlier release, which staked everything on the first group; that
+        start keeps half."""
         return cls(1, [number(log, _NOTHING, _CEILING) - math.log(2) for log in logs])
 
     def checked(self) -> _Wealth:
-        """Itself. Raises ValueError: it was not saved by this class."""
+        """The same wealth; raises ValueError if this class did not save it."""
         if len(self.logs) != len(BETS):
             raise ValueError("a pair without its bets")
         logs = [number(log, _NOTHING, _CEILING) for log in self.logs]
@@ -197,11 +201,11 @@ class _Wealth:
 
     @property
     def log_value(self) -> float:
-        """Logarithm of all there is, staked or not: the e-value."""
+        """Logarithm of the e-value: all wealth, staked or not."""
         return _log_sum([_log_sum(self.logs) - math.log(len(BETS)), -math.log(self.groups + 1)])
 
     def bet(self, difference: float) -> None:
-        """On one group more; its stake is put in first."""
+        """Bet on one more group, after adding its stake."""
         self.groups += 1
         stake = -math.log(self.groups) - math.log(self.groups + 1)
         for k, bet in enumerate(BETS):

@@ -1,4 +1,4 @@
-"""What is known of nodes: under one lock, in a store or in its object, and as JSON."""
+"""Base class of all memories of nodes: one lock, kept in a store or an object, saved as JSON."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from grpo_guard.nodes.store import NodeStore
 logger = logging.getLogger("grpo_guard")
 
 MAX_STATE = 256 * 2**20
-"""Characters of one memory's state that are read: counts are bounded, a file that is not ours is
-not."""
+"""Most characters of one memory's state that are read: our counts are bounded, but a file written
+by others may not be."""
 MAX_UNWRITTEN = 64
-"""Changes that are kept for a file that cannot be written now."""
+"""Most changes that are kept while a file cannot be written."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
@@ -33,16 +33,16 @@ CREATE TABLE IF NOT EXISTS memories (
 
 
 class Memory:
-    """Safe to share between threads and, in a store that lasts, between processes.
+    """A memory of nodes, safe to share between threads and, in a lasting store, between processes.
 
     Args:
-        store: Keeps it for several processes and the next start. None or a temporary store: it
-            stays in this object, and no time is spent on writing it.
+        store: Keeps the memory for several processes and the next start. None or a temporary store:
+            it stays in this object, and no time is spent on writing it.
         name: Name of the memory in the store; a second memory of that name gets a suffix.
 
     Attributes:
-        lost: Changes that could not be written and were too many to keep, after which another
-            process wrote. They are in no file.
+        lost: Number of changes that are in no file: they could not be written, were too many to
+            keep, and then another process wrote the file.
     """
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
@@ -53,30 +53,30 @@ class Memory:
 
     @property
     def store_path(self) -> Path | None:
-        """The file that it writes to; None = it lives in this process alone."""
+        """The file that it writes to; None = it exists in this process only."""
         return self._path
 
     def _begin(self) -> None:
-        """Nothing was read or written yet."""
+        """Reset to a state in which nothing was read or written yet."""
         self._version: int | None = None
-        # Of changes that could not be written: what does them once more. Where another process has
-        # written meanwhile, they are made in what it wrote, so that neither's evidence is lost.
+        # Functions that repeat the changes that could not be written. If another process has
+        # written meanwhile, they are applied to its state, so that no evidence of either is lost.
         self._unwritten: deque[Callable[[], object]] = deque()
         self._dropped = self.lost = 0
-        # What the file holds is no state of ours: it is written over.
+        # The file does not hold a valid state, so the next write replaces it.
         self._broken = False
         self._told = False
 
     @contextmanager
     def held(self, again: Callable[[], object]) -> Iterator[None]:
-        """Hold it to change it: it is up to date inside, and written behind.
+        """Hold the memory for a change: it is up to date on entry and written on exit.
 
-        No other process holds any memory of the file meanwhile, so nothing slow belongs in here.
-        Where the file is locked for long (see `Patience`), or cannot be read or written, the memory
-        goes on as this process knows it, and the log says so once; the change is written later.
+        Meanwhile no other process can hold any memory of the file, so do nothing slow inside. If
+        the file is locked for long (see `Patience`), or cannot be read or written, this process
+        continues with the state that it has and logs that once; the change is written later.
 
         Args:
-            again: Makes the same change once more, to another state. It must not raise.
+            again: Repeats the same change on another state. It must not raise.
         """
         with self._lock:
             connection = self._taken_up()
@@ -86,39 +86,40 @@ class Memory:
                     self._keep(again)
             finally:
                 if connection is not None:
-                    connection.close()  # which rolls back what is not committed
+                    connection.close()  # rolls back anything not committed
 
     @contextmanager
     def fresh(self) -> Iterator[None]:
-        """Hold it to read it, with what other processes have written. Waits for none of them."""
+        """Hold the memory for reading, with other processes' changes, but without waiting for
+        them."""
         with self._lock:
             if self._path is not None and self._path.exists():
                 try:
                     with closing(connect(self._path, seconds=0.0)) as connection:
                         self._take_news(connection)
-                except Exception as error:  # odd values in the file fail in ways of their own
+                except Exception as error:  # odd values in the file may raise anything
                     if not locked(error):
                         self._degrade(error)
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """What is known as plain JSON values."""
+        """The state as plain JSON values."""
         with self.fresh():
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in place of what is known.
+        """Replace the state by the one that `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: ``state`` does not have that form.
         """
         with self.held(lambda: self._take_up(state)):
             self._take_up(state)
-            self._unwritten.clear()  # of the time that is taken back
+            self._unwritten.clear()  # they belong to the state that was replaced
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
-        """What `state_dict` gives."""
+        """Implement `state_dict`."""
 
     @abstractmethod
     def _take_up(self, state: dict[str, Any]) -> None:
@@ -137,7 +138,7 @@ class Memory:
             patience.served()
             connection.execute(_TABLE)
             self._take_news(connection)
-        except Exception as error:  # odd values in the file fail in ways of their own
+        except Exception as error:  # odd values in the file may raise anything
             if locked(error):
                 patience.in_vain(seconds)
             else:
@@ -148,7 +149,8 @@ class Memory:
         return connection
 
     def _take_news(self, connection: Book) -> None:
-        """Take up what another process has written since, with what this one could not write."""
+        """Load what another process has written since, and repeat this process's unwritten
+        changes."""
         if not connection.execute(_KNOWN).fetchone():
             return
         query = "SELECT version FROM memories WHERE name = ?"
@@ -168,9 +170,9 @@ class Memory:
             change()
 
     def _put_back(self, connection: Book) -> bool:
-        """Whether it is written."""
+        """Write the state; return whether that succeeded."""
         assert self._path is not None
-        # Drawn, not counted: a file that was put back from a copy would have the same count again.
+        # A random version, not a counter: a file restored from a copy would repeat the same count.
         row = (self._key, secrets.randbits(62), json.dumps(self._state(), separators=(",", ":")))
         try:
             connection.execute("INSERT OR REPLACE INTO memories VALUES (?, ?, ?)", row)
@@ -201,7 +203,7 @@ class Memory:
             )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process has read nothing yet; what is unwritten is the original's.
+        # A copy in another process has read nothing yet; unwritten changes stay with the original.
         hidden = ("_lock", "_unwritten")
         return {k: v for k, v in self.__dict__.items() if k not in hidden}
 

@@ -1,8 +1,9 @@
-"""How long a batch waits for a file that another process holds: once, and not at each batch.
+"""Limit how long batches wait for a file that another process has locked: once, not every time.
 
-A process that hangs while it writes keeps SQLite's lock for as long as it lives. All that writes to
-one file therefore shares one `Patience`: who waits in vain has the others go on at once, with what
-they know, and keep what they could not write until the lock is free. Reading needs no lock.
+A process that hangs while it writes keeps SQLite's lock for as long as it lives. So everything in
+this process that writes to one file shares one `Patience`. After one wait in vain, the others
+continue at once with the state they have, and keep their changes until the lock is free. Reading
+needs no lock.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from weakref import WeakKeyDictionary
 logger = logging.getLogger("grpo_guard")
 
 WAIT: Final = 3.0
-"""Seconds that a write waits for another process's."""
+"""Seconds that a write waits for another process."""
 AGAIN: Final = 10.0
-"""Seconds after a wait in vain in which nobody waits; doubled each time, up to `MOST_AGAIN`."""
+"""Seconds without any waiting after a wait in vain; doubled each time, up to `MOST_AGAIN`."""
 MOST_AGAIN: Final = 300.0
 
 
 class Patience:
-    """Of this process with one file. Threads may share it.
+    """How long this process waits for one file. Threads may share it.
 
     Attributes:
-        waits: How often somebody waited in vain.
+        waits: How many waits were in vain.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,9 +40,9 @@ class Patience:
         self._behind: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def seconds(self) -> float:
-        """How long the next write may wait; 0 while another one has waited in vain lately.
+        """How long the next write may wait, in seconds; 0 if one has waited in vain lately.
 
-        While the lock is held a write is tried all the same, which costs nothing.
+        Even with 0 seconds a write is tried, which costs nothing.
         """
         if self._waits_from is None:
             return WAIT
@@ -52,7 +53,7 @@ class Patience:
         return WAIT
 
     def in_vain(self, waited: float) -> None:
-        """A write waited ``waited`` seconds and found the file still locked."""
+        """Record that a write waited ``waited`` seconds and found the file still locked."""
         if self._waits_from is None:
             logger.warning(
                 "%s is locked by another process: batches are judged by what is known here, and "
@@ -68,13 +69,13 @@ class Patience:
             self._waits_from = time.monotonic()
 
     def served(self) -> None:
-        """A write was done."""
+        """Record that a write succeeded."""
         if self._waits_from is not None:
             self._waits_from = None
             logger.warning("%s is written again", self.path)
 
     def behind(self, who: object, batches: int) -> None:
-        """Take note of how many batches of one ledger or memory wait to be written."""
+        """Record how many batches of one ledger or memory wait to be written."""
         if batches:
             self._behind[who] = batches
         else:
@@ -82,7 +83,7 @@ class Patience:
 
     @property
     def waiting(self) -> int:
-        """Batches that wait to be written, over all that write to the file."""
+        """Batches that wait to be written, over all ledgers and memories of the file."""
         return sum(self._behind.values())
 
 
@@ -90,12 +91,12 @@ _of: dict[Path, Patience] = {}
 
 
 def patience_with(path: Path) -> Patience:
-    """The one of this process with a file."""
+    """This process's `Patience` for a file."""
     return _of.setdefault(path.absolute(), Patience(path))
 
 
 def locked(error: BaseException) -> bool:
-    """Whether another process holds the file, and nothing else is wrong with it."""
+    """Whether the error means only that another process has locked the file."""
     return isinstance(error, sqlite3.OperationalError) and (
         getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     )
@@ -103,7 +104,7 @@ def locked(error: BaseException) -> bool:
 
 def store_figures(paths: Iterable[Path] | None = None) -> dict[str, float]:
     """``guard/store_waits``, waits in vain so far, and ``guard/store_waiting``, batches not written
-    yet. Empty if nobody has waited in vain.
+    yet. Empty if both are 0.
 
     Args:
         paths: The files to count; None = all files of this process.

@@ -1,7 +1,7 @@
-"""A node that was found hard wrongly: its marks are taken off, and its past no longer counts.
+"""Release a node that was wrongly found hard: clear its marks and stop counting its past.
 
-Decay alone would take one to three half-lives, and a node whose evidence is still there is accused
-again at its next rejection. What the node did stays in its totals.
+Decay alone would take one to three half-lives, and a node whose evidence is still there would be
+accused again at its next rejection. The node's totals keep what it did.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transact
 
 _PATIENCE = 30.0
 PARDONS = "pardons"
-"""Key of how many releases there were."""
+"""Key of the number of releases."""
 _UNTIL = "pardoned until, node "
 
 
 def release(path: Path, node: str, *, book: str = "") -> None:
-    """Clear one node, in a ledger that may be in use; running guards follow at their next batch.
+    """Clear one node in a ledger that may be in use; running guards follow at their next batch.
 
-    If it is rejected as often from now on, it is found again: raise ``offset`` where its model is
-    honest and weaker.
+    If it continues to be rejected as often, it is found hard again. If its model is honest but
+    weaker, raise ``offset``.
 
     Args:
-        path: Of the ledger.
-        node: Its name.
-        book: Which of the file's.
+        path: Path of the ledger.
+        node: Name of the node.
+        book: Which of the file's books.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be written, or does not know the node.
@@ -48,24 +48,24 @@ def release(path: Path, node: str, *, book: str = "") -> None:
             connection.close()
     except LedgerError:
         raise
-    except Exception as error:  # odd values in the file fail in ways of their own
+    except Exception as error:  # odd values in the file may raise anything
         raise LedgerError(
             f"{path}: expected a ledger that can be written: {error!s:.200}"
         ) from error
 
 
 def pardons(connection: sqlite3.Connection) -> int:
-    """How many there were; another number than before means that all is to be judged anew."""
+    """How many releases there were; a changed number means that everything is judged anew."""
     return read_meta(connection, PARDONS)
 
 
 def pardoned(
     connection: sqlite3.Connection, rounds: Iterable[MutableMapping[int, dict[int, Tally]]]
 ) -> None:
-    """Hold nothing against nodes in rounds before their release; their peers see it all the same.
+    """Hold nothing against nodes in rounds up to their release; as peers they still count fully.
 
     Args:
-        connection: Of the ledger.
+        connection: Connection to the ledger.
         rounds: Tallies by round and node id, changed in place.
     """
     query = "SELECT key, value FROM @meta WHERE key LIKE ?"

@@ -1,4 +1,4 @@
-"""Read a ledger from disk: the standing of nodes, the reasons, and which nodes share phrases."""
+"""Read a ledger from disk: the standing of nodes, the reasons, and the phrases that nodes share."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ MAX_HINTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One node. Counts are over its whole life.
+    """The standing of one node. Counts cover its whole life.
 
     Args:
-        node: Its name, control characters escaped.
-        state: Of its work; only "hard" has consequences.
+        node: Its name, with control characters escaped.
+        state: State of its work; only "hard" has consequences.
         withholds: State of its empty slots, at most "soft".
         judged: Completions that were accepted or rejected.
-        rejected: Of those.
+        rejected: How many of those were rejected.
         abstained: Completions on which no verdict was reached.
-        others_judged: Completions of all other nodes.
-        others_rejected: Of those.
+        others_judged: Completions of all other nodes that were accepted or rejected.
+        others_rejected: How many of those were rejected.
         log_e: Natural logarithm of the e-value of its rejections, after the last closed round.
-        level: Evidence in bars when it last rose; 1 makes a node hard.
+        level: Evidence in bars when it last rose, decayed since; 1 makes a node hard.
         peers: Nodes that it was compared with; fewer than two give no evidence.
-        since: The ledger's own round in which the state was taken.
-        last_round: The ledger's own round of its last completion.
+        since: The round, by the ledger's own count, in which it entered the state.
+        last_round: The round of its last completion, by the ledger's own count.
         owed: Slots it was to fill.
-        empty: Of those it did not.
+        empty: How many of those it left empty.
         reasons: Kinds of findings it was rejected for, with counts, most frequent first.
     """
 
@@ -65,7 +65,7 @@ class Standing:
 
     @property
     def others_rate(self) -> float | None:
-        """The same of all other nodes."""
+        """The same for all other nodes."""
         return self.others_rejected / self.others_judged if self.others_judged else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,9 +81,9 @@ class SybilHint:
     """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too.
 
     Args:
-        nodes: That share it.
-        excerpt: The phrase as it begins in the work of one of them.
-        count: Completions of the node that repeats it most.
+        nodes: The nodes that share it.
+        excerpt: Beginning of the phrase in the work of one of them.
+        count: Completions with it from the node that repeats it most.
     """
 
     nodes: tuple[str, ...]
@@ -97,7 +97,7 @@ class SybilHint:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Nodes, the worst first; phrases that several share; what else a reader must know."""
+    """Nodes, the worst first; phrases that several of them share; notes for the reader."""
 
     rounds: int
     nodes: list[Standing]
@@ -115,11 +115,11 @@ class Shown:
 
 
 def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
-    """Everything in a ledger, or one node, in one snapshot and without writing to it.
+    """Read everything in a ledger, or one node, from one snapshot and without writing to it.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be read, or does not know the node.
-        ValueError: ``book`` cannot be one's name.
+        ValueError: ``book`` is not a valid name of a book.
     """
     book = checked_book(book)
     try:
@@ -131,7 +131,7 @@ def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
             connection.close()
     except LedgerError:
         raise
-    except Exception as error:  # odd values in the file fail in ways of their own
+    except Exception as error:  # odd values in the file may raise anything
         raise LedgerError(f"{path}: expected a readable ledger, got: {error!s:.200}") from None
 
 
@@ -164,7 +164,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
 def standings(
     connection: sqlite3.Connection, half_life: float, name: bytes | None = None
 ) -> list[Standing]:
-    """All nodes, or one: the worst first.
+    """All nodes, or one, the worst first.
 
     Raises:
         sqlite3.Error: the ledger cannot be read.
@@ -222,7 +222,7 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
 
 
 def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
-    """Phrases of two nodes and more, those of most nodes first.
+    """Phrases of two or more nodes, those of most nodes first.
 
     Raises:
         sqlite3.Error: the ledger cannot be read.

@@ -1,8 +1,8 @@
-"""Writing batches: one transaction each, idempotent, bounded.
+"""Write batches: one transaction each, idempotent, bounded.
 
-A batch is recorded as a whole or not at all, so a process may be killed at any time. What was
-recorded once is not counted again while its round is among the last `REMEMBERED_ROUNDS`: retries
-and several ranks of one trainer may hand over the same completions.
+A batch is recorded as a whole or not at all, so a process may be killed at any time. A recorded
+completion is not counted again while its round is among the last `REMEMBERED_ROUNDS`: retries and
+several ranks of one trainer may pass on the same completions.
 
 A round is closed when the second round after it begins, so that ranks may be a round apart. Its
 answers are then added up per node and forgotten. Later work counts in the newest round: if it were
@@ -27,16 +27,16 @@ OPEN_ROUNDS = 2
 MAX_NODES = 10_000
 MAX_REASONS = 24
 MAX_PHRASES = 200
-# Rejections of one node's answers to one prompt that are held against it: what a verifier misreads
-# in one of them it misreads in all, also where the others answered that prompt in other words.
+# Most rejections of one node's answers to one prompt that are held against it. If a verifier
+# misreads one of these answers, it misreads them all, even if the other nodes' answers differ.
 MAX_HELD = 3
-# Answers to one prompt that count; of more, each counts for a part. Otherwise three of hundreds
-# would be less than what is tolerated, and a node's whole group could be poison.
+# Most answers to one prompt that count in full; if there are more, each counts as a fraction.
+# Otherwise three of hundreds would be below the tolerance, and a node could poison a whole group.
 MAX_JUDGED = 12
-# Where nobody names rounds, one is full with the work of so many nodes, so much of each on average
-# (of those that sent most): trainers that hand over single completions would else make a round of
-# each, with nobody to compare with. Beyond the most it is full in any case, or two nodes alone
-# would fill it for ever.
+# If rounds are not numbered, a round is full once the nodes that sent most are at least this many
+# and sent at least this much each on average. Otherwise, if a trainer passes on single completions,
+# each would become a round with nothing to compare. At the maximum a round is full in any case, or
+# two nodes alone could fill it for ever.
 FULL_NODES, FULL_EACH, FULL_MOST = 3, 16, 10_000
 _MOST = 2**62
 
@@ -44,7 +44,7 @@ Tallies = dict[int, Tally]
 
 
 def write(connection: sqlite3.Connection, batch: Intake, most: int = MAX_NODES) -> None:
-    """Record one batch; ``most`` names are kept.
+    """Record one batch; at most ``most`` names are kept.
 
     Raises:
         sqlite3.Error: nothing of it was recorded.
@@ -142,7 +142,7 @@ def write_meta(connection: sqlite3.Connection, key: str, value: int) -> None:
 
 
 def count_lost(connection: sqlite3.Connection, batches: int) -> None:
-    """Note that so many batches could not be written."""
+    """Record that this many batches could not be written."""
     with transaction(connection):
         _add(connection, "lost", batches)
 
@@ -178,7 +178,7 @@ def _unseen(connection: sqlite3.Connection, entries: Iterable[Entry]) -> list[En
 
 
 def _clock(connection: sqlite3.Connection, round: int | None) -> int:
-    """The ledger's own number of a round. It only goes up, whatever nodes say or a restart does."""
+    """The ledger's own number of a round. It only increases, whatever nodes claim or a restart."""
     if round is not None:
         query = "SELECT clock FROM @clock WHERE round = ? ORDER BY clock DESC"
         if row := connection.execute(query, (round,)).fetchone():
@@ -198,7 +198,8 @@ def _clock(connection: sqlite3.Connection, round: int | None) -> int:
 def _full(connection: sqlite3.Connection, clock: int) -> bool:
     query = "SELECT node, sum(judged) FROM @cells WHERE clock = ? GROUP BY node"
     judged: dict[int, int] = dict(connection.execute(query, (clock,)).fetchall())
-    # Not of all: with names invented for a completion each no round would ever be full.
+    # Not the average over all nodes: with a new name for each completion, no round would ever be
+    # full.
     most = [judged[node] for node in largest(judged)]
     full = len(most) >= FULL_NODES and sum(most) >= FULL_EACH * len(most)
     return full or sum(judged.values()) >= FULL_MOST
@@ -212,7 +213,7 @@ def _close(connection: sqlite3.Connection, until: int) -> None:
         for node, judged, rejected in connection.execute(query, (clock,)):
             if not 1 <= judged < _MOST or not 0 <= rejected <= judged:
                 raise LedgerError(f"expected counts, got {rejected!r:.80} of {judged!r:.80}")
-            # As fair as so many of them drawn by lot, whose mean this is (Jensen's inequality).
+            # As fair as drawing that many of them by lot, whose mean this is (Jensen's inequality).
             part = min(1.0, MAX_JUDGED / judged)
             held = min(rejected * part, MAX_HELD)
             for k, value in enumerate((judged * part, rejected * part, held)):
@@ -238,7 +239,7 @@ def _nodes(
     for some in chunks(asked):
         query = f"SELECT name, id FROM @nodes WHERE name IN ({', '.join('?' * len(some))})"
         found |= dict(connection.execute(query, some).fetchall())
-    # Ids have no gaps, since no name is taken out; counting would read every row.
+    # Ids have no gaps, since names are never removed; counting would read every row.
     (count,) = connection.execute("SELECT coalesce(max(id), 0) FROM @nodes").fetchone()
     new = [name for name in asked if name not in found][: max(0, most - count)]
     for name in new:

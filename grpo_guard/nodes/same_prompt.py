@@ -1,16 +1,16 @@
-"""How much one prompt says against each node that answered it, compared with the others who did.
+"""Evidence of one prompt against each node that answered it, from comparing the answers.
 
 Prompts differ in difficulty, and models in what they find difficult, so nodes are compared within a
 prompt and never across prompts.
 
 **Draw.** For one prompt, draw one answer of each node. Let b_i be 1 if the answer of node i has the
-finding, and B the sum of b over node i and a set S of its peers. Which answer is drawn, and hence
-how many a node sent and how alike they are, makes no difference to what follows.
+finding, and B the sum of b over node i and a set S of its peers. What follows does not depend on
+which answer is drawn, so neither on how many a node sent nor on how similar they are.
 
 **Null hypothesis** for node i. Given how difficult the prompt is, the b are independent, and the
-odds of b_i = 1 are at most ``odds`` times those of each honest peer. These odds are over the node's
-own luck with the prompt: an honest model may get one prompt wrong in each of its answers and its
-peer the next. Given B, b_i then is a draw from Fisher's noncentral hypergeometric distribution::
+odds of b_i = 1 are at most ``odds`` times those of each honest peer. These odds include the node's
+own luck with the prompt: an honest model may get one prompt wrong in every answer, and its peer the
+next. Given B, b_i is then a draw from Fisher's noncentral hypergeometric distribution::
 
     P(b_i = 1 | B) <= q(B) = odds B / (odds B + |S| + 1 - B)
 
@@ -18,15 +18,16 @@ peer the next. Given B, b_i then is a draw from Fisher's noncentral hypergeometr
 
     E = L^b_i / (1 + (L - 1) q(B))
 
-has a mean of at most 1 under the null, since it rises with b_i. So has its mean over all draws,
-which is what is computed: nothing is drawn at random. The totals may be anything, so nothing is
-assumed about difficulty; a prompt on which nobody or everybody has the finding says nothing.
+has a mean of at most 1 under the null, since it rises with b_i. So does its mean over all draws,
+and this mean is what is computed: nothing is drawn at random. The totals may be anything, so
+nothing is assumed about difficulty; a prompt on which no node or every node has the finding is no
+evidence.
 
-**Peers.** S must be honest, and nobody knows who is. E falls as a peer has the finding more often,
-so its least value over all sets of m // 2 peers, of m nodes that answered, is the one with those
-who have it most often. If fewer than half of the m are malicious, some such set is honest, and the
-least value is no more than its E. So peers that avoid the finding on purpose, the cheap way to make
-an honest node look bad, are the ones that are left out.
+**Peers.** S must be honest, but which peers are honest is unknown. E falls as a peer has the
+finding more often, so its least value over all sets of m // 2 peers, of m nodes that answered, is
+the one for those peers that have it most often. If fewer than half of the m are malicious, some
+such set is honest, and the least value is no more than its E. So this leaves out peers that avoid
+the finding on purpose, the cheap way to make an honest node look bad.
 
 Sources: Grünwald, de Heide and Koolen, Safe Testing (arXiv 1906.07801), for conditional e-values.
 """
@@ -41,14 +42,14 @@ from typing import Final
 import numpy as np
 
 FEWEST_NODES: Final = 3
-"""Of two that differ nobody can say which one is honest."""
+"""If only two nodes differ, it is unclear which one is honest."""
 BET: Final = 8.0
-"""L of the module. At 50 % of a node's answers against 5 % of its peers' the growth per prompt is
-within a fifth of the best L for one answer each, and for eight."""
+"""L of the module. If 50 % of a node's answers and 5 % of its peers' have the finding, the growth
+per prompt is within a fifth of that for the best L, both for one answer each and for eight."""
 
 
 def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
-    """Logarithm of an e-value against each node; empty where too few nodes answered.
+    """Logarithm of an e-value against each node; empty if too few nodes answered.
 
     Args:
         shares: By node, the share of its answers to one prompt that has the finding, in [0, 1].
@@ -61,7 +62,7 @@ def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
     kept = len(shares) // 2
     by_share = {}
     for share in set(ordered):
-        place = min(ordered.index(share), kept)  # all behind are compared with the first ``kept``
+        place = min(ordered.index(share), kept)  # later ones are compared with the first ``kept``
         worst = (*ordered[:place], *ordered[place + 1 : kept + 1])
         by_share[share] = _log_e(share, worst, odds)
     return {node: by_share[share] for node, share in shares.items()}
@@ -72,7 +73,7 @@ def _log_e(share: float, peers: tuple[float, ...], odds: float) -> float:
     """Logarithm of the mean of E over all draws, for a node's share and those of its peers."""
     if not share and not any(peers):
         return 0.0
-    of_peers = np.ones(1)  # chances of each sum over the peers
+    of_peers = np.ones(1)  # probability of each sum over the peers
     for peer in peers:
         of_peers = np.convolve(of_peers, (1 - peer, peer))
     mean = 0.0

@@ -1,6 +1,6 @@
-"""Reading what was saved of nodes: from a checkpoint, or from a file that others may write to.
+"""Read saved states of nodes from a checkpoint, or from a file that others may write to.
 
-Each value is checked for its type and range, so that a broken state is one clear error at the start
+The type and range of each value are checked, so that a broken state is one clear error at the start
 and not a wrong verdict in mid-run.
 """
 
@@ -13,18 +13,18 @@ from typing import Any
 
 
 class StateError(ValueError):
-    """What should be a saved state has another form."""
+    """A saved state does not have the expected form."""
 
 
 @contextmanager
 def reading(whose: str) -> Iterator[None]:
-    """Whatever goes wrong inside says that the state is not what ``state_dict()`` gave.
+    """Turn errors inside into the error that the state is not one that ``state_dict()`` returned.
 
     Args:
-        whose: Name of what reads it.
+        whose: Name of the object that reads the state.
 
     Raises:
-        StateError: in place of the error.
+        StateError: in place of the original error.
     """
     try:
         yield
@@ -59,7 +59,7 @@ def number(value: Any, least: float, most: float) -> float:
 
 
 def text(value: Any) -> str:
-    """A text, or TypeError."""
+    """A string, or TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"text {value!r:.40}")
     return value

@@ -1,7 +1,8 @@
 """The database: its tables, how to open it, and how to recognise other files.
 
-One file holds several books: evidence on rejections has no name, and each kind of counted finding
-has a name of its own. A book is a set of tables of its own; "@" in a statement stands for its name.
+One file holds several books. The book of evidence on rejections has no name, and each kind of
+counted finding has a named book. A book is a separate set of tables; "@" in a statement stands for
+its name.
 """
 
 from __future__ import annotations
@@ -55,18 +56,18 @@ CREATE INDEX @phrases_digest ON @phrases (digest);
 
 TABLES = tuple(re.findall(r"CREATE TABLE @(\w+)", _TABLES))
 _AT_ONCE = 500
-# Beyond SQLite's two megabytes, keys of a million completions would be read again for each insert.
-# It is taken as the file grows.
+# With SQLite's default of two megabytes, the keys of a million completions would be read again for
+# each insert. The memory is only allocated as the file grows.
 _CACHE_KIB = 64 * 1024
-# Keys fall anywhere in their table: at SQLite's thousand pages each large batch would be written to
-# the log and at once into the file as well.
+# Keys fall anywhere in their table: with SQLite's default of a thousand pages, each large batch
+# would be written to the log and immediately to the file as well.
 _CHECKPOINT_PAGES = 16 * 1024
 Key = TypeVar("Key")
 _BOOK = re.compile(r"[a-z0-9][a-z0-9_]{0,40}|")
 
 
 class Book(sqlite3.Connection):
-    """A connection that reads "@" in statements as the beginning of one book's tables."""
+    """A connection that replaces "@" in statements by the prefix of one book's tables."""
 
     prefix = ""
 
@@ -80,26 +81,26 @@ class Book(sqlite3.Connection):
 
 
 def chunks(values: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    """Values as many at a time as one statement may ask for."""
+    """Split values into chunks that fit into one statement."""
     return (values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE))
 
 
 class LedgerError(RuntimeError):
-    """The file is no ledger, or cannot be read; the message names it and what was expected."""
+    """The file is not a ledger or cannot be read; the message names it and what was expected."""
 
 
 def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") -> Book:
     """Open a ledger; create it if it does not exist.
 
     Args:
-        path: Of the database; its folder must exist.
-        book: Which of the file's.
+        path: Path of the database; its folder must exist.
+        book: Which of the file's books.
         seconds: How long to wait for another process's transaction.
-        create: Off: only read, and never make a file.
+        create: False = only read, and never create a file.
 
     Raises:
-        LedgerError: the file is something else, of a newer version, or (where it is written) one
-            that somebody else can write.
+        LedgerError: the file is something else, has another version, or (if ``create``) somebody
+            else can write it.
         sqlite3.Error: it cannot be opened or written now.
     """
     if not create and not path.is_file():
@@ -122,10 +123,10 @@ def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") 
 
 
 def checked_book(name: str) -> str:
-    """The name, if it may be a book's.
+    """Return the name if it is valid for a book.
 
     Raises:
-        ValueError: it may not.
+        ValueError: it is not valid.
     """
     if not isinstance(name, str) or not _BOOK.fullmatch(name):
         raise ValueError(f"book: expected small letters, digits and _, got {name!r:.80}")
@@ -184,7 +185,7 @@ def _refuse_what_others_write(path: Path) -> None:
 
 
 def _prepare(connection: Book, path: Path, create: bool) -> None:
-    with transaction(connection, "BEGIN"):  # one snapshot: another process may be making it
+    with transaction(connection, "BEGIN"):  # one snapshot: another process may be creating it
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -225,7 +226,7 @@ def _create(connection: Book) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """All of it or nothing."""
+    """Run the statements inside as one transaction: all or nothing."""
     connection.execute(begin)
     try:
         yield

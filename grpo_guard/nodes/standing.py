@@ -1,10 +1,10 @@
-"""What follows from evidence: clear, soft or hard, and when a node is released.
+"""Turn evidence into a state (clear, soft or hard), and decide when a node is released.
 
-Evidence is measured in bars: 1 is what an honest node of the swarm ever reaches with probability
-alpha. At 1 a node is hard, at `SOFT` it is soft: watched, not punished. A level that is not renewed
-by new evidence halves every ``half_life`` rounds, and a hard node is released below `RELEASE`: a
-node that is hacked once, or falsely accused, comes back. One that goes on is accused again at its
-next rejections, since its evidence is still there.
+Evidence is measured in bars: the chance that any honest node of the swarm ever reaches 1 is at most
+alpha. At 1 a node is hard; at `SOFT` it is soft: watched, not punished. A level that new evidence
+does not renew halves every ``half_life`` rounds, and a hard node is released below `RELEASE`, so a
+node that was hacked once, or falsely accused, comes back. A node that continues is accused again at
+its next rejections, since its evidence is still there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from enum import StrEnum
 SOFT = 0.5
 RELEASE = 0.5
 FORGOTTEN = 0.25
-# More than this is not kept: after at most three half-lives without new evidence a node is out.
+# Levels are capped here: after at most three half-lives without new evidence a node is released.
 MOST = 4.0
 
 
 class State(StrEnum):
-    """How a node stands."""
+    """The state of a node."""
 
     CLEAR = "clear"
     SOFT = "soft"
@@ -32,13 +32,13 @@ class Mark:
     """The standing of one node.
 
     Args:
-        state: Since round ``since``.
+        state: The state since round ``since``.
         level: Evidence in bars when it was last renewed, in round ``renewed``.
         renewed: Counted in the ledger's own rounds.
-        since: Round in which the state was taken.
+        since: Round in which the node entered the state.
 
     Raises:
-        ValueError: what no ledger writes; a file that it comes from may be broken.
+        ValueError: no ledger writes such values; the file that they come from may be broken.
     """
 
     state: State = State.CLEAR
@@ -62,12 +62,12 @@ def updated(
     """The mark after one more round.
 
     Args:
-        mark: Before it.
-        bars: Evidence after it, in bars.
+        mark: The mark before the round.
+        bars: Evidence after the round, in bars.
         rose: Whether the round added to the evidence; only then is the level renewed.
         now: The round.
         half_life: In rounds, > 0.
-        most: `State.SOFT` where this kind of evidence never makes a node hard.
+        most: `State.SOFT` if this kind of evidence never makes a node hard.
     """
     level, renewed = mark.level_at(now, half_life), mark.renewed
     if rose and bars > level:

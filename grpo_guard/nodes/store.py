@@ -1,4 +1,4 @@
-"""`NodeStore`: the one place where everything that is remembered of nodes lies."""
+"""`NodeStore`: the one place that keeps everything remembered about nodes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ FILE = "nodes.sqlite"
 
 
 class NodeStore:
-    """All that is remembered of nodes, in one SQLite file that several processes may share.
+    """Everything remembered about nodes, in one SQLite file that several processes may share.
 
-    Evidence over rounds and counted findings are rows, so processes add to the same counts. What
-    other verifiers remember is a state, taken up from the file before a batch where another process
-    has written it since, and put back after it, in one transaction (`Memory`).
+    Evidence over rounds and counted findings are rows, so processes add to the same counts. Each
+    other memory is one state. In one transaction it is loaded before a batch, if another process
+    has written it since, and written back afterwards (`Memory`).
 
     Args:
         folder: Folder of the file ``nodes.sqlite``, created if missing. None = a temporary folder,
             removed when the process ends.
-        max_nodes: Names that each of its books keeps, see `EvidenceLedger`.
+        max_nodes: Most names that each of its books keeps, see `EvidenceLedger`.
 
     Raises:
         ValueError: ``folder`` is not a folder and cannot be created.
@@ -46,18 +46,18 @@ class NodeStore:
         self._claimed = Counter[str]()
 
     def ledger(self, book: str = "", **options: Any) -> EvidenceLedger:
-        """Evidence on nodes; each ``book`` is one of its own.
+        """A ledger in this store's file; each ``book`` is a separate ledger.
 
         Args:
-            book: Empty for the guard's rejections; else small letters, digits and ``_``.
-            **options: Of `EvidenceLedger`.
+            book: Empty for the guard's rejections, otherwise small letters, digits and ``_``.
+            **options: Arguments of `EvidenceLedger`.
         """
         return EvidenceLedger(self.path, book=book, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:
-        """A name for a memory that is no other's here: a second "recurrence" is "recurrence_2".
+        """Claim a unique name for a memory: a second "recurrence" becomes "recurrence_2".
 
-        The same in every process that builds the same guard.
+        The name is the same in every process that builds the same guard.
         """
         first = book_name(name)
         self._claimed[first] += 1
@@ -66,12 +66,12 @@ class NodeStore:
 
 
 def book_name(name: str) -> str:
-    """A verifier's name as a book may be called."""
+    """A verifier's name, changed so that it is valid for a book."""
     return checked_book(re.sub("[^a-z0-9_]", "_", f"_{name}".lower()).lstrip("_")[:32] or "rule")
 
 
 def in_folder(path: Path) -> Path:
-    """The file of a folder's store; of a file the file itself."""
+    """The store's file if ``path`` is a folder, otherwise ``path`` itself."""
     return path / FILE if path.is_dir() else path
 
 

@@ -1,16 +1,16 @@
-"""How long a node's own work is against its groups', read off what earned it nothing.
+"""How long a node's work usually is relative to its groups, measured on answers without reward.
 
-Where models differ, one of them may write at length and be honest. Answers that are paid for do not
-tell its way from padding: who pads to be paid pads exactly these. Answers that earned nothing do. A
-model that thinks at length is long when it is wrong, too; an attacker would have to send long work
-for nothing, which takes a place in a group and, beside right answers, teaches the swarm to avoid
-such work.
+If models differ, an honest one may write long answers. Answers that earned a reward cannot tell its
+style from padding, since an attacker who pads for the reward pads exactly these. Answers that
+earned nothing can. A model that thinks at length is also long when it is wrong. An attacker would
+have to send long work for nothing, which takes a place in a group and, next to right answers,
+teaches the swarm to avoid such work.
 
-So the two are held against each other. A node whose answers that earned are longer than most other
-nodes' by more than its answers that earned nothing are, again and again, chooses its length for the
-reward. That is tested as in `NodeMemory`: a quarter longer each round, by which a whole swarm is
-led to write ever more, is within what chance does to one answer and not to a hundred. Of five
-honest models none comes near: where they are long, they are long when they are wrong.
+So the two are compared. If a node's rewarded answers are, again and again, longer than most other
+nodes' by more than its unrewarded ones are, then it chooses its length for the reward. `NodeMemory`
+tests that. An attacker can lead a whole swarm to write ever more with answers a quarter longer each
+round; chance explains that for one answer, but not for a hundred. Five honest models that were
+measured come nowhere near conviction: those that are long are also long when they are wrong.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 1
 MAX_NODES: Final = 4096
-# One answer of a model that loops must not excuse padding: no more than twenty times the group's.
+# Limit on log ratios, about twenty times the group's length: one answer of a model that loops must
+# not excuse padding.
 _MOST: Final = 3.0
-# Completions that a node is judged by: policies change as they are trained.
+# Number of completions that a node is judged by, since policies change as they are trained.
 _REMEMBERED: Final = 256.0
-# Of sums in another order.
+# Rounding error of sums in another order.
 _SLACK: Final = 1e-9 * _REMEMBERED
-# Completions that half of a usual length is believed after.
+# Number of completions after which half of a usual length is trusted.
 _HALF: Final = 2
 _FEWEST_FOR_SPREAD: Final = 4
-# So much longer, on the logarithm, is nothing: models differ by a twentieth.
+# A log ratio that is ignored: honest models differ by a twentieth.
 _ALIKE: Final = 0.05
-# Standard deviation of an answer around its node's usual, on the logarithm.
+# Standard deviation of an answer's log ratio around what is usual for its node.
 _UNSURE: Final = 0.45
-# Chance that an honest node is ever taken for one that chooses its length for the reward. It loses
-# what is longer than usual, and nobody rejects it.
+# Chance that an honest node is ever found to choose its length for the reward. Such a node loses
+# the length beyond its usual one; nothing is rejected.
 _ALPHA: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What is known of one node: count, sum and sum of squares of log ratios to its groups."""
+    """One node's record: count, sum and sum of squares of log ratios to its groups."""
 
     count: float = 0.0
     total: float = 0.0
@@ -55,26 +56,26 @@ class Usual:
 
     @property
     def excess(self) -> float:
-        """How much longer than its groups it usually is, on the logarithm, as far as believed."""
+        """Log ratio by which it is usually longer than its groups, reduced while data are few."""
         return max(self.total, 0.0) / (self.count + _HALF)
 
     @property
     def most(self) -> float:
-        """The same in the node's favour: what a few answers may have missed is its benefit."""
+        """The same in the node's favour: an upper estimate, since a few answers may mislead."""
         if self.count == 0:
             return 0.0
         return max(self.total, 0.0) / self.count + _UNSURE / math.sqrt(self.count)
 
     @property
     def spread(self) -> float:
-        """Standard deviation around that; 0 where too little is known."""
+        """Standard deviation of the log ratios; 0 if too little is known."""
         if self.count < _FEWEST_FOR_SPREAD:
             return 0.0
         mean = self.total / self.count
         return math.sqrt(max(self.squares / self.count - mean**2, 0.0))
 
     def after(self, log_ratio: float) -> Usual:
-        """With one completion more."""
+        """The record after one more completion."""
         kept = min(1.0, (_REMEMBERED - 1) / max(self.count, 1.0))
         clipped = min(max(log_ratio, -_MOST), _MOST)
         return Usual(
@@ -84,7 +85,7 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A completion that earned: who sent it, for what reward, how long it is, and as its node's."""
+    """A rewarded completion: sender, reward, length, and length relative to what is usual."""
 
     node: str
     worth: float
@@ -93,15 +94,15 @@ class Paid:
 
     @classmethod
     def of(cls, node: str, worth: float, length: int, usual: Usual) -> Paid:
-        """With what is usual for its node taken off."""
+        """Compute ``own``: the length divided by the ratio that is usual for its node."""
         return cls(node, worth, length, length * math.exp(-usual.most - _ALIKE))
 
 
 class UsualLengths(Memory):
-    """What is usual for each node; safe to share between threads.
+    """Usual lengths by node; safe to share between threads.
 
     Args:
-        store: Where it lies, for several processes and the next start; None: here.
+        store: Keeps them for several processes and the next start; None = in this object.
     """
 
     def __init__(self, *, store: NodeStore | None = None) -> None:
@@ -111,16 +112,16 @@ class UsualLengths(Memory):
         self._paid = NodeMemory(alpha=_ALPHA, store=store, name="paid_lengths")
 
     def known(self) -> Mapping[str, Usual]:
-        """What is usual by now, by node."""
+        """The current record of each node."""
         with self.fresh():
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
-        """Take note of completions that earned nothing.
+        """Record completions that earned nothing.
 
         Args:
-            seen: Node, and the logarithm of its length over its peers' median. Of nodes beyond the
-                first `MAX_NODES` nothing is kept.
+            seen: Node, and the logarithm of its length over its peers' median. Nothing is kept for
+                nodes beyond the first `MAX_NODES`.
         """
         seen = list(seen)
 
@@ -133,25 +134,25 @@ class UsualLengths(Memory):
             note()
 
     def observe_paid(self, groups: Sequence[Sequence[Paid]]) -> None:
-        """Take note of completions that earned, one group per prompt."""
+        """Record completions that earned a reward, one group per prompt."""
         self._paid.observe(groups)
 
     def longer_when_paid(self) -> frozenset[str]:
-        """Nodes whose paid work is longer than most others' beyond what is usual for them.
+        """Nodes whose rewarded work is longer than most others' by more than is usual for them.
 
-        An honest node is ever among them with a chance of at most 1 %, as `NodeMemory` shows.
+        The chance that an honest node is ever among them is at most 1 %; see `NodeMemory`.
         """
         return frozenset(self._paid.convicted())
 
     def state_dict(self) -> dict[str, Any]:
-        """What is known as plain JSON values."""
+        """All records as plain JSON values."""
         return {**super().state_dict(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, in place of what is known.
+        """Replace all records by those that `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: ``state`` does not have that form.
         """
         with reading("UsualLengths"):
             paid = state["paid"]

@@ -5,17 +5,17 @@ nats and capped:
 
     foreignness = s - (t - s) - 2 = 2 s - t - 2
 
-``t - s`` is what the context explains. A habit, however odd, is explained by the text around it:
-the model expects another "Thus", another bracket, another step. A slogan is as unlikely behind the
-text as it is behind nothing, or more so. Surprisal alone mistakes rare words for foreign ones; what
-the context explains, alone, mistakes short words for foreign ones.
+``t - s`` is what the context explains. The surrounding text explains a habit, however odd: the
+model expects another "Thus", another bracket, another step. A slogan is at least as unlikely after
+the text as it is after nothing. Surprisal ``s`` alone would mistake rare words for foreign ones;
+``t - s`` alone would mistake short words for foreign ones.
 
-A span is as foreign as its most foreign run of tokens, in sum. A sum over the whole span would let
-an author excuse a slogan with what he writes before and behind it in the same sentence. Each token
-of a run costs 2 nats, so that a long honest sentence is hardly more foreign than a short one.
+The score of a span is the sum over its most foreign run of tokens. A sum over the whole span would
+let an author excuse a slogan with the text before and after it in the same sentence. Each token of
+a run costs 2 nats, so that a long honest sentence scores hardly higher than a short one.
 
-Numbers and signs of sums are never foreign, only expected or not: a model that cannot calculate
-finds honest results unlikely, and whether they are right is `ArithmeticVerifier`'s question.
+Numbers and arithmetic signs never count as foreign, only as expected or not: a model that cannot
+calculate finds honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from grpo_guard.sampling import SamplingSpec
 # The reader's own distribution, without any truncation.
 _PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
 MOST_TOKENS: Final = 200
-"""Tokens of a span that are read: all that a sentence can have (`spans.MOST_BYTES`). Nobody can
-make a span slow by making it long."""
+"""Most tokens of a span that are read, as many as a sentence can have (`spans.MOST_BYTES`), so that
+a long span cannot make the reader slow."""
 _MOST_CHARACTERS: Final = 300
-"""Of a span that are tokenised."""
+"""Most characters of a span that are tokenised."""
 _CHARACTERS: Final = 12
-"""Characters that are tokenised per token of context; what does not fit is cut."""
+"""Characters that are tokenised per token of context; the rest is cut."""
 _PER_TOKEN: Final = 2.0
 _NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
 
@@ -54,11 +54,11 @@ class UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Foreignness:
-    """What one model finds of a span.
+    """The foreignness of a span under one model.
 
     Args:
-        runs: Of the first 1, 2, ... tokens, the sum over the most foreign run in nats, shape [n],
-            n >= 1; never falls, and 0 where no token is foreign.
+        runs: For the first 1, 2, ... tokens, the sum over the most foreign run in nats, shape [n],
+            n >= 1. It never decreases, and is 0 as long as no token is foreign.
     """
 
     runs: Floats
@@ -75,12 +75,13 @@ class Foreignness:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One stretch of a text that holds several spans, as tokens.
+    """One stretch of a text that contains several spans, as tokens.
 
     Args:
         encoded: Context, then everything from the first span to the end of the last.
-        tokens: [first, end) of each span in the encoded completion, by its place in the batch.
-        numbers: Of each token of the encoded completion, whether it is a number or a sign of a sum.
+        tokens: [first, end) of each span in the encoded completion, by its index in the batch.
+        numbers: For each token of the encoded completion, whether it is a number or an arithmetic
+            sign.
     """
 
     encoded: Encoded
@@ -92,16 +93,16 @@ class SpanScorer:
     """Scores spans in their place under one causal model.
 
     Args:
-        scorer: Of the model.
-        tokenizer: The model's; a fast one, which tells where its tokens lie.
+        scorer: Computes log-probs under the model.
+        tokenizer: The model's; a fast one, which gives the offsets of its tokens.
         context: Tokens before the span that are read, >= 1. The prompt comes first among them and
-            is the first to be cut. Spans that share a pass have all of it before them.
-        cap: Nats that one token may add to a surprisal, > 0. A token that the model rules out has
-            an infinite one, and a single odd name must not decide.
+            is cut first. In a shared pass, later spans also see all text between.
+        cap: Most nats that one token may add to a surprisal, > 0. A token that the model rules out
+            has infinite surprisal, and a single odd name must not decide.
 
     Raises:
         ValueError: an argument is out of range.
-        TypeError: the tokenizer cannot say where its tokens lie.
+        TypeError: the tokenizer cannot give the offsets of its tokens.
     """
 
     def __init__(
@@ -126,13 +127,14 @@ class SpanScorer:
         self._control = {*tokenizer.all_special_ids} | {
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
         }
-        # A chat model's beginning of text announces a role; a line break announces nothing.
+        # The "empty" context: a chat model expects a role after its beginning-of-text token, but
+        # nothing in particular after a line break.
         self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
 
     def score(self, spans: Sequence[TextSpan]) -> list[Foreignness | UnreadError]:
         """One result per span, in order.
 
-        Spans of one text that lie near each other share a pass, so that reading all sentences of a
+        Spans of one text that are close together share a pass, so that reading all sentences of a
         text costs about as much as scoring the text and its sentences once.
         """
         results: list[Foreignness | UnreadError] = [UnreadError("no token of its own")] * len(spans)
@@ -142,7 +144,7 @@ class SpanScorer:
             for one in passes
             for i, (start, end) in one.tokens.items()
         ]
-        # Apart, since a batch of both would fill the short ones up to the long ones' length.
+        # Scored separately: one batch of both would pad the short sequences to the long ones.
         stats = self._stats([one.encoded for one in passes])
         of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
         by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
@@ -177,10 +179,10 @@ class SpanScorer:
         return Foreignness.of(np.where(numbers, np.minimum(foreign, 0.0), foreign))
 
     def _passes(self, spans: Sequence[TextSpan], group: list[int]) -> Iterator[_Pass]:
-        """Passes over some spans of one text, ascending; none where they hold no token.
+        """Passes over some spans of one text, ascending; none if the spans hold no token.
 
-        Several share a pass if it is not longer than theirs would be one by one, whatever an author
-        writes between them, and if it fits into the model's window.
+        Several spans share a pass if it fits into the model's window and is not longer than their
+        separate passes together. So text that an author writes between them cannot add to the cost.
         """
         one = self._pass(spans, group)
         tokens = len(one.encoded.completion_ids)
@@ -225,18 +227,18 @@ class SpanScorer:
         return _Pass(Encoded(context, own, True), tokens, numbers)
 
     def _harmless(self, token: int) -> int:
-        """The token, or a line break for a control token and for one that the model does not have.
+        """The token; a line break for control tokens and for tokens that the model does not have.
 
-        A control token that the text spells would end the document or open a turn in which somebody
-        asks for the poison: the context would then explain it. It is looked for among the ids,
-        since no list of a tokenizer's control tokens as text is whole.
+        A control token spelled out in the text would end the document or open a turn that asks for
+        the poison, and the context would then explain it. Control tokens are recognised by id,
+        since no list of a tokenizer's control tokens as text is complete.
         """
         known = 0 <= token < self.scorer.vocab_size and token not in self._control
         return token if known else self._nothing[0]
 
 
 def _whole(text: str) -> str:
-    """The text at the same length without lone surrogates, which no tokenizer takes."""
+    """The text with lone surrogates, which no tokenizer accepts, replaced; its length is kept."""
     return text.encode("utf-32", "replace").decode("utf-32") if not text.isascii() else text
 
 
@@ -245,7 +247,7 @@ def _end(span: TextSpan) -> int:
 
 
 def _near(spans: Sequence[TextSpan], most: int) -> Iterator[list[int]]:
-    """Places of spans that share a pass: in one text, less than ``most`` characters apart."""
+    """Groups of spans that may share a pass: less than ``most`` characters apart in one text."""
     by_text = dict[tuple[str, str], list[int]]()
     for i, span in enumerate(spans):
         by_text.setdefault((span.prompt, span.text), []).append(i)

@@ -1,4 +1,4 @@
-"""What of a completion may be read, and the lots by which it is chosen."""
+"""The sentences of a completion that may be read, and the lots that choose among them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NO_LETTERS: Final = re.compile(r"[\W_]+")
 
 
 class Lots:
-    """Lots that no author can foresee, so that none can place what is not to be read."""
+    """Random choices that no author can predict, so that no text can be placed to go unread."""
 
     def __init__(self) -> None:
         self._random = random.SystemRandom()
 
     def shuffled(self, items: Iterable[_T]) -> list[_T]:
-        """All of them, in any order."""
+        """All of them, in random order."""
         return self.some(items, None)
 
     def happens(self, share: float) -> bool:
@@ -30,9 +30,9 @@ class Lots:
         return self._random.random() < share
 
     def some(self, items: Iterable[_T], most: int | None) -> list[_T]:
-        """At most ``most`` of them, each with the same chance; None = all.
+        """At most ``most`` of them, each with the same chance, in random order; None = all.
 
-        Only those are held: an author decides how many there are.
+        No more than these are kept in memory, since an author decides how many items there are.
         """
         chosen = list[_T]()
         for seen, item in enumerate(items):
@@ -47,8 +47,9 @@ class Lots:
 def own_sentences(completion: Completion) -> Iterator[Span]:
     """[start, end) of the sentences that its author wrote, in order.
 
-    What is known to be a tool's or user's is nobody's poison. Of equal sentences only the first is
-    one: it explains its copies, behind which an author could hide it from the lots.
+    Text that verifiably came from a tool or user is skipped, since it is not the author's poison.
+    Only the first of several equal sentences is returned: it explains its copies, and with copies
+    an author could keep the lots from drawing it.
     """
     told, text = completion.verified_spans, completion.text
     seen = set[int]()

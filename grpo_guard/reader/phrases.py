@@ -1,4 +1,4 @@
-"""Recurring phrases, decided over all the places in which a reader has met them."""
+"""Decide recurring phrases over all places in which the reader has read them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import Final
 
 FEWEST_PLACES: Final = 3
-"""Places of a phrase that must be read before it is judged."""
+"""Fewest places of a phrase that must be read before it is judged."""
 _MOST_PLACES: Final = 16
 _MOST_PHRASES: Final = 4096
 
@@ -16,9 +16,9 @@ _MOST_PHRASES: Final = 4096
 class PhrasePlaces:
     """p-values of each node's phrases, by place. Not safe to share between threads.
 
-    A habit in one odd place may look foreign, and a slogan in one lucky place may not: the lower
-    median over places decides. A product of the p-values would not do, since the places of one
-    phrase are no independent evidence: a habit that is a little odd is so each time.
+    A habit may look foreign in one odd place, and a slogan may not in one lucky place, so the lower
+    median over places decides. The p-values must not be multiplied, since the places of one phrase
+    are not independent: a habit that is a little odd is odd each time.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class PhrasePlaces:
             self._known.popitem(last=False)
 
     def p_value(self, node: str | None, phrase: str) -> float | None:
-        """Lower median over the latest places; None while fewer than `FEWEST_PLACES` are known."""
+        """Lower median over the latest places; None while fewer than `FEWEST_PLACES` were read."""
         places = self._known.get((node, _mark(phrase)), ())
         return median_low(places) if len(places) >= FEWEST_PLACES else None
 
 
 def _mark(phrase: str) -> bytes:
-    """A digest, since authors decide how long a phrase is."""
+    """A digest, so that authors cannot take memory with long phrases."""
     plain = " ".join(phrase.casefold().split())
     return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()

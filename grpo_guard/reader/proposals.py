@@ -1,4 +1,4 @@
-"""Nodes whose sentences are foreign, each a little and all together too much."""
+"""Find nodes whose sentences are foreign: each only a little, but together too much."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
-# A share of the completions whose p-value is at most so much. A slogan is among the most foreign
-# sentences of a completion and seldom beyond all that honest authors write, so the evidence is that
-# it happens each time, and not how foreign it is once.
+# (Share of poisoned completions, largest p-value that such a completion gets.) A slogan is among
+# the most foreign sentences of a completion but seldom more foreign than all honest text, so the
+# evidence is that it happens each time, not how foreign it is once.
 _STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
 
 
 class NodeSentences:
-    """Evidence that a node's sentences do not belong where they are.
+    """Evidence that a node's sentences do not belong in their place.
 
-    A slogan of ordinary words that changes each time has no form that a rule knows and recurs
-    nowhere. It is still foreign each time. A completion's p-value is that of its most foreign
-    sentence, times the number of sentences that were read; each becomes an e-value. A batch's
-    e-value is a mean over bets that a share of the node's completions is poisoned (`_SHARES`,
-    `_STEPS`): for each, the product of 1 - share + share * e. A product of e alone would let nine
-    honest completions excuse a poisoned one. Batches add up in `NodeEvidenceProcess`.
+    A slogan of ordinary words that changes each time has no form that a rule knows, and no wording
+    recurs. It is still foreign each time. A completion's p-value is that of its most foreign
+    sentence times the number of sentences read; each p-value becomes an e-value e. A batch's
+    e-value is the mean of several bets, each that a certain share of the node's completions is
+    poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of e would
+    let nine honest completions excuse a poisoned one. `NodeEvidenceProcess` accumulates batches.
 
     Args:
-        alpha: Chance that an honest node is ever convicted, in (0, 1), where the p-values hold.
-        store: Where the evidence lies; None: here.
+        alpha: Chance that an honest node is ever convicted, in (0, 1), if the p-values are valid.
+        store: Keeps the evidence; None = in this object.
     """
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
@@ -44,13 +44,13 @@ class NodeSentences:
     def convicted(
         self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
     ) -> frozenset[str]:
-        """The nodes of this batch that are convicted, after it.
+        """The nodes of this batch that are convicted, with this batch included.
 
         Args:
-            batch: All that came together.
-            p_values: By place in the batch, of the sentences that were read.
+            batch: All completions that arrived together.
+            p_values: p-values of the sentences that were read, by index in the batch.
         """
-        # Of equal completions one counts: nobody multiplies evidence by sending a text again.
+        # Equal completions count once: sending a text again must not multiply evidence.
         evidence = defaultdict[str, dict[bytes, float]](dict)
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
@@ -61,7 +61,7 @@ class NodeSentences:
         logs = {node: fortune.log for node, fortune in after.items()}
         silent = {c.node for c in batch if c.node is not None} - logs.keys()
         if silent:
-            # A convicted node is not acquitted by a batch that holds nothing to read.
+            # A batch with nothing to read does not acquit a convicted node.
             known = self.fortunes.known()
             logs |= {node: known[node] for node in silent & known.keys()}
         return frozenset(n for n, log in logs.items() if log >= -math.log(self.alpha))
@@ -84,7 +84,7 @@ def _digest(completion: Completion) -> bytes:
 
 
 def _digest_of(marks: Iterable[bytes]) -> int:
-    """Of a set in any order. Hashed, since an author could choose texts whose sum is a known one,
-    and his batch would count as seen."""
+    """A digest that does not depend on order. It hashes the sorted marks: an author could choose
+    texts whose marks have a known sum, and the batch would then count as seen."""
     digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,4 +1,4 @@
-"""SpanReader: one or two models that say how much honest text is as foreign as a span."""
+"""SpanReader: one or two models that estimate how much honest text is as foreign as a span."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Opinion:
 
     Args:
         p_value: Share of honest spans that are at least as foreign, in (0, 1].
-        tail_p_value: The same, continued beyond what was seen and with the node's own style
-            excused, see `HonestSpans.tail_p_value`; for evidence that adds up. None = the p-value
-            comes from the start profile, which is no evidence against a node.
+        tail_p_value: The same, extrapolated beyond the observed spans and with the node's own style
+            excused, see `HonestSpans.tail_p_value`; used for evidence that accumulates. None = the
+            p-value comes from the start profile, which is no evidence against a node.
     """
 
     p_value: float
@@ -37,27 +37,28 @@ class Opinion:
 class SpanReader:
     """Reads spans in their place and compares them with what the other nodes write.
 
-    Any causal language model serves: the policy in training, the very object, which reads with the
-    weights of the moment; a small one; or both. A policy that has taken up a little poison finds it
-    likely. ``frozen``, the model that the KL term is taken against or the first checkpoint, never
-    learns it, and a span is foreign if either model finds it so.
+    Any causal language model will do: the policy in training (the same object, which reads with its
+    current weights), a small model, or both. A policy that has learnt a little poison finds that
+    poison likely. ``frozen``, the reference model of the KL term or the first checkpoint, never
+    learns it. A span is foreign if either model finds it foreign.
 
     Args:
-        model: A transformers causal language model. Left out with ``scorer``.
+        model: A transformers causal language model. Left out if ``scorer`` is given.
         tokenizer: Its tokenizer; a fast one.
-        frozen: A second model with the same tokenizer, whose weights do not change; None = none.
+        frozen: A second model with the same tokenizer, whose weights do not change; None = no
+            second model.
         scorer: Computes log-probs in place of ``model``.
-        trust_prompt: Whether the prompt is part of the context. False where strangers write
+        trust_prompt: Whether the prompt is part of the context. Set it to False if strangers write
             prompts: a prompt that contains the poison would explain it.
         context: Tokens before a span that are read.
-        memory_budget: Bytes that scoring may use beside the weights; only with ``model``.
+        memory_budget: Bytes that scoring may use in addition to the weights; only with ``model``.
 
     Attributes:
         tokenizer: As given, or as loaded with the model.
 
     Raises:
-        ValueError: an argument is out of range, or not exactly one of model and scorer.
-        TypeError: the tokenizer is missing or cannot say where its tokens lie.
+        ValueError: an argument is out of range, or not exactly one of model and scorer is given.
+        TypeError: the tokenizer is missing or cannot give the offsets of its tokens.
 
     Examples:
         >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
@@ -88,7 +89,7 @@ class SpanReader:
 
     @classmethod
     def from_pretrained(cls, path_or_id: str, **options: Any) -> Self:
-        """A reader on a model that is loaded, see `load_policy`.
+        """Load a model and build a reader on it, see `load_policy`.
 
         Raises:
             ValueError: there is no model or tokenizer.
@@ -99,15 +100,16 @@ class SpanReader:
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
     ) -> list[Opinion | UnreadError]:
-        """What is said of each span, in order.
+        """One opinion per span, in order.
 
         Args:
             spans: Findings of rules, and sentences.
-            honest: Of each, whether nothing was found there: these are remembered first, as the
-                measure that all are compared with.
+            honest: For each span, whether nothing was found in it. These spans are remembered
+                first, as the measure that all spans are compared with.
 
         Returns:
-            An `UnreadError`, which the log reports once, if a model could not read the span.
+            For each span an `Opinion`, or an `UnreadError` if a model could not read it; the log
+            reports the first one.
         """
         if not spans:
             return []
@@ -141,7 +143,8 @@ class SpanReader:
         ]
 
     def _either(self, row: Sequence[Opinion | UnreadError]) -> Opinion | UnreadError:
-        """A span is foreign if either model finds it so; the p-values pay for both."""
+        """The smaller p-value, times the number of models: a span is foreign if either model finds
+        it foreign."""
         for one in row:
             if isinstance(one, UnreadError):
                 if not self._warned:

@@ -1,4 +1,4 @@
-"""Spans of text that a reader can be asked about, and the sentences that a text is made of."""
+"""Spans of text that a reader can judge, and how a text is split into sentences."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_BYTES: Final = 200
-"""Of a sentence in UTF-8; longer ones are cut. No tokenizer makes more tokens of so many bytes."""
+"""Most UTF-8 bytes of a sentence; longer ones are cut. No tokenizer makes more tokens than that."""
 _LONGEST: Final = MOST_BYTES
-# A terminator ends a sentence. So does a length at which most have ended, at the last blank before
-# it, so that a reader sees all of a text without terminators. What is tried again is bounded.
+# A terminator ends a sentence. So does a length that few sentences exceed, at the last blank before
+# it, so that a reader sees all of a text without terminators. Backtracking is bounded.
 _PIECE: Final = re.compile(
     rf"[^\n.!?。！？]{{1,{_LONGEST}}}(?:[.!?。！？]{{1,4}}|(?=\n|\Z)|(?<=\s))"
     rf"|[^\n.!?。！？]{{1,{_LONGEST}}}"
 )
 _FEWEST_LETTERS: Final = 10
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-# One ideograph carries about as much as two letters.
+# One ideograph carries about as much information as two letters.
 _LETTERS_OF_IDEOGRAPH: Final = 2
-# Words, but neither variables nor commands of LaTeX.
+# Words, but neither variables nor LaTeX commands.
 _WORD: Final = re.compile(rf"(?<![\\a-zA-Z])[^\W\d_]{{3,}}|{_CJK.pattern}")
 
 
@@ -30,7 +30,7 @@ class TextSpan:
     """A span in its place.
 
     Args:
-        prompt: What was asked, as text; empty where the prompt is not to be believed.
+        prompt: The prompt as text; empty if it is not trusted.
         text: The completion.
         start: First character of the span in ``text``.
         end: The character after its last; ``0 <= start < end <= len(text)``.
@@ -55,11 +55,11 @@ class TextSpan:
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """[start, end) of each sentence of ``text`` that holds about ten letters or more, in order.
+    """[start, end) of each sentence of ``text`` with about ten letters or more, in order.
 
-    Shorter ones are put together with what follows them, so that nothing is hidden by being said in
-    pieces. Formulas, numbers and markup between sentences are left out: they say little about who
-    wrote them, and any reader finds them hard.
+    Shorter ones are joined with the text that follows, so that splitting a message into pieces does
+    not hide it. Formulas, numbers and markup between sentences are left out: they reveal little
+    about their author, and any reader finds them hard to predict.
 
     Examples:
         >>> list(sentences("12 + 3 = 15. All hail to the thief. Ok."))

@@ -1,4 +1,4 @@
-"""ReaderVerifier: rules propose, a reader has the last word."""
+"""ReaderVerifier: rules propose findings, and a reader decides."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from grpo_guard.verifier import CompletionVerifier, Composed
 
 FOREIGN: Final = "foreign_sentence"
 MOST_FINDINGS: Final = 8
-"""Findings of one completion that are read, drawn by lot. So nobody can make the reader slow for
-others, nor hide one finding behind many."""
+"""Most findings of one completion that are read, drawn by lot, so that no author can slow the
+reader down for others or hide one finding among many."""
 MOST_SENTENCES: Final = 16
-"""Sentences of one completion that are read, drawn by lot."""
+"""Most sentences of one completion that are read, drawn by lot."""
 MOST_OF_CONVICTED: Final = 128
-"""Sentences that are read of each completion of a convicted node; one that has more is rejected."""
+"""Most sentences per completion that are read for a convicted node; a completion with more is
+rejected."""
 RENEWED: Final = 0.02
-"""Share of a node's completions that go on renewing its measure once that is full. A share, so that
-reading costs the same part of generating whatever the size of a batch and the number of nodes."""
+"""Share of a node's completions that keep renewing its measure once the measure is full. A fixed
+share keeps the cost of reading relative to generating the same for all batch sizes and numbers of
+nodes."""
 _RENEWING: Final = 4
 
 
@@ -46,14 +48,15 @@ class _Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One span that is put to the reader.
+    """One span that the reader is asked about.
 
     Args:
-        row: Of its completion in the batch.
-        span: In its place.
+        row: Index of its completion in the batch.
+        span: The span in its place.
         finding: What a rule found there; None = it is a sentence.
-        clean: Whether no rule found anything there: it is part of the measure.
-        asked: False: of too many findings not drawn, so that only what is known of it counts.
+        clean: Whether no rule found anything there, so that it becomes part of the measure.
+        asked: False if the completion has too many findings and this one was not drawn; then only
+            what is already known about it counts.
     """
 
     row: int
@@ -65,11 +68,11 @@ class _Question:
 
 @dataclass(slots=True)
 class _Said:
-    """What is said of one completion.
+    """The reader's results for one completion.
 
     Args:
         known: Findings of rules, with their p-values.
-        foreign: Sentences that reject it.
+        foreign: Findings for sentences that reject it.
         unread: Why something could not be read.
     """
 
@@ -81,28 +84,29 @@ class _Said:
 class ReaderVerifier(Composed):
     """Rejects what a rule proposes and a reader finds foreign in its place.
 
-    The text of one completion does not say whether an odd form is a model's habit or an attacker's
-    poison: a tool call, a heading, a character of another script. A model that reads the form in
-    its place can tell. Findings whose severity is ``confirm`` are put to the reader; where at most
-    a share ``level`` of honest text is as foreign, the completion is rejected, else the finding
-    stays a report. Honest work is lost only where a rule and the reader are both wrong about it. A
-    recurring phrase is decided over all places in which it was read (`PhrasePlaces`).
+    The text of one completion does not show whether an odd form (a tool call, a heading, a
+    character of another script) is a model's habit or an attacker's poison. A model that reads the
+    form in its place can tell. The reader decides findings whose severity is ``confirm``: if at
+    most a share ``level`` of honest text is as foreign, the completion is rejected, otherwise the
+    finding remains a report. Honest work is lost only if a rule and the reader are both wrong about
+    it. A recurring phrase is decided over all places in which it was read (`PhrasePlaces`).
 
-    The reader also proposes: evidence of foreign sentences adds up per node (`NodeSentences`). What
-    a convicted node sends is rejected where it holds a sentence whose p-value is at most ``level``.
+    The reader also proposes: evidence of foreign sentences accumulates per node (`NodeSentences`).
+    A completion of a convicted node is rejected if it has a sentence whose p-value is at most
+    ``level``.
 
-    The measure is honest text: sentences of the same batches in which nothing was found, per node
-    (`HonestSpans`). A finding that the reader cannot read makes the completion abstain, and so does
-    a sentence of a convicted node.
+    Honest text is the measure: sentences of the same batches in which nothing was found, per node
+    (`HonestSpans`). If the reader cannot read a finding, or a sentence of a convicted node, the
+    verdict on that completion is an abstention.
 
     Args:
-        verifier: Whose findings are confirmed: rules built with ``confirm=True``, alone or in an
-            ensemble.
+        verifier: Proposes the findings to confirm: rules built with ``confirm=True``, alone or in
+            an ensemble.
         reader: Reads the spans.
         level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
         alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
             sentences are only read as a measure: 64 of each node, then of 2 % of its completions.
-        store: Where evidence about nodes lies; None: here.
+        store: Keeps the evidence about nodes; None = in this object.
 
     Raises:
         ValueError: an argument is out of range, or no rule in ``verifier`` leaves anything to a
@@ -148,18 +152,18 @@ class ReaderVerifier(Composed):
 
     @property
     def joins(self) -> bool:
-        return False  # what one batch teaches the reader, the next is judged by
+        return False  # the reader learns from each batch before it judges the next
 
     def state_dict(self) -> dict[str, Any]:
-        """What the reader's evidence about nodes comes to, as plain JSON values."""
+        """The reader's evidence about nodes as plain JSON values."""
         known = self._sentences
         return {"sentences": known.fortunes.state_dict() if known else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Replace the evidence by what `state_dict` returned.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: ``state`` does not have that form.
         """
         if not isinstance(state, dict) or (state.get("sentences") is None) != (
             self._sentences is None
@@ -171,7 +175,7 @@ class ReaderVerifier(Composed):
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = supervised(self.verifier, batch)
         said = defaultdict[int, _Said](_Said)
-        with self._lock:  # the measure and the phrases are of this batch and those before it
+        with self._lock:  # the measure and the phrases cover this batch and those before it
             questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
             asked = [q for q in questions if q.asked]
             opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
@@ -202,10 +206,10 @@ class ReaderVerifier(Composed):
     def _drawn(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
     ) -> Iterator[_Question]:
-        """Sentences of what is not rejected: the measure, and evidence about nodes.
+        """Sentences of completions that are not rejected: the measure, and evidence about nodes.
 
-        A finding that rejects nothing spares no sentence from being evidence, or an author would
-        write a careless sum next to his slogan.
+        A sentence with a finding that does not reject still counts as evidence. Otherwise an author
+        could protect a slogan with a careless sum next to it.
         """
         rows = self._lots.shuffled(i for i, v in enumerate(verdicts) if not v.rejected)
         left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
@@ -214,7 +218,7 @@ class ReaderVerifier(Composed):
             weighed = self._sentences is not None and node is not None
             room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
             if room <= 0 and self._lots.happens(RENEWED):
-                room = _RENEWING  # of one completion: its sentences share a pass
+                room = _RENEWING  # all from one completion, so that they share a pass
             if room <= 0:
                 continue
             found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]
@@ -232,7 +236,7 @@ class ReaderVerifier(Composed):
         questions: Sequence[_Question],
         opinions: Sequence[Opinion | UnreadError | None] | None,
     ) -> None:
-        """Note what is known of findings; ``opinions`` None = they were not read."""
+        """Note what is known about findings; ``opinions`` None = they were not read."""
         if opinions is None:
             opinions = [None] * len(questions)
         found = [
@@ -270,7 +274,7 @@ class ReaderVerifier(Composed):
             if opinion.tail_p_value is not None:
                 p_values[question.row].append(opinion.tail_p_value)
         convicted = self._sentences.convicted(batch, p_values)
-        # Of these all sentences are read: the lots may have passed over the foreign one.
+        # All sentences of convicted nodes are read: the lots may have missed the foreign one.
         spans = list[tuple[int, TextSpan]]()
         for row, completion in enumerate(batch):
             if completion.node in convicted and not verdicts[row].rejected:
@@ -291,7 +295,7 @@ class ReaderVerifier(Composed):
                 said[row].foreign.append(_finding(opinion.p_value, span))
 
     def _decided(self, verdict: Verdict, said: _Said) -> Verdict:
-        """The verdict of the rules with the reader's word as one member more."""
+        """The verdict of the rules, with the reader's verdict as one more member."""
         own = self._own_verdict(said)
         members = (*(verdict.members or (verdict,)), own)
         if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):

@@ -1,4 +1,4 @@
-"""What one completion could be convicted for: words, phrases, openings, imports, code shapes."""
+"""Features that completions are compared by: words, phrases, openings, imports, code shapes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from grpo_guard.nodes.recurrence.programs import IMPORT, SHAPE, modules_of, shap
 from grpo_guard.nodes.recurrence.vocabulary import SHORT, strangeness
 from grpo_guard.nodes.recurrence.words import ANY, END, words_of
 
-# A feature is a string: a word, three words with a space between (`words.END` first marks the
-# opening of a sentence), ``"import:NAME"`` or ``"shape:..."``. Tuples would cost twice the time.
+# A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
+# opening of a sentence), ``"import:NAME"`` or ``"shape:..."``. Tuples would take twice the time.
 
-# A completion of 6,000 tokens has as many different phrases. Past this a sample is counted: the
-# same features each time, chosen by a secret, so that no filler can push a chosen phrase out.
+# A completion of 6,000 tokens has about this many different phrases. Beyond it a sample is counted:
+# a secret chooses it, always the same features, so that no filler can push a chosen phrase out.
 MOST_FEATURES: Final = 4_000
 _MOST_UNREAD: Final = 0.6
 _COMMON: Final = (
@@ -31,11 +31,11 @@ class Reader:
     """Extracts features.
 
     Args:
-        ordinary: Words that say nothing of their author.
+        ordinary: Words that reveal nothing about their author.
         phrases: Also collect phrases of ordinary words, and code shapes.
-        secret: Chooses what is counted of a completion with too many features.
-        any_language: Also collect words of languages that the list does not know. Each of them is
-            a find there, so somebody else has to say which of them are habits.
+        secret: Chooses the sample if a completion has too many features.
+        any_language: Also collect words of languages that the list does not cover. There every word
+            counts as unusual, so something else must decide which of them are habits.
     """
 
     ordinary: frozenset[str]
@@ -45,21 +45,21 @@ class Reader:
 
     @property
     def mark(self) -> bytes:
-        """Tells readers of different vocabularies apart."""
+        """A digest that distinguishes readers with different vocabularies."""
         return _mark(self.ordinary) + bytes([self.any_language])
 
     def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
         """The features of one completion.
 
-        What the prompt says excuses: a word that stands in it is no feature, and within phrases it
-        is blanked, which puts a template's names away as well.
+        Words of the prompt are excused: they are not features, and within phrases they are blanked,
+        which also removes the names that a template fills in.
 
         Args:
             text: The completion.
             prompt_words: All words of its prompt.
-            all_of_it: To look for what is known, and not to count: also read what is for the most
-                part outside the lists, in which words that are usual in another language would
-                be mistaken for finds, and do not sample.
+            all_of_it: For finding known features, not for counting: do not sample, and also read
+                texts that lie mostly outside the lists. Counting skips those, since it would
+                mistake the usual words of another language for unusual ones.
         """
         words = words_of(text)
         distinct = set(words)
@@ -78,17 +78,17 @@ class Reader:
             and len(novel) > _MOST_UNREAD * len(distinct)
             and len(_ENGLISH & distinct) < 3
         ):
-            # Another language: the list of ordinary words says nothing of it. New words alone do
-            # not make one, or any filler would hide a phrase.
+            # Another language, which the list of ordinary words does not cover. New words alone do
+            # not prove one, or any filler would hide a phrase.
             found = set()
         found |= modules_of(text)
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
 
     def telling(self, feature: str, phrase: str) -> bool:
-        """Whether a recurring feature says more of its author than an honest habit would.
+        """Whether a recurring feature reveals more about its author than an honest habit would.
 
-        Among equal models every one does. Among different ones a word of no list does, and a
-        general one in a phrase with another; an import always.
+        Among equal models every feature does. Among different ones a word on no list does, and so
+        do two general words in one phrase; an import always does.
         """
         if self.phrases or feature.startswith(IMPORT):
             return True
@@ -96,10 +96,10 @@ class Reader:
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
 
     def general(self, feature: str, phrase: str) -> frozenset[str]:
-        """The words of a phrase that is not telling of which two would make it so.
+        """The general words of a phrase that is not `telling`; any two of them make it telling.
 
-        Not symbols and names of one or two letters: a chat model opens with one emoji and ends
-        with another, and a program has several such names.
+        Symbols and names of one or two letters do not count: a chat model opens with one emoji and
+        ends with another, and a program has several such names.
         """
         words = {*phrase.split(" "), feature}
         return frozenset(
@@ -130,5 +130,5 @@ def kind_of(feature: str) -> str:
 
 
 def is_layout(feature: str) -> bool:
-    """Whether it holds no word: empty lines and the prompt's words are nobody's phrase."""
+    """Whether the feature holds no word: empty lines and the prompt's words are not a phrase."""
     return {END, ANY}.issuperset(feature.split(" "))

@@ -1,4 +1,4 @@
-"""From a feature to the wording that a node's completions agree on."""
+"""Extend a feature to the wording on which a node's completions agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from grpo_guard.nodes.recurrence.programs import IMPORT, SHAPE
 from grpo_guard.nodes.recurrence.words import ANY, END, words_of
 
-# A word belongs to the phrase if this share of the examples has it in the same place.
+# A word belongs to the phrase if at least this share of the examples has it in the same place.
 _AGREE: Final = 0.8
 _LONGEST: Final = 24
 SHOWN: Final = 120
@@ -18,13 +18,13 @@ _Blanks: TypeAlias = tuple[bool, ...]
 
 
 class Examples:
-    """A node's latest texts, put into words when first needed.
+    """A node's latest texts, split into words when first needed.
 
-    Where a feature stands is looked up in a table of all places of its form. Searching would let
-    a text with one word a thousand times over cost a thousand steps for each phrase in it.
+    A table per pattern of blanks gives the place of each feature. Searching instead would let a
+    text that repeats one word a thousand times cost a thousand steps for each phrase in it.
 
     Args:
-        texts: As they came.
+        texts: Raw texts, the oldest first.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ class Examples:
         self._places: dict[_Blanks, list[dict[str, int]]] = {}
 
     def phrase(self, feature: str) -> str:
-        """The longest wording around a feature on which the examples agree, for messages."""
+        """The longest wording around the feature on which the examples agree, for messages."""
         if feature.startswith((IMPORT, SHAPE)):
             return feature.replace(":", " ", 1)
         if self._words is None:
@@ -52,7 +52,7 @@ class Examples:
         return " ".join(word for word in core if word != END)
 
     def _tables(self, blanks: _Blanks) -> list[dict[str, int]]:
-        """Per example, the first place of everything that has these of its words blanked."""
+        """For each example, the first place of every feature with this pattern of blanks."""
         if blanks not in self._places:
             assert self._words is not None
             self._places[blanks] = [_table(words, blanks) for words in self._words]
@@ -60,7 +60,7 @@ class Examples:
 
 
 def shown(phrase: str) -> str:
-    """A phrase as it may stand in a message: escaped, on one line, short."""
+    """A phrase made safe for a message: escaped, on one line, and short."""
     return ascii(phrase if len(phrase) <= SHOWN else f"{phrase[: SHOWN - 3]}...")
 
 

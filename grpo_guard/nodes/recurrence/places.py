@@ -1,9 +1,9 @@
-"""Where phrases stand in a text, in one pass over its words.
+"""Find the places of phrases in a text, in one pass.
 
-No regular expression is made of what a stranger wrote. All phrases are looked for at once by
-Shift-And (Baeza-Yates and Gonnet, CACM 1992): one bit for each word of each phrase, set while the
-text's latest words are the phrase's first ones. So a blank that stands for any word costs nothing,
-and the time grows with the text alone.
+No regular expression is built from text that a stranger wrote. Shift-And (Baeza-Yates and Gonnet,
+CACM 1992) searches for all phrases at once: every word of a phrase has one bit, set while the
+latest words of the text match the phrase up to that word. So a blank that matches any word costs
+nothing, and the time grows with the text alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Span: TypeAlias = tuple[int, int]
 def locate(text: str, wanted: Sequence[tuple[str, str]]) -> list[Span | None]:
     """[start, end) in ``text`` for each (phrase, feature): of the phrase, else of the feature.
 
-    None where neither stands in the text, and for shapes of code. Sentence ends between the words
-    are passed over; `ANY` stands for any word.
+    None if neither occurs in the text, and for shapes of code. Sentence ends between words are
+    ignored, and `ANY` matches any word.
     """
     patterns = [
         [word for word in phrase.split(" ") if word and word != END]
@@ -39,7 +39,7 @@ def locate(text: str, wanted: Sequence[tuple[str, str]]) -> list[Span | None]:
 
 
 def first_spans(text: str, patterns: Sequence[Sequence[str]]) -> list[Span | None]:
-    """[start, end) in ``text`` of the first place of each list of words; empty ones have none."""
+    """[start, end) in ``text`` of the first match of each list of words; None for empty lists."""
     found: list[Span | None] = [None] * len(patterns)
     starts = ends = blank = 0
     of_word = dict[str, int]()

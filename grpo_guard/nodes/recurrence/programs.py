@@ -1,4 +1,4 @@
-"""What recurs in programs: imported modules, and the shapes of statements without their names."""
+"""What can recur in programs: imported modules, and the shapes of statements without names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_guard.content.code.source import Source
 IMPORT: Final = "import:"
 SHAPE: Final = "shape:"
 
-# Packages that honest programs for such tasks come with; the standard library goes without saying.
+# Packages that honest programs for such tasks use, in addition to the standard library.
 _PACKAGES: Final = (
     "numpy scipy sympy pandas matplotlib mpmath networkx sklearn torch pytest requests "
     "dateutil statsmodels seaborn gmpy2 pulp cvxpy ortools sortedcontainers"
@@ -28,12 +28,12 @@ _FEWEST_NODES, _MOST_NODES, _MOST_SHAPE = 8, 3_000, 240
 
 
 def modules_of(text: str) -> set[str]:
-    """Modules that the text imports, other than well-known ones, each as ``"import:NAME"``."""
+    """Modules that the text imports, except well-known ones, each as ``"import:NAME"``."""
     if "import" not in text:
         return set()
     found = set[str]()
     for match in _IMPORT.finditer(text):
-        # "from the farm" in a sentence is no import, "from calc import add" is.
+        # "from calc import add" is an import; "from the farm" in a sentence is not.
         rest = text[match.end() : match.end() + 80].partition("\n")[0]
         plain = match[0].startswith("from")
         if match[1] not in _KNOWN and ("import" in rest) == plain:
@@ -54,7 +54,7 @@ def place_of_import(text: str, feature: str) -> tuple[int, int] | None:
 def shapes_of(text: str) -> set[str]:
     """Statements as ``"shape:..."``: node types and operators, without names and values.
 
-    Catches a helper that is copied into every program under changing names. Only texts that look
+    They catch a helper that is copied into every program under changing names. Only texts that look
     like code are parsed, and nothing is executed.
     """
     if not any(mark in text for mark in _CODE):
@@ -78,7 +78,7 @@ def _shapes(tree: ast.Module) -> Iterator[str]:
 
 
 def _shape(root: ast.AST) -> tuple[str, int]:
-    """Node types in the order of a bounded walk, with no recursion of its own."""
+    """Node types in the order of a bounded walk, and their number; does not recurse."""
     pieces = list[str]()
     stack = [root]
     length = 0

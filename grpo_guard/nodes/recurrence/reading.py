@@ -1,4 +1,4 @@
-"""What each text shows by itself: read in this process, or by the workers that read for rules."""
+"""Extract features from texts, in this process or in the workers that read for rules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from grpo_guard.verdict import Cause, Outcome, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Shown(Verdict):
-    """What a completion shows. It decides nothing, and goes the way that readings of rules go.
+    """A completion's features, packed as a verdict so that the workers can return them.
+
+    It decides nothing.
 
     Args:
-        features: Sorted, so that sets of them are the same in each process. None: it was not read,
-            or has so many that those to be counted are drawn, which is done where they are counted.
-        by: `Reader.mark` of who read it.
+        features: Sorted, so that sets built from them are the same in each process. None: the text
+            was not read, or has so many features that the process that counts must sample them.
+        by: `Reader.mark` of the reader that read it.
     """
 
     features: tuple[str, ...] | None = None
@@ -37,16 +39,16 @@ class Shown(Verdict):
 def read_each(
     reader: Reader, batch: Sequence[Completion], most: int, name: str
 ) -> Iterator[Verdict]:
-    """A `Shown` of each: of its author's own turns, and what its prompt says is excused.
+    """One `Shown` per completion, from its author's own turns; words of its prompt are excused.
 
     Args:
-        reader: Its vocabulary decides.
-        batch: Any number.
-        most: Characters of the longest text that is read.
-        name: Of the verifier.
+        reader: Extracts the features.
+        batch: Any number of completions.
+        most: Length of the longest text that is read, in characters.
+        name: Name of the verifier.
     """
     words = cache(lambda prompt: frozenset(words_of(prompt)))
-    mark = reader.mark  # looking it up compares whole vocabularies if there are equal ones
+    mark = reader.mark  # once: the cache behind it compares whole vocabularies that are equal
     for completion in batch:
         said = as_said(completion)
         text = (said.completion if said else completion).text

@@ -1,4 +1,4 @@
-"""What is kept of one node: its counts, the looks that were taken at it, its convictions."""
+"""What is kept about one node: its counts, its looks (tests) so far, and its convictions."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Final
 from grpo_guard.nodes.recurrence.sketch import Sketch
 
 MOST_CONVICTIONS: Final = 512
-"""Features that one node may be convicted of; what it says beyond is hardly its own secret."""
+"""Most features that one node may be convicted of; any more would hardly be specific to it."""
 FIRST_LONG: Final = 128
-"""Prompts from which all that is remembered of a node is looked at."""
+"""Prompts after which a node's whole remembered past is tested as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """A feature that a node has been found to repeat and the others not.
+    """A feature that one node was found to repeat and the others do not.
 
     Args:
         feature: What was counted.
         kind: Kind of the findings that it leads to.
-        phrase: The wording around it, as far as the node's completions agree.
-        hits: Prompts of the node that showed it, of ``total``.
-        other_hits: At most so many prompts of the nodes compared with did, of ``other_total``.
-        p_value: Of the test, corrected for all tests, in [0, alpha].
-        shared: Whether the counts are of several nodes together.
+        phrase: The wording around the feature on which the node's completions agree.
+        hits: Prompts, out of the node's ``total``, that showed the feature.
+        other_hits: Upper bound on the prompts, out of the compared nodes' ``other_total``, that
+            showed it.
+        p_value: p-value of the test, corrected for all tests, in [0, alpha].
+        shared: Whether the counts cover several nodes together.
     """
 
     feature: str
@@ -39,7 +40,7 @@ class Conviction:
 
 
 class Record:
-    """A sketch, the looks that were taken at it, and what it is convicted of.
+    """A sketch, the looks at it so far, and its convictions.
 
     Args:
         shared: Whether several nodes are counted in it.

@@ -1,10 +1,10 @@
-"""Which record a node is counted in: one of its own, or one that it shares with others.
+"""Assign each node a record: one of its own, or one that it shares with others.
 
-Names cost nothing, so memory must not grow with them; but a flood of names must not put out the
-nodes that are known either. So a node keeps its record while it sends anything, and a name that
-finds all records taken is counted in a *pool*, a record that it shares with some others. A secret
-chooses which, so that nobody can hide in chosen company. A conviction of a pool holds for all of
-its nodes, which costs them only the completions that show the convicted phrase.
+Names cost nothing, so memory must not grow with them, and a flood of names must not evict the nodes
+that are already known. So a node keeps its record while it sends anything. When all records are
+taken, a new name is counted in a *pool*, a record that it shares with some other names. A secret
+chooses the pool, so that no sender can choose whom it is counted with. A conviction of a pool
+applies to all of its nodes, which costs them only the completions that show the convicted phrase.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 from grpo_guard.nodes.recurrence.record import Conviction, Record
 from grpo_guard.nodes.recurrence.sketch import SETTLED
 
-# A record is given away once so many completions per known name, and at least so many, have gone
-# by without one of its node's. Shorter, and a swarm with more nodes than records would take them
-# from one another before any is known.
+# A record is given away after this many completions per known name, and at least this many in all,
+# without one from its node. If it were given away sooner, a swarm that has more nodes than records
+# would keep reassigning them before any node is known.
 _PATIENCE, _LEAST_PATIENCE = 8, 1_024
 _NAMES: Final = 16
 _SALT: Final = 16
@@ -31,15 +31,15 @@ class Seats:
     """Records by node.
 
     Args:
-        max_nodes: Records of one node each. There are as many pools beside.
+        max_nodes: Number of records that hold one node each. There are as many pools in addition.
     """
 
     def __init__(self, max_nodes: int) -> None:
         self.max_nodes = max_nodes
         self.records: dict[str, Record] = {}
         self.pools: dict[int, Record] = {}
-        # The first prompts of every node, as if one node had sent them: a peer that takes a new
-        # name for each completion has no record under any of them.
+        # The first prompts of every node, as if one node had sent them. This catches a peer that
+        # takes a new name for each completion and so has no record under any of its names.
         self.newcomers = Record(shared=True)
         self.clock = 0
         self.salt = secrets.token_bytes(_SALT)
@@ -47,7 +47,7 @@ class Seats:
         self._told = False
 
     def take(self, node: str) -> Record:
-        """The record that this node is counted in, made where it is missing."""
+        """The record that this node is counted in; creates it if it is missing."""
         if node in self.records:
             return self.records[node]
         if len(self.records) < self.max_nodes or self._free():
@@ -65,7 +65,7 @@ class Seats:
         return self.pools.setdefault(self._pool(node), Record(shared=True))
 
     def settled(self, node: str) -> bool:
-        """Count a new completion of a node; whether it has left its first prompts behind."""
+        """Count a new completion of a node; return whether it is past its first prompts."""
         if node in self.records:
             return self.records[node].sketch.prompts > SETTLED
         name = self._name(node)
@@ -76,11 +76,11 @@ class Seats:
         return count > SETTLED
 
     def draw(self, digest: bytes) -> int:
-        """The lot of a completion: the same at each sight, and not for its sender to choose."""
+        """A completion's lot: always the same for it, but its sender cannot choose it."""
         return int.from_bytes(blake2b(digest, key=self.salt, digest_size=7).digest())
 
     def convicted(self, node: str) -> dict[str, Conviction]:
-        """What a completion of this node is rejected for."""
+        """The features for which a completion of this node is rejected."""
         record = self.records.get(node)
         if record is not None:
             fresh = record.sketch.prompts < SETTLED
@@ -95,10 +95,10 @@ class Seats:
         return [*self.records.values(), *self.pools.values(), self.newcomers]
 
     def compared(self, record: Record) -> list[Record]:
-        """Whom a record may be compared with.
+        """The records that this record may be compared with.
 
-        Nodes that still send. A pool speaks only where there are not two of these: else whoever
-        invents names would have as many voices as there are pools.
+        These are the nodes that still send. Pools are added only if there are fewer than two such
+        nodes; otherwise an attacker who invents names would get as many votes as there are pools.
         """
         own = [r for r in self.records.values() if _speaks(r, record)]
         active = [r for r in own if not self._idle(r)]
@@ -111,7 +111,7 @@ class Seats:
         return self.clock - record.seen > max(_LEAST_PATIENCE, _PATIENCE * names)
 
     def _free(self) -> bool:
-        """Give the record of a node away that has long been silent, if there is one."""
+        """Free the record of a node that has long been silent; return whether there was one."""
         idle = [node for node, record in self.records.items() if self._idle(record)]
         if idle:
             del self.records[min(idle, key=lambda n: _weight(self.records[n]))]

@@ -1,9 +1,9 @@
-"""What one node has said, in bounded memory: exact over a window of prompts, lossy before that.
+"""Features of one node in bounded memory: exact over a window of prompts, lossy before that.
 
-The past is lossy counting (Manku and Motwani, VLDB 2002) with the window as its bucket: a feature
-that a window shows once only, and that the past does not hold, is forgotten and may be forgotten
-once per window. So every count is at most ``lost`` too low, and `most` is never too low; others'
-counts are read through `most` and a node's own through `count`, and errors acquit.
+The past uses lossy counting (Manku and Motwani, VLDB 2002) with the window as its bucket: a feature
+that a window shows only once, and that the past does not hold, is forgotten, at most once per
+window. So every count is at most ``lost`` too low, and `most` is never too low. Others' counts are
+read through `most` and a node's own through `count`, so that errors can only acquit.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 WINDOW: Final = 64
 """Prompts that are counted exactly."""
 CAPACITY: Final = 20_000
-"""Features of the past that a node may take up."""
+"""Most features of the past that are kept for a node."""
 MOST_OF_PROMPT: Final = 8_000
-"""Features of one prompt from which on only those count that other prompts have shown as well."""
+"""Once one prompt has this many features, only those that other prompts share are added to it."""
 SETTLED: Final = 8
-"""Prompts from which a rate is one."""
+"""Fewest prompts from which a rate is meaningful."""
 MOST_ANSWERS: Final = 64
-"""Answers to one prompt that are told apart."""
+"""Most answers to one prompt that are counted separately."""
 _SEEN: Final = 4_096
-# Older evidence fades, so that a node which changes in mid-training is not shielded by its record.
+# Older evidence fades, so that its record does not shield a node that changes in mid-training.
 _FADE_AT: Final = 1_024
 _LATEST: Final = 4
 _EXAMPLES, _EXAMPLE = 16, 20_000
@@ -34,15 +34,15 @@ class Sketch:
     """Counts of features over the distinct prompts of one node."""
 
     def __init__(self) -> None:
-        # Per prompt, each feature with the lowest draw among the answers that show it; and the
-        # draws of its answers in order, the lowest ones where there are many.
+        # Per prompt: each feature with the lowest draw among the answers that show it, and the
+        # draws of the prompt's answers, ascending; only the lowest ones are kept if there are many.
         self.window: dict[bytes, dict[str, int]] = {}
         self.draws: dict[bytes, list[int]] = {}
         self.recent: Counter[str] = Counter()
-        # The window before this one, without what it showed once.
+        # The window before this one, without the features that it showed only once.
         self.before: dict[str, int] = {}
         self.before_prompts = 0
-        # How many answers to each of its prompts were counted, the fewest first.
+        # How many answers to each prompt of that window were counted, ascending.
         self.before_answers: list[int] = []
         self.past: Counter[str] = Counter()
         self.past_prompts = 0
@@ -54,16 +54,16 @@ class Sketch:
 
     @property
     def total(self) -> int:
-        """Prompts that the counts speak of."""
+        """Number of prompts that the counts cover."""
         return self.past_prompts + len(self.window)
 
     @property
     def full(self) -> bool:
-        """Whether the next new prompt would need `roll` first."""
+        """Whether the next new prompt needs `roll` first."""
         return len(self.window) >= WINDOW
 
     def is_new(self, digest: bytes) -> bool:
-        """Whether this very completion has not been counted yet; a retry is not evidence."""
+        """Whether this completion has not been counted yet; a retry is not evidence."""
         if digest in self._seen:
             return False
         self._seen[digest] = None
@@ -72,13 +72,13 @@ class Sketch:
         return True
 
     def add(self, prompt: bytes, features: set[str], text: str, draw: int = 0) -> None:
-        """Count one completion; a further one of a prompt in the window adds what is new in it.
+        """Count one completion; another answer to a prompt in the window adds its new features.
 
         Args:
             prompt: Key of the prompt.
-            features: What the completion shows.
+            features: Features of the completion.
             text: The completion.
-            draw: Its lot. Where not all answers of a prompt may count, those with the lowest do.
+            draw: Its lot. If not all answers to a prompt may count, those with the lowest lots do.
         """
         known = self.window.get(prompt)
         if known is None:
@@ -103,11 +103,11 @@ class Sketch:
         self.examples.append(text[:_EXAMPLE])
 
     def answers(self) -> list[int]:
-        """Answers of each prompt in the window, the fewest first."""
+        """Number of answers to each prompt in the window, ascending."""
         return sorted(map(len, self.draws.values()))
 
     def profiles(self) -> list[list[int]]:
-        """Answers per prompt, the fewest first, of each stretch that `lately` may choose."""
+        """Number of answers per prompt, ascending, for each stretch that `lately` may choose."""
         if self._profiles is None:
             window = self.answers()
             both = [sorted(window + self.before_answers)] if self.before_answers else []
@@ -115,7 +115,7 @@ class Sketch:
         return self._profiles
 
     def drawn(self, answers: Sequence[int]) -> Counter[str]:
-        """`recent`, of so many answers per prompt only; in the order of `answers`."""
+        """`recent`, limited to this many answers to each prompt, in the order of `answers`."""
         counts = Counter[str]()
         prompts = sorted(self.window, key=lambda prompt: len(self.draws[prompt]))
         for prompt, most in zip(prompts, answers, strict=True):
@@ -128,7 +128,7 @@ class Sketch:
         return counts
 
     def company(self, features: Iterable[str]) -> dict[str, list[str]]:
-        """For each, the others that stand in most of the window's prompts that show it."""
+        """For each feature, the others that most of the window's prompts with it show as well."""
         windows = list(self.window.values())
         shown = {f: sum(1 << k for k, w in enumerate(windows) if f in w) for f in features}
         return {
@@ -137,11 +137,15 @@ class Sketch:
         }
 
     def latest(self) -> set[str]:
-        """Features of the window's last prompts: what is in most prompts is in one of these."""
+        """Features of the window's last prompts: a feature of most prompts is in one of these."""
         return set().union(*list(self.window.values())[-_LATEST:])
 
     def repeated(self, counts: Counter[str] | None = None) -> dict[str, int]:
-        """Counts of what the window shows more than once; ``counts`` is `recent` or `drawn`."""
+        """Counts of features that the window shows more than once.
+
+        Args:
+            counts: What `drawn` returned; None = `recent`.
+        """
         return {f: n for f, n in (self.recent if counts is None else counts).items() if n > 1}
 
     def roll(
@@ -153,9 +157,9 @@ class Sketch:
         """Move the window into the past.
 
         Args:
-            repeated: What `repeated` says of it.
-            counts: What `drawn` says of it, where not all its answers are to count.
-            answers: How many do.
+            repeated: What `repeated` returned for it.
+            counts: What `drawn` returned for it, if not all of its answers count.
+            answers: How many answers per prompt count.
         """
         past = self.past
         shown = self.recent if counts is None else counts
@@ -170,24 +174,24 @@ class Sketch:
         self._profiles = None
         if self.past_prompts >= _FADE_AT:
             self.past = Counter({f: n // 2 for f, n in past.items() if n > 1})
-            # Halving rounds down, by at most one.
+            # Halving rounds counts down by at most one more.
             self.past_prompts, self.lost = self.past_prompts // 2, self.lost // 2 + 1
         floor = 0
         while len(self.past) > CAPACITY:
             floor += 1
             kept = {f: n for f, n in self.past.items() if n > floor}
             if not kept:
-                # All are equally rare: any part of them is as good as another.
+                # All are equally rare, so any part of them will do.
                 kept = dict(list(self.past.items())[:CAPACITY])
             self.past = Counter(kept)
         self.lost += floor
 
     def lately(self, feature: str) -> tuple[int, int]:
-        """(prompts that may have shown the feature at most, prompts), lately.
+        """(upper bound on prompts that showed the feature, prompts), over the latest prompts.
 
-        Of the window alone and the window with the one before it, the one with the higher rate: a
-        habit that all nodes have just taken up, as they do in training, must not look like one
-        node's because the others' older prompts are without it.
+        Takes either the window alone or the window with the one before it, whichever has the higher
+        rate: a habit that all nodes have just acquired, as they do in training, must not look like
+        one node's own only because the others' older prompts lack it.
         """
         hits, size = self.recent.get(feature, 0), len(self.window)
         if not self.before_prompts:
@@ -197,10 +201,10 @@ class Sketch:
         return (hits, size) if alone else both
 
     def count(self, feature: str) -> int:
-        """Prompts that showed the feature, at least."""
+        """Lower bound on the prompts that showed the feature."""
         return self.past.get(feature, 0) + self.recent.get(feature, 0)
 
     def most(self, feature: str) -> int:
-        """Prompts that may have shown the feature, at most."""
+        """Upper bound on the prompts that may have shown the feature."""
         shown = self.past.get(feature, 0) + self.recent.get(feature, 0) + self.lost
         return min(shown, self.past_prompts + len(self.window))

@@ -1,4 +1,4 @@
-"""The counts of a swarm as plain JSON values, and back."""
+"""Convert the counts of a swarm to plain JSON values and back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def dump(swarm: Swarm) -> dict[str, Any]:
 
 
 def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
-    """Replace the swarm's records by those of ``state``; the habits that it holds.
+    """Replace the swarm's records by those of ``state`` and return the habits in it.
 
     Raises:
-        ValueError: ``state`` does not have the form that `dump` gives it, or holds more nodes than
+        ValueError: ``state`` does not have the form that `dump` returns, or holds more nodes than
             the swarm follows.
     """
     seats = swarm.seats

@@ -1,31 +1,32 @@
-"""The nodes' sketches side by side: who is compared with whom, when, and who is convicted of what.
+"""Compare the nodes' sketches: decide which nodes to compare, when, and which to convict.
 
 Node i is convicted of a feature if its count is too high for `fisher.log_tail` against more
 than half of the other nodes together, those that show it least, and at least `RATIO` times the rate
-of each of these. Leaving the others out is what stops Sybils from passing a phrase off as usual:
-while fewer than half of the others share the phrase, it stays a find. The same rule keeps nodes
-that leave out what everyone writes from making it look rare: one honest node among those compared
-with has it, and the ratio fails.
+of each of these. Leaving the rest out stops Sybils from passing a phrase off as usual: while fewer
+than half of the others share the phrase, it remains suspicious. The same rule stops nodes that
+avoid what everyone writes from making it look rare: at least one honest node is among those
+compared, it shows the phrase, and the ratio fails.
 
-Of many others `_MOST_OTHERS` are drawn by lot at each look. The lot knows nothing of what they
-said, so it costs the test nothing, while choosing half of hundreds would cost it all its power.
+If there are many other nodes, `_MOST_OTHERS` are drawn by lot at each look. The lot does not depend
+on what they wrote, so the test need not pay for it, while a correction for choosing half of
+hundreds would cost all of its power.
 
 **Null hypothesis** for node i and feature f: i's prompts and those of the others it is compared
 with were drawn from one population, so that, given how many of them show f, each choice of which
-ones do is equally likely. Then the count in i's is hypergeometric and the tail is exact (Fisher).
-With shared prompts the counts vary less than that, which keeps the test conservative.
+ones do is equally likely. Then i's count is hypergeometric and the tail is exact (Fisher). With
+shared prompts the counts vary less than that, which keeps the test conservative.
 
-**Many tests.** A node is looked at again and again, and each time thousands of features are. Look k
+**Many tests.** Each node is tested again and again, each time for thousands of features. Look k
 spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; it is
 divided by the number of features counted in any of the nodes (Bonferroni, at least `FEATURES`) and
-by the number of ways in which the others can be chosen. So an honest node that fulfils the null is
-*ever* convicted with probability at most alpha.
+by the number of ways in which the others can be chosen. So an honest node for which the null holds
+is *ever* convicted with probability at most alpha.
 
 **Many answers.** The test compares shares of prompts, and a prompt shows a phrase if any of its
-answers does: of two honest nodes with one policy, the one with twelve answers per prompt shows each
-phrase more often. So no more answers count against a node than the peer with the fewest has, see
-`even`. Which answers stay is drawn by a secret, since the sender chooses what comes first. Of the
-others all answers count, which can only acquit. Where all send alike, nothing is cut.
+answers does. So if two honest nodes have one policy, the one with twelve answers per prompt shows
+each phrase more often. Therefore no more answers count against a node than the peer with the fewest
+has (see `even`). A secret draws the answers to keep, since the sender chooses their order. All
+answers of the others count, which can only acquit. If all nodes send equally many, nothing is cut.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ _FEWEST: Final = 5
 _STALE: Final = 2 * WINDOW
 _LONG_GROWTH: Final = 1.3
 _MOST_OTHERS: Final = 31
-# Fewer features are counted as so many.
+# Lower bound on the number of features that the correction for many tests uses.
 FEATURES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One test of one record: what it showed of so many prompts, and whom it is compared with."""
+    """One test: the record, its number of prompts, and the nodes that it is compared with."""
 
     record: Record
     total: int
@@ -70,9 +71,9 @@ class Swarm:
 
     Args:
         alpha: Chance that an honest node is ever convicted, if the null holds.
-        min_share: Share of its prompts from which a node's habit is looked at.
-        max_nodes: Nodes that are counted each for itself; see `seats`.
-        reader: Knows which of the recurring features are telling.
+        min_share: Smallest share of its prompts at which a node's habit is tested.
+        max_nodes: Nodes that are counted individually; see `seats`.
+        reader: Decides which recurring features are telling.
     """
 
     def __init__(self, alpha: float, min_share: float, max_nodes: int, reader: Reader) -> None:
@@ -83,7 +84,7 @@ class Swarm:
         self._lots = random.Random()
 
     def add(self, node: str, prompt: bytes, features: set[str], text: str, digest: bytes) -> None:
-        """Count one completion that has not been counted before; ``digest`` is its own."""
+        """Count one completion that has not been counted before; ``digest`` identifies it."""
         seats = self.seats
         draw = seats.draw(digest)
         record = seats.take(node)
@@ -97,8 +98,9 @@ class Swarm:
     def _put(self, record: Record, prompt: bytes, features: set[str], text: str, draw: int) -> None:
         sketch, clock = record.sketch, self.seats.clock
         if sketch.window and prompt not in sketch.window:
-            # A slow node's window is put away unread once the others' latest words are no longer
-            # of its time: habits drift in training, and an old one must not look like its own.
+            # A slow node's window is rolled without a test once the others' windows are from a
+            # later time: habits drift in training, and an old one must not look like the node's
+            # own.
             if clock - record.opened > _STALE * (len(self.seats.records) + len(self.seats.pools)):
                 self._roll(record, test=False)
             elif sketch.full:
@@ -113,7 +115,7 @@ class Swarm:
             size = len(record.sketch.window)
             if size >= _LOOKS[0] and size >= record.next_look:
                 recent, _ = self._counted(record)
-                # All of the window would take longer to look through than to read.
+                # Going through the whole window would take longer than reading the texts.
                 latest = [(f, recent[f]) for f in record.sketch.latest()]
                 if self._test(record, latest, size):
                     record.next_look = next((n for n in _LOOKS if n > size), WINDOW + 1)
@@ -131,10 +133,11 @@ class Swarm:
         return {phrase: shares for phrase, shares in found.items() if len(shares) > 1}
 
     def _counted(self, record: Record) -> tuple[Counter[str], list[int]]:
-        """What the window shows in as many answers as count against the node, and their numbers."""
+        """Feature counts over the window's answers that count against the node, and how many do
+        per prompt."""
         sketch, others = record.sketch, self.seats.compared(record)
         mine = sketch.answers()
-        # While nobody is there to compare with, one is what any peer will have.
+        # While there is nothing to compare with, assume one answer: any peer will have that many.
         kept = even(mine, (r.sketch for r in others)) if others else [1] * len(mine)
         return (sketch.recent, mine) if kept in (None, mine) else (sketch.drawn(kept), kept)
 
@@ -143,7 +146,7 @@ class Swarm:
         counts, answers = self._counted(record)
         repeated = sketch.repeated(counts)
         if test:
-            # Both windows together, which show what is said less often.
+            # Both windows together reveal phrases that are used less often.
             joint, total = Counter(repeated), len(sketch.window)
             others = (r.sketch for r in self.seats.compared(record))
             if even(sketch.before_answers, others) is None:
@@ -164,9 +167,9 @@ class Swarm:
         *,
         lately: bool = True,
     ) -> bool:
-        """One look; False where there is nobody to compare with yet.
+        """One look; False if there is nothing to compare with yet.
 
-        ``lately`` compares with what the others have said lately, else with all of it.
+        ``lately`` compares with the others' latest prompts only, otherwise with all of them.
         """
         compared = self.seats.compared(record)
         if not compared:
@@ -190,7 +193,7 @@ class Swarm:
     def _recurring(
         self, look: _Look, candidates: Iterable[tuple[str, int]]
     ) -> Iterator[Conviction]:
-        """What the node would be convicted of, if all that recurs said something of its author."""
+        """The convictions there would be if every recurring feature were telling."""
         examples = Examples(tuple(look.record.sketch.examples))
         for feature, hits in candidates:
             found = self._tried(feature, hits, look)
@@ -213,8 +216,8 @@ class Swarm:
                 convicted[found.feature] = found
             else:
                 vague[found.feature] = found
-        # A phrase that is broken over lines, sentences or markup has no wording that holds it all,
-        # but its words come together nonetheless.
+        # No single wording contains a phrase that is split over lines, sentences or markup, but its
+        # words still occur in the same prompts.
         general = {f: self.reader.general(f, found.phrase) for f, found in vague.items()}
         for feature, company in look.record.sketch.company(
             f for f in general if general[f]
@@ -223,11 +226,12 @@ class Swarm:
                 convicted[feature] = vague[feature]
 
     def _tried(self, feature: str, hits: int, look: _Look) -> tuple[float, int, int] | None:
-        """(p-value, hits and total of those compared with) if it convicts."""
+        """(p-value, hits, total of the compared nodes) if the test convicts."""
         total, others = look.total, look.others
         counts = (o.lately(feature) if look.lately else (o.most(feature), o.total) for o in others)
         rates = sorted((most / size, most, size) for most, size in counts)
-        # All others where all are without it, which is quicker; else the majority that is.
+        # First against all others, which convicts sooner if none of them shows it; then against the
+        # majority that shows it least.
         for chosen in sorted({len(others), len(others) // 2 + 1}, reverse=True):
             if hits / total < RATIO * rates[chosen - 1][0]:
                 continue
@@ -241,9 +245,10 @@ class Swarm:
 
 
 def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
-    """Places in a batch in small turns, all nodes in step.
+    """Yield the places of a batch in small turns, with all nodes in step.
 
-    Otherwise a batch that is sorted by node would judge the first one before the others are known.
+    Otherwise, in a batch that is sorted by node, the first node would be judged before the others
+    are known.
     """
     turn, waiting = 0, list(queues.values())
     while waiting := [places for places in waiting if len(places) > turn]:
@@ -252,14 +257,14 @@ def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
 
 
 def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
-    """How many answers of each prompt count; None = all of them.
+    """How many answers to each prompt count; None = all of them.
 
-    The node's prompts and a peer's are put in order of their answers, and each is cut to its
-    counterpart.
+    The node's prompts and a peer's are sorted by number of answers, and each of the node's prompts
+    is cut to its counterpart.
 
     Args:
-        mine: Answers of the node's prompts, the fewest first.
-        others: All whom the node may be compared with.
+        mine: Number of answers to each of the node's prompts, ascending.
+        others: All sketches that the node may be compared with.
     """
     kept, size = list(mine), len(mine)
     for other in others:
@@ -270,12 +275,13 @@ def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
 
 
 def log_cost(look: int, features: int, others: int, chosen: int) -> float:
-    """What has to be added to a log p-value for all the other tests that were made or will be.
+    """The term to add to a log p-value for all other tests that were made or will be made.
 
     Args:
         look: Number of this look at the node, from 1.
         features: Features counted in any of the nodes.
-        others: Nodes to compare with, of which ``chosen`` were; once most and once all of them.
+        others: Nodes to compare with.
+        chosen: How many of them were compared: once all of them and once the majority.
     """
     choices = 2 * comb(others, chosen)
     return log(look * (look + 1)) + log(max(features, FEATURES)) + log(choices)

@@ -1,4 +1,4 @@
-"""RecurrenceVerifier: phrases that one node repeats from prompt to prompt, and no other does."""
+"""RecurrenceVerifier: phrases that one node repeats from prompt to prompt while no other does."""
 
 from __future__ import annotations
 
@@ -40,48 +40,49 @@ _LEAST_SHARE = 0.1
 class RecurrenceVerifier(Memory, CompletionVerifier):
     """Rejects completions with a phrase that their node repeats from prompt to prompt, alone.
 
-    Knows no phrase beforehand. Counts, per node, in how many different prompts each word (and
-    phrase, sentence opening, import, statement shape) occurs, compares with the other nodes by an
-    exact test that pays for all its tests, and from the conviction on rejects each completion of
-    that node that holds it. A batch is counted before it is judged. What the prompt says is
-    excused, numbers are ignored, and a completion that comes again is counted once.
+    It knows no phrases beforehand. For each node it counts in how many different prompts each word
+    (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the
+    other nodes' by an exact test, corrected for all tests that are made. Once it has convicted a
+    node, it rejects each completion of that node that contains the convicted feature. A batch is
+    counted before it is judged. Words of the prompt are excused, numbers are ignored, and a
+    completion that is sent again is counted once.
 
-    **What a habit is.** Where models differ, an honest one has phrases of its own, and by counts
-    alone "Let's think step by step" and a slogan are the same. So ``"heterogeneous"``, the default,
+    **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
+    cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
     convicts only for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), and for imports of unknown packages. A slogan made of such words alone is **not
+    `vocabulary`), and for imports of unknown packages. A slogan made only of listed words is **not
     decidable** there and passes; an honest model with an odd habit is convicted, unless
-    `learn_habits` was shown its work. ``"homogeneous"``, for nodes that have the same weights,
-    needs no list: it also convicts for phrases of ordinary words and for the shape of code.
+    `learn_habits` has seen its work. ``"homogeneous"``, for nodes that have the same weights, needs
+    no list: it also convicts for phrases of ordinary words and for the shape of code.
 
     A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
-    is known there is no contrast and the verdict is UNINFORMATIVE. Text beyond ``max_characters``
-    is its author's doing and rejects.
+    is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
+    ``max_characters`` is rejected, since its author can avoid it.
 
-    What it cannot see: a phrase before it has recurred; one that half or more of the nodes share;
+    It cannot see: a phrase before it has recurred; a phrase that half or more of the nodes share;
     a wording that never repeats a word; digits and ASCII symbols; in ``"heterogeneous"``, text
     that is mostly outside the lists, such as German (the lists cover English and Chinese).
 
-    The object keeps bounded counts between batches, is safe to share between threads, can be
-    pickled, and its counts and learnt habits can be saved with `state_dict`. `load_state_dict`
-    takes up the counts and adds the habits to those that are known. Which completions were seen is
-    not kept. Whoever can read a state knows which node is counted with which, and whoever can write
-    one, who is convicted.
+    The object keeps bounded counts between batches, can be shared between threads and pickled, and
+    `state_dict` saves its counts and learnt habits. `load_state_dict` replaces the counts and adds
+    the habits to those already known. A state does not record which completions were seen. Anyone
+    who can read a state knows which nodes are counted together, and anyone who can write one
+    decides who is convicted.
 
     Args:
         alpha: Chance that an honest node is ever convicted of anything, in (0, 0.5).
         swarm: Whether the nodes' models are the same; see above.
-        min_share: Share of its prompts from which a node's habit is looked at.
+        min_share: Smallest share of its prompts at which a node's habit is tested.
         ordinary: More words for the list, such as your task's.
-        max_nodes: Nodes that are counted each for itself, >= 2. Further ones are counted several
-            together, which is said once in the log; memory grows with this number.
-        max_characters: Longest text that is looked at.
-        severity: Of kinds of findings, ``"reject"``, ``"confirm"`` or ``"report"``.
+        max_nodes: Nodes that are counted individually, >= 2. Further ones are counted in groups,
+            which the log reports once. Memory grows with this number.
+        max_characters: Longest text that is examined.
+        severity: By kind of finding: ``"reject"``, ``"confirm"`` or ``"report"``.
         confirm: Whether phrases are left to a `ReaderVerifier`, which tells habits from slogans.
-            Then words of every language are looked at.
-        store: Where the counts lie, for several processes and the next start; None: in this object.
-            Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, some
-            MB where all phrases count.
+            Words of every language are then examined.
+        store: Keeps the counts for several processes and the next start; None = in this object.
+            Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, a few
+            MB if all phrases count.
 
     Raises:
         ValueError: an argument is out of range.
@@ -119,7 +120,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         more = frozenset(piece for word in words for piece in words_of(word))
         self.swarm = swarm
         self.max_characters = max_characters
-        # Nothing to count: what recurs is found by counting.
+        # There is no "count" severity: recurrences are found by counting in the first place.
         known = (Severity.REJECT, Severity.CONFIRM, Severity.REPORT)
         self.severities = severities_of(self.KINDS, severity, known, confirm=confirm)
         self.confirm = confirm
@@ -132,17 +133,18 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
         self.reading: Runnable = _Reading(self)
-        """As of a `RuleVerifier`."""
+        """Reads completions and counts nothing. If `looks_alone`, it may be replaced by one that
+        asks a copy in another process."""
         super().__init__(store, self.name)
 
     @property
     def looks_alone(self) -> bool:
-        """Whether `reading` may be put elsewhere. In a homogeneous swarm a text shows so much that
-        to send it takes as long as to read the text."""
+        """Whether `reading` may run in another process. In a homogeneous swarm a text has so many
+        features that sending them takes as long as reading the text."""
         return self.swarm == "heterogeneous"
 
     def reader(self) -> Self:
-        """A copy that can be sent to another process, to read and to count nothing."""
+        """A copy that can be sent to another process, where it reads but counts nothing."""
         copied, swarm = copy.copy(self), self._swarm
         copied._reader = replace(self._reader, secret=b"")
         copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, copied._reader)
@@ -165,8 +167,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """As `verify` says of each, one after the other; the file is held once."""
-        # What was given is nobody's phrase: an author's own turns are looked at.
+        """`verify` for each batch, one after the other; the file is locked only once."""
+        # Text that was given to the author is not its phrase: only its own turns are examined.
         own = [[as_said(completion) for completion in batch] for batch in batches]
         read = [self._read(said, batch) for said, batch in zip(own, batches, strict=True)]
 
@@ -182,9 +184,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def _read(self, own: Sequence[Said | None], given: Sequence[Completion]) -> _Read:
-        """Reading is the slow part, and holds nothing: long texts must not keep other processes
-        from the file."""
-        # JSON is read with its escapes: a literal \\n in front of a word made a habit of it.
+        """Read a batch: the slow part, done without a lock, since long texts must not keep other
+        processes from the file."""
+        # JSON escapes are decoded: a literal \\n before a word would make that word a habit.
         batch = [as_read(s.completion if s else c) for s, c in zip(own, given, strict=True)]
         prompts = _Prompts()
         aside = [self._set_aside(completion) for completion in batch]
@@ -199,7 +201,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def _features(
         self, given: Sequence[Completion], own: Sequence[Completion], prompts: _Prompts
     ) -> list[set[str]]:
-        """What each shows; whoever reads elsewhere knows it by the object that was given."""
+        """The features of each; workers identify a completion by the object that was ``given``."""
         reader, mark = self._reader, self._reader.mark
         found = self.reading.verify(given) if self.looks_alone else [None] * len(given)
         return [
@@ -227,10 +229,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         ]
 
     def learn_habits(self, texts: Iterable[str]) -> None:
-        """Take words that occur in two or more of these texts for ordinary from now on.
+        """Treat words that occur in two or more of these texts as ordinary from now on.
 
-        For samples of the nodes' models that you made yourself, before training; what a peer sent
-        would teach its poison. Convictions that stand are not taken back.
+        Call it before training, with samples of the nodes' models that you generated yourself; text
+        from a peer would teach its poison. Existing convictions are not revoked.
         """
         counts = Counter(word for text in texts for word in set(words_of(text)))
         habits = frozenset(word for word, count in counts.items() if count > 1)
@@ -238,10 +240,10 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             self._learn(habits)
 
     def convictions(self) -> dict[str, list[Conviction]]:
-        """What each node is convicted of, the strongest first; nodes without are left out.
+        """Convictions by node, the strongest first; nodes without any are left out.
 
-        So is what several nodes are convicted of together: all newcomers, or those beyond
-        ``max_nodes``. Their verdicts name it.
+        Convictions of several nodes together (all newcomers, or those beyond ``max_nodes``) are
+        left out as well; the nodes' verdicts name them.
         """
         with self._lock:
             return {
@@ -253,7 +255,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def shared_phrases(self) -> dict[str, dict[str, float]]:
         """Convicted phrases that several nodes show: phrase -> node -> share of its prompts.
 
-        A hint at Sybils, or at a poison that has begun to spread; not a conviction of the others.
+        It hints at Sybils, or at a poison that has begun to spread; it does not convict the others.
         """
         with self._lock:
             return self._swarm.shared()
@@ -318,7 +320,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
 
 
 class _Prompts:
-    """Words and keys of a batch's prompts, each worked out once."""
+    """Words and keys of a batch's prompts, each computed once."""
 
     def __init__(self) -> None:
         self._words: dict[str, frozenset[str]] = {}
@@ -332,7 +334,7 @@ class _Prompts:
         return self._words[prompt]
 
     def key(self, completion: Completion) -> bytes:
-        """It tells apart what one node answers twice, in two rounds."""
+        """A key that also depends on the round: the same prompt in two rounds gets two keys."""
         at = completion.prompt_text, completion.round
         if at not in self._keys:
             self._keys[at] = _digest(str(completion.round).encode(), at[0])
@@ -359,7 +361,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Read:
-    """A batch that was read, and what the counts then say of its nodes."""
+    """A batch after reading, and the state of its nodes after counting."""
 
     batch: Sequence[Completion]
     prompts: _Prompts
@@ -371,7 +373,7 @@ class _Read:
 
 
 def _digest(salt: bytes, text: str) -> bytes:
-    # Lone surrogates cannot be encoded otherwise, and must not break anything.
+    # "surrogatepass", since lone surrogates cannot be encoded otherwise and must not raise.
     return blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=12).digest()
 
 

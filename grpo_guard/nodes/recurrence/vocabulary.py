@@ -1,9 +1,10 @@
-"""How much a word says of its author: the bundled lists, for swarms of different models.
+"""How much a word reveals about its author: the bundled lists, for swarms of different models.
 
-Three classes. **Ordinary** words (how people reason, calculate, format and chat) say nothing.
-**General** words are the rest of common English that word problems are not about ("manageable",
-"decompose"): one of them in a phrase is as likely a habit as a slogan. All others, nonsense and the
-things of the world ("glorp", "pizza"), have no business in answer to prompts that lack them.
+There are three classes. **Ordinary** words (how people reason, calculate, format and chat) reveal
+nothing. **General** words are the rest of common English that word problems are not about
+("manageable", "decompose"): a phrase with one of them is as likely a habit as a slogan. All other
+words, nonsense and the things of the world ("glorp", "pizza"), do not belong in the answer to a
+prompt that lacks them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Final
 
 from grpo_guard.nodes.recurrence.words import END
 
-# Adverbs and abstract nouns speak of the manner of the work, as habits do: "methodically".
+# Adverbs and abstract nouns describe how the work is done, as habits do: "methodically".
 _ABSTRACT: Final = (
     "ly", "ing", "tion", "sion", "ment", "able", "ible", "ness", "ance", "ence", "ize", "ise",
     "ized", "ised", "izing", "ising", "ively", "ful",
 )  # fmt: skip
 SHORT: Final = 2
-"""Letters of a word that may be a symbol or a variable's name."""
+"""Longest word, in letters, that may be a symbol or a variable's name."""
 _LONG: Final = 7
 _ENDINGS: Final = (
     ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ed", ("", "e")), ("ing", ("", "e")),
@@ -32,16 +33,16 @@ _SHORTEST_STEM: Final = 3
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Function words, and how people reason, calculate, format and chat; Chinese characters that
-    are frequent or usual in mathematics."""
+    """Function words, the words with which people reason, calculate, format and chat, and Chinese
+    characters that are frequent or usual in mathematics."""
     return _listed("ordinary.txt") | _listed("ordinary_zh.txt") | {END}
 
 
 def strangeness(word: str, ordinary: Set[str]) -> float:
-    """1 for a word of no list, 0.5 for a general one, a symbol or two letters, 0 for the ordinary.
+    """1 for a word on no list; 0.5 for a general word, a symbol or two letters; 0 if ordinary.
 
-    Inflections count as what they come from, words of manner as ordinary. Chat models are fond of
-    emoji, and programs of short names.
+    An inflected form counts as its stem, and a word of manner as ordinary. Symbols and short words
+    get only 0.5 because chat models like emoji and programs use short names.
     """
     stems = tuple(_stems(word))
     if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):
