@@ -20,7 +20,7 @@ from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.problems import RequestError
 
 FETCH_SECONDS = 1.0
-"""To fetch a part of a stream. A slower client keeps its room only until another one needs it."""
+"""Seconds to fetch a part of a stream. A slower client keeps its room until others need it."""
 
 
 class Sender:
@@ -30,7 +30,7 @@ class Sender:
         self.started, self.clock = started, clock
         self.body = b""
         self.held = 0
-        self.waits: float | None = None  # for room, since then; not counted against it
+        self.waits: float | None = None  # for room, since then: not counted against it
         self.fetches = self.dropped = False
         self.fetches_since = started
 
