@@ -23,6 +23,6 @@ OPTIONS: Final = {
         *_LOADED, *_WRAPPERS, "memory_budget", "max_new_tokens", "tail", "chat_template_kwargs",
     ),
 }  # fmt: skip
-"""Verifier -> what a guard file may say of it."""
+"""Verifier -> the options that a guard file may set."""
 PYTHON_ONLY: Final = ("scorer", "store", "tokenizer", "key")
 """Parameters that take objects: refused later, with another message."""

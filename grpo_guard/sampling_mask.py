@@ -22,7 +22,7 @@ from grpo_guard.completion import Completion, CompletionError, shown, token_ids
 
 KEY: Final = "sampling_mask"
 MOST_KEPT: Final = 2**21
-"""Ids of one mask, over all positions: 4,096 tokens with 512 each, which is prime-rl's bound."""
+"""Most ids in one mask, over all positions: 4,096 tokens with 512 each, as prime-rl allows."""
 
 
 @dataclass(frozen=True, slots=True)

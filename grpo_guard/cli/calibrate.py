@@ -36,7 +36,7 @@ def calibrate(
         typer.Option(help="Calibrate all other verifiers instead of those that read log-probs."),
     ] = False,
 ) -> None:
-    """Measure a drift profile on honest completions, or with --rules how often rules reject them.
+    """Measure a drift profile on honest completions; --rules: how often rules reject them.
 
     Exit 2 on bad input.
     """
@@ -75,12 +75,12 @@ def calibrate(
 
 
 def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
-    """The log-prob verifiers of a guard, with one copy of the weights.
+    """Build the log-prob verifiers of a guard, with one copy of the weights.
 
     Their ``profile`` is left out: it may be the very file that is to be written.
 
     Raises:
-        ConfigError: there is none, one is malformed, or they differ in sampler or scorer.
+        ConfigError: the guard has none, one is malformed, or they differ in sampler or scorer.
     """
     from grpo_guard.config import ConfigError, build_verifier, unwrapped
     from grpo_guard.logprob.calibrate import require_same
@@ -109,7 +109,7 @@ def logprob_verifiers(config: GuardConfig, where: str) -> list[LogProbVerifier]:
 
 
 def table(result: ProfileFile) -> Table:
-    """What a person wants to know first."""
+    """The figures that a person wants to see first."""
     from rich.table import Table
 
     shown = Table(title=f"{result.name}: {result.tokens:,} tokens")
@@ -146,7 +146,7 @@ def table(result: ProfileFile) -> Table:
 
 
 def warnings(result: ProfileFile) -> Iterator[str]:
-    """What speaks against the data or the declared sampler."""
+    """Signs that the data or the declared sampler are wrong."""
     too_many = [count for count in result.tail_counts if count.exceeds]
     if too_many:
         worst = max(too_many, key=lambda count: count.seen)
@@ -166,7 +166,7 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 
 
 def _line_of(source: Path, index: int) -> int:
-    """Number of a completion's line; of its row, from 1, in a file that has no lines."""
+    """Number of a completion's line, or of its row, from 1, if the file has no lines."""
     from grpo_guard.cli.formats import is_plain
     from grpo_guard.jsonl import read_objects
 

@@ -21,7 +21,7 @@ MOST_AT_ONCE = 1000
 
 
 def calibrate_rules(source: Path, config: Path, out: Path) -> None:
-    """Run every verifier without log-probs over honest completions and write what it said."""
+    """Run every verifier without log-probs over honest completions and write its scores."""
     from rich.table import Table
 
     from grpo_guard.calibrated import write_calibration
@@ -49,10 +49,10 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
 
 
 def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[str, HonestScores]:
-    """What each verifier of a guard that reads no log-probs says of honest completions.
+    """Scores of honest completions from each verifier of a guard that reads no log-probs.
 
     Raises:
-        ConfigError: there is none, two have one name, or one abstains on everything.
+        ConfigError: the guard has none, two share a name, or one abstains on everything.
     """
     from grpo_guard.calibrated import HonestScores
     from grpo_guard.config import ConfigError
@@ -78,7 +78,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
 
 
 def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
-    """The verifiers without log-probs, as if nothing had been calibrated or were remembered."""
+    """The verifiers without log-probs, built without calibrations and without remembered state."""
     from grpo_guard.config import build_verifier
     from grpo_guard.ensemble import inner_verifiers
     from grpo_guard.logprob.verifier import LogProbVerifier

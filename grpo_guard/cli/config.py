@@ -1,4 +1,4 @@
-"""``grpo-guard verifiers`` and ``grpo-guard config schema``: what a guard file may say."""
+"""``grpo-guard verifiers`` and ``grpo-guard config schema``: what a guard file may contain."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def schema() -> None:
 
 
 def guard_schema() -> dict[str, Any]:
-    """The JSON schema of a guard file; of verifiers whose packages are installed."""
+    """The JSON schema of a guard file, with the verifiers whose packages are installed."""
     from pydantic.json_schema import models_json_schema
 
     from grpo_guard.config import GuardConfig, preset_options, verifier_options

@@ -11,14 +11,14 @@ import typer
 
 from grpo_guard.cli.terminal import echo
 
-# Beyond this the log-probs of the tiled head and float64's differ by more than rounding.
+# Above this, the log-probs of the tiled head differ from float64's by more than rounding.
 TOLERANCE = 1e-4
 
 
 def doctor() -> None:
-    """Say what is installed, what each verifier lacks, and whether the kernels are right.
+    """Show what is installed, what each verifier lacks, and whether the kernels are right.
 
-    Exit 1 where the kernels are wrong.
+    Exit 1 if the kernels are wrong.
     """
     kernels = _kernels()
     for title, lines in (
@@ -83,7 +83,7 @@ def _device() -> list[str]:
 
 
 def _kernels() -> list[str]:
-    """Log-probs and ranks of a small head, against float64."""
+    """Compare the log-probs and ranks of a small head with float64."""
     if _version("torch") is None:
         return []
     import torch

@@ -1,8 +1,8 @@
-"""Completions as trainers and other tools leave them, as lines of JSON one by one.
+"""Convert the files that trainers and other tools write to lines of JSON, one completion a line.
 
-Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl and
-prime-rl, logs of inspect_ai. Their columns get the names of `Completion`'s fields, and columns that
-are none of them are left out.
+Read are Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
+and prime-rl, and logs of inspect_ai. Columns get the names of `Completion`'s fields; columns that
+match no field are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from grpo_guard.registry import with_remedy
 Row = Mapping[str, Any]
 
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
-"""Of a log that is one JSON object."""
+"""Most bytes of a log that is one JSON object."""
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
-# Field -> what other tools call it, the surest first.
+# Field -> the names that other tools give it, the surest first.
 _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
     "text": ("completion", "response", "output", "generated_text", "completions"),
     "prompt": ("question", "problem", "query", "messages", "input", "prompts"),
@@ -60,7 +60,7 @@ def mapping_of(said: list[str]) -> dict[str, str]:
 
 
 def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
-    """Whether a file is JSON lines of `Completion`'s own fields, which are read as they are."""
+    """Whether a file is JSON lines of `Completion`'s own fields, which need no conversion."""
     if source.is_dir() or mapped or source.suffix in (".parquet", ".arrow", ".eval", ".json"):
         return False
     first = _first_row(source)
@@ -71,7 +71,7 @@ def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> Non
     """Write the completions of a file or folder as lines of JSON, in their order.
 
     Raises:
-        InputError: it cannot be read, is of no known form, or a column is missing.
+        InputError: it cannot be read, its format is unknown, or a column is missing.
     """
     try:
         for place, row in _rows(source):
@@ -124,7 +124,7 @@ def _of_folder(source: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _numbered(path: Path) -> tuple[Any, ...]:
-    """By the numbers in a name: 9.jsonl comes before 10.jsonl."""
+    """Sort key by the numbers in a name: 9.jsonl comes before 10.jsonl."""
     parts = re.split(r"(\d{1,18})", str(path))
     return tuple((int(p), "") if p.isdigit() else (0, p) for p in parts)
 
@@ -240,7 +240,7 @@ def _first_row(source: Path) -> Row | None:
 
 
 def _is_rollout(row: Row) -> bool:
-    """Whether a line is of verl's or prime-rl's dump, which no line of `Completion`'s fields is."""
+    """Whether a line comes from a dump of verl or prime-rl. No `Completion` line looks like one."""
     verl = "input" in row and "output" in row and "text" not in row
     return verl or isinstance(row.get("completion"), list)
 
@@ -282,7 +282,7 @@ def _value(field: str, value: Any) -> Any:
 
 
 def _said(message: Any) -> str:
-    """The text of a message, if a model wrote it."""
+    """The text of a message, or "" if no model wrote it."""
     if isinstance(message, str):
         return message
     if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
@@ -294,7 +294,7 @@ def _said(message: Any) -> str:
 
 
 def _message(message: Any) -> Any:
-    """Role and content: logs add ids and sources, and Arrow fills up what a row lacks."""
+    """Only role and content: logs add ids and sources, and Arrow fills in missing fields."""
     if not isinstance(message, dict):
         return message
     return {key: message[key] for key in ("role", "content") if message.get(key) is not None}

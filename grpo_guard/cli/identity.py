@@ -12,7 +12,7 @@ from grpo_guard.cli.inputs import bad_input
 from grpo_guard.cli.terminal import echo
 
 BATCH = 1024
-# Of refusals that are shown line by line; all are counted.
+# Refusals that are shown line by line; all are counted.
 MOST_SHOWN = 20
 
 app = typer.Typer(no_args_is_help=True, help="Make signing keys, show them, check signatures.")
@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Make signing keys, show them, chec
 def new(
     path: Annotated[Path, typer.Argument(metavar="KEY", help="Where the private key goes.")],
 ) -> None:
-    """Make a private key that its owner alone can read. Exit 2 where something stands there."""
+    """Make a private key that only its owner can read. Exit 2 if the file exists."""
     from grpo_guard.identity.keys import SigningKey
 
     with bad_input(OSError, ImportError):
@@ -40,7 +40,7 @@ def new(
 def show(
     path: Annotated[Path, typer.Argument(metavar="KEY", help="A private key.")],
 ) -> None:
-    """Print its public key, and the fingerprint that two people compare by voice."""
+    """Print the public key, and a fingerprint that two people can compare by voice."""
     from grpo_guard.identity.keys import SigningKey
 
     with bad_input(ValueError, ImportError):
@@ -56,14 +56,14 @@ def verify(
         Path | None, typer.Option(help="Known keys, NAME and public key a line; none: all count.")
     ] = None,
 ) -> None:
-    """Check the envelopes of a file. Exit 1 where one is refused, 2 on bad input."""
+    """Check the envelopes of a file. Exit 1 if one is refused, 2 on bad input."""
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.identity.gate import ANY_ROUND, Identity
     from grpo_guard.identity.ring import KeyRing
 
     counts: Counter[str] = Counter()
     with bad_input(ValueError, ImportError), opened(source) as file:
-        # Without a file of keys it is asked whether signatures fit, and not whose they are.
+        # Without a file of keys we check whether signatures are valid, not whose they are.
         ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
         gate = Identity(ring, run=run, late=ANY_ROUND)
         rows = Rows(file, str(source))

@@ -1,4 +1,4 @@
-"""Lines that come in any order, written in their own."""
+"""Write lines in order, although they come in any order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TextIO
 
 
 class InOrder:
-    """Writes each line once all before it are written.
+    """Writes each line once all lines before it are written.
 
-    Completions of one prompt are verified together wherever they stand in a file, so verdicts come
-    early. Those wait in a temporary file, of which a place and a length a line are in memory.
+    Completions of one prompt are verified together wherever they are in a file, so some verdicts
+    come early. These wait in a temporary file; memory holds only the place and length of each line.
 
     Args:
-        file: What is written to, flushed whenever lines were added.
+        file: The file to write to; flushed whenever lines were added.
         first: Number of the first line that is missing.
     """
 
@@ -40,7 +40,7 @@ class InOrder:
             self._file.write(self._spool.read(place[1]).decode())
             self._next += 1
         if not self._waiting:
-            self._end = 0  # its room is used again
+            self._end = 0  # its space is reused
         self._file.flush()
 
     def __enter__(self) -> InOrder:

@@ -1,4 +1,4 @@
-"""``grpo-guard init``: a guard file for three answers; ``grpo-guard config check``: is it right?"""
+"""``grpo-guard init`` writes a guard file from three answers; ``config check`` tests one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def init(
 ) -> None:
     """Write a commented guard file for the answers to three questions.
 
-    What the options do not answer is asked. An existing file is not overwritten.
+    Asks the questions that no option answers. Does not overwrite an existing file.
     """
     if str(out) != "-" and out.exists():
         echo(f"{out}: expected a new file, got one that exists; -o FILE writes another", err=True)
@@ -105,7 +105,7 @@ def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:
 def check(
     config: Annotated[Path, typer.Argument(metavar="FILE", help="The guard, as YAML.")],
 ) -> None:
-    """Build the guard of a file, models included, and say what it does and which columns it needs.
+    """Build a file's guard, models included; show its verifiers and the columns that it needs.
 
     Exit 2 if it cannot be built; the message names the field.
     """

@@ -1,4 +1,4 @@
-"""What several commands do with their files: verifiers in them, and how they refuse."""
+"""Helpers that several commands share: how they refuse files, and which verifiers files hold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grpo_guard.cli.terminal import echo
 
 @contextmanager
 def bad_input(*kinds: type[Exception]) -> Iterator[None]:
-    """End the command with 2 and the message where one of these is raised, or an `InputError`, a
-    `ConfigError` or a `FileExistsError`."""
+    """End the command with status 2 and the error's message if one of ``kinds`` is raised, or an
+    `InputError`, a `ConfigError` or a `FileExistsError`."""
     from grpo_guard.config import ConfigError
     from grpo_guard.jsonl import InputError
 
@@ -29,7 +29,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """End the command with 1 where a result cannot be written."""
+    """End the command with status 1 if a result cannot be written."""
     try:
         yield
     except OSError as error:
@@ -41,7 +41,7 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
     """Whether the verifier of a leaf scores tokens under the shared policy.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: no verifier has that name.
     """
     from grpo_guard.config import ConfigError
     from grpo_guard.logprob.verifier import LogProbVerifier

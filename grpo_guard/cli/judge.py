@@ -25,7 +25,7 @@ def calibrate(
         float, typer.Option(min=0, max=1, help="Share of honest work that may be rejected.")
     ] = 0.02,
 ) -> None:
-    """The threshold on p_yes at which so much honest work is rejected. Exit 2 on bad input."""
+    """Find the p_yes threshold that rejects a share ALPHA of honest work. Exit 2 on bad input."""
     from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import ConfigError, GuardConfig, build_verifier, unwrapped
     from grpo_guard.judge.errors import JudgeSetupError
@@ -47,8 +47,8 @@ def calibrate(
         f"{len(found)} of {len(completions)} got a p_yes; below {threshold!r}: {rejected}, "
         f"and {len(completions) - len(found)} without one are rejected or abstained on anyway"
     )
-    # In all its digits: a sure judge's values differ in the seventh, and rounded up it would reject
-    # honest work beyond alpha.
+    # Print all digits: a sure judge's values differ in the seventh digit, and a threshold that was
+    # rounded up would reject more honest work than alpha.
     echo(f"threshold: {threshold!r}")
 
 

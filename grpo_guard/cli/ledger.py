@@ -35,13 +35,13 @@ def show(
     book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
-    """How each node stands, and why. Works while a run writes; exit 2 where it is no ledger.
+    """Show each node's state, and why. Works while a run writes; exit 2 if PATH is not a ledger.
 
     States: "not enough evidence yet" ("clear" in --json); "soft", which is
     watched; "hard", whose completions are rejected.
 
     "e" is what a stake of 1, bet on the node being worse than its peers, has
-    grown to. "level" is how far that has come to what excludes the node: soft
+    grown to. "level" is how close that is to excluding the node: soft
     from 0.5, hard from 1.
     """
     import json
@@ -78,7 +78,7 @@ def release(
     node: Annotated[str, typer.Argument(help="The node that was found hard wrongly.")],
     book: Annotated[str, typer.Option(help="A rule that counts, e.g. arithmetic.")] = "",
 ) -> None:
-    """Clear one node: its past no longer counts. Exit 2 where there is no such ledger or node."""
+    """Clear one node: its past no longer counts. Exit 2 if the ledger or the node is unknown."""
     from grpo_guard.nodes.counts import counted_in
     from grpo_guard.nodes.release import release as clear
     from grpo_guard.nodes.schema import LedgerError
@@ -95,7 +95,7 @@ def release(
 
 
 def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
-    """What a rule has counted of each node: its fortune, the largest first."""
+    """The evidence that a counting rule has on each node: e-values, the largest first."""
     import json
 
     from grpo_guard.nodes.counts import counted_in
@@ -114,8 +114,8 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
 def table(nodes: list[Standing], title: str) -> Table:
     """One row a node, the worst first; nothing in it is read as markup.
 
-    Numbers never break, and words only where they are longer than their column: names of nodes
-    have any length. It fits into 80 columns.
+    The table fits into 80 columns. Numbers never break, and words only if they are longer than
+    their column, since names of nodes have any length.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -134,7 +134,7 @@ def table(nodes: list[Standing], title: str) -> Table:
 
 
 def state(standing: Standing) -> str:
-    """A node's standing in words, with its empty slots."""
+    """A node's standing as text, with its empty slots."""
     if standing.state.value != "clear":
         said = f"{standing.state.value} since round {standing.since}"
     elif standing.peers < 2:
@@ -153,7 +153,7 @@ def percent(rate: float | None) -> str:
 
 
 def evidence(standing: Standing) -> tuple[str, str]:
-    """The e-value, as a power of ten since it grows without limit; and the level."""
+    """The e-value, as a power of ten since it grows without limit, and the level."""
     if standing.peers < 2:
         return "-", "-"
     return f"10^{standing.log_e / 2.302585:.1f}", f"{standing.level:.2f}"

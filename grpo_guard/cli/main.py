@@ -49,10 +49,10 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
-    # Read when torch is loaded, which commands do later. Threads that spin while they wait cost
-    # many times what they do where another process is busy, such as the trainer.
+    # OpenMP reads this when torch is loaded, which commands do later. Threads that spin while they
+    # wait cost many times more if another process, such as the trainer, is busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if logging.lastResort is not None:  # what shows warnings where nobody has set up logging
+    if logging.lastResort is not None:  # shows warnings if logging is not set up
         logging.lastResort.setFormatter(PrintableFormatter())
 
 

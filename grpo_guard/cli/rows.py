@@ -1,4 +1,4 @@
-"""Completions of a file one by one, so that a file may be larger than memory."""
+"""Read the completions of a file one by one, so that a file may be larger than memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Row:
     """One line of the file.
 
     Args:
-        completion: None where the line holds none.
-        problem: Why not, with file and line.
-        id: What the sender calls the row; None where nothing is said.
+        completion: None if the line holds no completion.
+        problem: Why it holds none, with file and line.
+        id: The sender's id of the row; None if it has no id.
     """
 
     completion: Completion | None
@@ -39,14 +39,14 @@ class Row:
 
 
 class Rows:
-    """Lines of a file by number, the empty ones left out.
+    """Lines of a file by number, without the empty ones.
 
-    Kept are places and what tells groups apart, 16 bytes a row.
+    Only the places and keys of groups are kept, 16 bytes a row.
 
     Args:
-        file: Opened for reading, at its beginning, seekable.
-        name: Of the file, for messages.
-        keep_going: Whether a line that holds no completion is a row all the same.
+        file: Seekable file, open for reading at its beginning.
+        name: Name of the file, for messages.
+        keep_going: Whether a line that holds no completion still counts as a row.
 
     Raises:
         InputError: a line is malformed. All of them are read first, so that nothing is verified
@@ -95,7 +95,8 @@ class Rows:
 def group_of(completion: Completion) -> int:
     """Equal for completions of one prompt and round, in 64 bits.
 
-    Whoever finds two prompts of one digest has them verified in one batch, which harms nobody.
+    An attacker who finds two prompts with the same digest gets them verified in one batch, which
+    does no harm.
     """
     said = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "little")
@@ -104,8 +105,8 @@ def group_of(completion: Completion) -> int:
 class _Joined:
     """Joins the groups that rollouts in several segments belong to.
 
-    The segments of a rollout have different prompts, and are judged as one: they have to come in
-    one batch, together with the answers that each is compared with.
+    The segments of a rollout have different prompts but are judged as one, so they must be in one
+    batch, together with the answers that each is compared with.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class _Joined:
         self._parents: dict[int, int] = {}
 
     def key(self, completion: Completion) -> int:
-        """The completion's group; of a rollout, joined with those of its other segments."""
+        """The completion's group; a segment's group is joined with those of its rollout."""
         group = group_of(completion)
         rollout = rollout_of(completion)
         if rollout is not None:
@@ -125,7 +126,7 @@ class _Joined:
         return group
 
     def joined(self, groups: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The groups, [n], with one number for all that are joined."""
+        """The groups, shape [n], with one number for all groups that are joined."""
         if not self._parents:
             return groups
         known = [self._root(int(group)) for group in groups]
@@ -133,7 +134,7 @@ class _Joined:
 
     def _root(self, group: int) -> int:
         while (parent := self._parents.get(group)) is not None:
-            # Halves the way for the next one who asks.
+            # Halves the path for the next lookup.
             self._parents[group] = self._parents.get(parent, parent)
             group = parent
         return group
@@ -141,8 +142,8 @@ class _Joined:
 
 @contextmanager
 def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[IO[bytes]]:
-    """Lines of JSON that can be read twice: standard input (``-``) and files of other formats are
-    put aside in a temporary file first.
+    """Open lines of JSON so that they can be read twice: standard input (``-``) and files of other
+    formats are copied to a temporary file first.
 
     Args:
         source: A file or folder, see `grpo_guard.cli.formats`.
@@ -180,7 +181,7 @@ def completions_of(source: Path) -> list[Completion]:
     """All completions of a file in any of the formats that `opened` reads, in order.
 
     Raises:
-        InputError: it cannot be read, or a row is malformed; nothing is returned then.
+        InputError: it cannot be read, or a row is malformed.
     """
     with opened(source) as file:
         rows = Rows(file, str(source))
@@ -191,11 +192,12 @@ def completions_of(source: Path) -> list[Completion]:
 def whole_groups(groups: ArrayLike, most: int) -> Iterator[list[int]]:
     """Numbers of rows, batch by batch, with those of one prompt and round together.
 
-    What compares the completions of a group must see all of it, wherever in the file they stand.
+    Verifiers that compare the completions of a group must see the whole group, wherever in the file
+    its rows are.
 
     Args:
-        groups: `group_of` each, shape [n].
-        most: In one batch, unless a single group has more.
+        groups: `group_of` each row, shape [n].
+        most: Rows in one batch, unless a single group has more.
     """
     _, first, group = np.unique(
         np.asarray(groups, np.uint64), return_index=True, return_inverse=True

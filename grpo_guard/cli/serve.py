@@ -49,8 +49,8 @@ def serve(
 ) -> None:
     """Answer OpenRLHF's /get_reward and /v1/verify over HTTP.
 
-    A token in GRPO_GUARD_TOKEN is asked of every client. Exit 2 on bad input, 1 if the address is
-    taken.
+    If GRPO_GUARD_TOKEN is set, every client must send that token. Exit 2 on
+    bad input, 1 if the address is taken.
     """
     _require_server()
     token = _token()
@@ -136,7 +136,7 @@ def _token() -> str | None:
     token = os.environ.get(TOKEN)
     if token is None:
         return None
-    # An unset variable in a deployment's template comes out empty: that must not open the door.
+    # An unset variable in a deployment's template becomes empty: that must not turn the check off.
     return token.strip() or _refuse(
         f"{TOKEN}: expected a token, got an empty one; unset it to serve without"
     )

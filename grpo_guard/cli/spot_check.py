@@ -22,12 +22,13 @@ def plan(
         list[float] | None, typer.Option(help="Of completions that are looked at; several.")
     ] = None,
 ) -> None:
-    """How likely poison is found, by the share that is looked at. Exact, see docs/scale.md.
+    """Show how likely a sample of each size finds poison. Exact, see docs/scale.md.
 
-    "caught" is the chance that a round of one node has a rejection; then all
-    of its round is looked at. "rounds" is how many pass until that happens,
-    and "earned" how many poisoned completions earn a reward by then, both
-    expected. Of a node that is known and behaves alike in every round.
+    "caught" is the chance that a round of one node has a rejection; then the
+    whole round is looked at. "rounds" is the expected number of rounds until
+    that happens, and "earned" the expected number of poisoned completions that
+    earn a reward by then. All for a known node that behaves the same in every
+    round.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

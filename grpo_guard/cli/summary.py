@@ -1,4 +1,4 @@
-"""What a file's verdicts come to, by node and by cause."""
+"""Sum up a file's verdicts, by node and by cause."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from grpo_guard.completion import shown
 from grpo_guard.verdict import Cause, Outcome, Verdict
 
 MOST_NODES = 10_000
-"""Counted by name; a sender may invent names without end, and further ones share a line."""
+"""Nodes counted by name; a sender may invent names without end, so further ones share a line."""
 SHOWN_NODES = 20
 SHOWN_REASONS = 10
 MOST_REASONS = 1_000
-"""Counted apart; verifiers of one's own may invent kinds without end."""
+"""Reasons counted separately; an operator's own verifiers may invent kinds without end."""
 
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
@@ -39,7 +39,7 @@ class Summary:
 
     Args:
         total: Rows of the file.
-        done: Of these, how many were verified before and are not counted here.
+        done: Rows that were verified before and are not counted here.
     """
 
     def __init__(self, total: int, done: int = 0) -> None:
@@ -110,7 +110,7 @@ class Summary:
         )
 
     def as_table(self, out: str) -> str:
-        """Lines for a person: all rows, nodes with most rejections first, causes with remedies."""
+        """Lines for a person: totals, nodes with most rejections first, causes with remedies."""
         now = self.total - self.done
         said = ", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome)
         before = f" ({self.done} before)" if self.done else ""
@@ -133,7 +133,7 @@ class Summary:
         return "\n".join(parts)
 
     def _cost(self) -> str:
-        """What judges cost, in all and per thousand of all completions that were verified."""
+        """What judges cost, in total and per thousand verified completions."""
         each = 1000 / max(1, sum(self.outcomes.values()))
         usd = f", {self.usd * each:.2f} USD" if self._priced and self.usd else ""
         return (
@@ -142,7 +142,7 @@ class Summary:
         )
 
     def too_many_abstained(self, most: float) -> str | None:
-        """What to say where more abstained, of those that were not rejected, than ``most``."""
+        """The complaint if a share above ``most`` of the completions not rejected abstained."""
         abstained = self.outcomes[Outcome.ABSTAIN]
         looked = abstained + self.outcomes[Outcome.ACCEPT]
         if not looked or abstained <= most * looked:

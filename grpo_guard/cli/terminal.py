@@ -1,8 +1,8 @@
 """The only ways in which commands write to a terminal.
 
-What they say quotes files' names, nodes' names and texts of strangers. An escape sequence in one of
-them would be carried out by the terminal: lines that the operator has read could be written anew.
-Everything that is written here is shown, and only colours and progress of our own are carried out.
+Messages quote names of files, names of nodes and texts of strangers. The terminal would execute an
+escape sequence in one of them, which could rewrite lines that the operator has read. Here such
+sequences are shown, and only our own colours and progress bars are executed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _REFUSAL: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "Cli
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
-    """A line to standard output, or to standard error."""
+    """Write a line to standard output, or to standard error."""
     typer.echo(printable(text), err=err)
 
 
 def terminal(**options: Any) -> Console:
-    """A console of rich, with these options, that shows control characters in what it prints."""
+    """A rich console with these options that shows control characters instead of sending them."""
     return _console_class()(**options)  # type: ignore[no-any-return]
 
 
@@ -41,7 +41,7 @@ def _console_class() -> Any:
     from rich.segment import Segment
 
     class Printable(Console):
-        """Rich takes bells out of a text and leaves escape sequences in."""
+        """Shows escape sequences: rich removes only bells from a text."""
 
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None

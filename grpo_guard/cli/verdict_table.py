@@ -14,7 +14,7 @@ from grpo_guard.completion import Completion, shown
 from grpo_guard.verdict import Outcome, Verdict
 
 MOST_ROWS: Final = 10_000
-"""Causes, and nodes, that are counted by name; further ones share a line."""
+"""Causes, and nodes, that are counted by name; any further ones share a line."""
 SHOWN_ROWS: Final = 25
 _OTHERS: Final = "(others)"
 _UNKNOWN: Final = "(no name)"
@@ -120,7 +120,7 @@ def table_of(path: Path) -> VerdictTable:
     """The table of a file of verdicts.
 
     Raises:
-        InputError: it cannot be read, or a line is no verdict.
+        InputError: it cannot be read, or a line is not a verdict.
     """
     from grpo_guard.jsonl import InputError, read_objects
 

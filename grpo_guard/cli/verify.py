@@ -32,14 +32,14 @@ BATCH = 64
 
 
 class Engine(enum.StrEnum):
-    """Of the rules' reading."""
+    """Where rules read texts."""
 
     local = "local"
     ray = "ray"
 
 
 class Format(enum.StrEnum):
-    """Of the summary."""
+    """Format of the summary."""
 
     table = "table"
     json = "json"
@@ -93,16 +93,17 @@ def verify(
     ] = Format.table,
     table: Table = False,
 ) -> None:
-    """Verify completions from a file, and tell the guard's ledger if it has one.
+    """Verify completions from a file, and record the verdicts in the guard's ledger if it has one.
 
-    With --engine ray, the texts are read in Ray's actors: those of a cluster (RAY_ADDRESS), or of a
-    Ray on this machine. Verdicts are the same.
+    With --engine ray, Ray's actors read the texts: those of a cluster
+    (RAY_ADDRESS), or of a Ray on this machine. Verdicts are the same.
 
-    Verdicts are in OUT as they come. After Ctrl-C the same command with --resume goes on; prompts
-    of which only some completions were done are verified, and told to the ledger, once more.
+    Verdicts are written to OUT during the run. After Ctrl-C, the same command
+    with --resume goes on; prompts that were only partly done are verified,
+    and recorded in the ledger, once more.
 
-    Exit 0 also when some are rejected, 2 on bad input, 3 when more of those that are not rejected
-    abstained than the guard's max_abstain_rate allows.
+    Exit 0 even if some are rejected, 2 on bad input, 3 if the share of
+    abstentions among those not rejected exceeds the guard's max_abstain_rate.
     """
     if table and config is None:
         from grpo_guard.cli.verdict_table import table_of
@@ -167,19 +168,19 @@ def _required(given: Path | None, name: str) -> Path:
 
 @contextmanager
 def _guard(config: Path, engine: Engine, workers: int | None) -> Iterator[Guard]:
-    """The guard of a file; with Ray its rules read in actors, which end behind it.
+    """Build the guard of a file; with Ray, its rules read in actors, which end with the context.
 
     Raises:
-        InputError: workers without Ray.
-        ConfigError: the file is wrong, Ray or room for it is missing, or nothing in the guard runs
-            there.
+        InputError: ``workers`` is given without Ray.
+        ConfigError: the file is wrong, Ray or room for it is missing, or nothing in the guard can
+            run on Ray.
     """
     from grpo_guard.config import GuardConfig
     from grpo_guard.jsonl import InputError
 
     if workers is not None and engine is Engine.local:
         raise InputError("--workers: expected --engine ray beside it, got none")
-    # Where a worker dies, Ray says so on standard output, among the verdicts.
+    # If a worker dies, Ray reports it on standard output, among the verdicts.
     with redirect_stdout(sys.stderr):
         guard = GuardConfig.from_yaml(config).build()
         if guard.identity is not None:
@@ -235,8 +236,8 @@ def _verify_all(
 def _with_malformed(
     batch: list[tuple[int, Row]], completions: list[Completion], verdicts: list[Verdict]
 ) -> Iterator[tuple[int, Row, Verdict]]:
-    """The rows as they were judged, under the nodes that they are really from, and one verdict for
-    each; a line that holds no completion is its sender's doing."""
+    """Each row as it was judged, under the node that really sent it, and its verdict. A line that
+    holds no completion is rejected, since its sender caused it."""
     from dataclasses import replace
 
     from grpo_guard.verdict import Cause, reject

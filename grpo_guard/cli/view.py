@@ -23,7 +23,7 @@ from grpo_guard.cli.terminal import echo
 
 MOST_ROWS: Final = 5_000
 MOST_TEXT: Final = 20_000
-"""Characters of one completion; the page is to stay open in a browser."""
+"""Characters of one completion, so that a browser can open the page."""
 _CONTEXT: Final = 2_000
 
 
@@ -76,7 +76,7 @@ def view(
 def shown_rows(
     verdicts: Path, source: Path | None, mapped: list[str], most: int = MOST_ROWS
 ) -> Shown:
-    """The rows of a page, in the file's order; accepted ones are left out first.
+    """The rows of the page, in the file's order; accepted rows are left out first.
 
     Raises:
         InputError: a file cannot be read, or the two do not belong together.
@@ -141,7 +141,7 @@ def _span(value: Any) -> list[int] | None:
 
 
 def _add_texts(rows: list[dict[str, Any]], source: Path, mapped: list[str]) -> None:
-    """The prompt, text and round of each row, from the file that was verified."""
+    """Add each row's prompt, text and round from the file that was verified."""
     from grpo_guard.cli.rows import Rows, opened
 
     with opened(source, mapped) as file:

@@ -86,7 +86,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Part:
-    """Some of a batch, by index, and the number of this try."""
+    """Indices of some of a batch's objects, and the number of this try."""
 
     ticket: Ticket
     places: list[int]

@@ -124,7 +124,7 @@ def _sides(scores: Tensor, sampling: SamplingSpec, profile: DriftProfile) -> _Si
     mass = torch.cat([torch.zeros_like(weights[:, :1]), weights.cumsum(-1)], -1)
     k = sampling.top_k if 0 < sampling.top_k < size else size
     whole = _renormalised(ranked, weights, mass, k, sampling)
-    # Of each token: how many, and how much mass, are above it after it was moved down, or up.
+    # How many tokens, and how much mass, are above each token once it is moved down, or up.
     lowered = torch.searchsorted(-ranked, -(ranked - drift))
     raised = torch.searchsorted(-ranked, -(ranked + drift))
     inside, outside = lowered - 1 < k, raised >= k

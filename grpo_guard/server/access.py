@@ -1,4 +1,4 @@
-"""Who may ask."""
+"""Access control: which requests are answered."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_access(headers: Mapping[str, str], token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach ``host``."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

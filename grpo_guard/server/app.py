@@ -36,22 +36,22 @@ def create_app(
     audit: Audit | None = None,
     metrics: Metrics | None = None,
 ) -> Router:
-    """``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``; ``GET /health``, ``/metrics``,
-    ``/docs``.
+    """Build the application: ``POST /get_reward``, ``/v1/verify``, ``/v1/verify/stream``;
+    ``GET /health``, ``/metrics``, ``/docs``.
 
     Args:
-        guard: What decides.
-        rewards: Answers ``/get_reward``; None = 1 for whatever the guard accepts.
-        limits: What a request may cost.
-        token: Asked of every request but ``/health`` and ``/docs``; None = of none.
+        guard: Judges the completions.
+        rewards: Answers ``/get_reward``; None = reward 1 for every completion the guard accepts.
+        limits: Bounds on what a request may cost.
+        token: Required of every request except ``/health`` and ``/docs``; None = no token needed.
         audit: Log of rejections; None = no log.
-        metrics: Where requests are counted; None = of this process alone.
+        metrics: Where requests are counted; None = for this process alone.
     """
     limits = limits or Limits()
     rewards = rewards or Rewards(guard)
     verdicts = Verdicts(guard, f"no answer within {limits.seconds:g} s", audit)
     if guard.identity is not None:
-        guard.identity.given_up = given_up  # whoever asks again has not been answered
+        guard.identity.given_up = given_up  # a client that asks again got no answer
     rewards.audit = audit
     verify = Service("/v1/verify", completions_in, verdicts)
     stream = Service("/v1/verify/stream", stream_in, verdicts)
@@ -66,12 +66,12 @@ def create_app(
         counted.write()
         if audit is not None:
             audit.close()
-        # Here, since a signal ends the process as soon as the server has stopped.
+        # Close it here: a signal ends the process as soon as the server has stopped.
         close = getattr(guard.ledger, "close", None)
         if close is not None:
             closing = threading.Thread(target=close, daemon=True)
             closing.start()
-            await asyncio.to_thread(closing.join, 5.0)  # work that hangs may have the ledger's lock
+            await asyncio.to_thread(closing.join, 5.0)  # hung work may hold the ledger's lock
 
     routes = {
         reward.path: ("POST", lambda request: desk.respond(reward, request)),
@@ -79,8 +79,8 @@ def create_app(
         stream.path: ("POST", lambda request: desk.stream(stream, verdicts, request)),
         "/metrics": ("GET", desk.metrics),
     } | _described()
-    # Nothing stands between the server and these: each layer costs a request as much as a quick
-    # verifier does. A redirect would carry the Host that a stranger sent.
+    # No middleware wraps these routes: each layer costs a request as much as a quick verifier does.
+    # No redirects either: they would carry the Host header that a stranger sent.
     return Router(
         [Route(path, _Endpoint(*how)) for path, how in routes.items()],
         redirect_slashes=False,
@@ -90,7 +90,7 @@ def create_app(
 
 
 class _Endpoint:
-    """Answers one path, for one method; None = for all."""
+    """Answers one path for one method; None = for every method."""
 
     def __init__(self, method: str | None, answers: Answers) -> None:
         self._method, self._answers = method, answers
@@ -112,7 +112,7 @@ async def _not_found(request: Request) -> Response:
 
 
 def _described() -> dict[str, tuple[str, Answers]]:
-    """What tells a stranger nothing: the same in each installation, and asked without a token."""
+    """Paths that need no token: they are the same in each installation and reveal nothing."""
     described = openapi()
     html = page(described)
 

@@ -27,20 +27,20 @@ SHOWN = 200
 
 
 class Audit:
-    """Notes rejections. Safe for several threads; each process has a file of its own.
+    """Logs rejections. Safe for several threads; each process has a file of its own.
 
     A line has ``time`` (seconds since 1970), ``request`` (the reply's ``X-Request-Id``), ``index``,
     ``node``, ``round``, ``cause``, ``verifier``, ``p_value``, ``findings`` (kind and message), the
     ``sha256`` of the text in UTF-8 (lone surrogates as they are), its length in ``characters``, and
-    its ``beginning``. All of it is ASCII: nothing that a node writes reaches a terminal or begins a
-    line. A log that cannot be written takes no verdict back; the server's own log says so
-    once.
+    its ``beginning``. All of it is ASCII, so that nothing a node writes reaches a terminal or
+    begins a line. If the log cannot be written, verdicts are unaffected, and the server's own log
+    reports it once.
 
     Args:
-        folder: Where, made if it is not there.
-        name: Of this process's file.
-        bytes: Of one file.
-        files: Older ones that are kept.
+        folder: Folder of the log; created if missing.
+        name: Name of this process's file.
+        bytes: Size at which a file is rotated.
+        files: Older files to keep.
 
     Raises:
         OSError: no file can be opened there.
@@ -69,8 +69,8 @@ class Audit:
         verdicts: Sequence[Verdict],
         first: int = 0,
     ) -> None:
-        """A line for each rejection among the verdicts on a request's completions, of which the
-        first here is number ``first``; none where nobody waits for them any more."""
+        """Write a line for each rejected completion of a request, or nothing once nobody waits for
+        the verdicts. ``first`` is the index of the first completion within the request."""
         if not awaited():
             return
         for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True), first):
@@ -79,7 +79,7 @@ class Audit:
                 self._handler.handle(logging.makeLogRecord({"msg": line}))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with contextlib.suppress(OSError):
             self._handler.close()
 
@@ -91,10 +91,10 @@ class Audit:
 
 
 def own_name(folder: Path) -> str:
-    """Of a file in ``folder`` that no other process writes, until this one ends.
+    """Name of a file in ``folder`` that no other process writes until this one ends.
 
-    The lowest number that is free: names that no later process takes up again, such as process ids,
-    would leave their files behind at each start, and no bound would hold.
+    The name has the lowest free number. Names that no later process reuses, such as process ids,
+    would leave their files behind at each start, and the log would grow without bound.
 
     Raises:
         OSError: nothing can be written there.

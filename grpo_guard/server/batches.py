@@ -1,11 +1,11 @@
-"""Scoring batches: which requests are judged together, how many at once, and who waits how long.
+"""Scoring batches: which requests are judged together, how many at once, and how long they wait.
 
-At low load a request is judged at once. While a batch is at work, what comes is put together for
-the next one. Requests of a batch share what single completions cost, and nothing that decides
+At low load a request is judged at once. While a batch is at work, new requests are collected for
+the next one. The requests of a batch share what a call costs, but nothing that affects a verdict
 (`supervise.supervised_each`): each is admitted, recorded and settled by itself.
 
-A thread cannot be killed. Its place is therefore free again when its work is done, and not when its
-client was answered: otherwise requests that time out would pile up threads.
+A thread cannot be killed. Its place is therefore freed when its work is done, not when its client
+is answered: otherwise requests that time out would pile up threads.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
 TELLING_SECONDS = 10.0
-"""Beyond its deadline, for what the ledger is being told: one that other processes write to may
-take five, and the client should hear the same."""
+"""Extra seconds after the deadline while the ledger records an answer: a ledger that other
+processes write to may take five, and the client should get the answer that the ledger has."""
 
 
 @dataclass(eq=False)
@@ -46,9 +46,9 @@ class Job(Generic[T]):
     """One request's work.
 
     Args:
-        admit: Before the verifier is asked; None = it need not be.
-        settle: Makes the answer, from what was admitted and the verifier's words on it.
-        joins: Whether it may be judged with others.
+        admit: Runs before the verifier; returns None if the verifier is not needed.
+        settle: Makes the answer from what was admitted and the verifier's verdicts on it.
+        joins: Whether it may share a batch with other jobs.
         completions, bytes: Its size.
     """
 
@@ -62,31 +62,31 @@ class Job(Generic[T]):
     waits: bool = field(default=False, init=False)
     large: bool = field(default=False, init=False)
     asked_at: float = field(default=0.0, init=False)
-    # Whether it is left, told, or settled once more, is decided under the lock.
+    # Guards the decisions to give the job up, to record its answer, and to judge it again.
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     settling: bool = field(default=False, init=False)
     telling: bool = field(default=False, init=False)
 
     def leave(self) -> None:
-        """Nobody waits for it any more; too late where the ledger is being told."""
+        """Give the job up, unless the ledger is already recording its answer."""
         with self.lock:
             if not self.telling:
                 self.given_up.set()
 
     def tells(self, given_up: threading.Event) -> bool:
-        """Whether somebody waits for it; then its answer is what the ledger is told from now on."""
+        """Whether a client still waits. If so, the ledger records this answer, whatever follows."""
         with self.lock:
             self.telling |= not given_up.is_set()
             return not given_up.is_set()
 
 
 class Batches:
-    """For the tasks of one event loop.
+    """Runs jobs in batches, for the tasks of one event loop.
 
     Args:
-        verifier: What is asked.
-        limits: How many at once, how many wait, and what goes into a batch.
-        pace: Shared with the bodies that come in; None = none of theirs is large.
+        verifier: Judges the completions.
+        limits: How many batches run at once, how many jobs wait, and how large a batch may be.
+        pace: Shared with incoming bodies; None = none of them is large.
     """
 
     def __init__(
@@ -103,18 +103,18 @@ class Batches:
         self._idle: list[queue.SimpleQueue[_Batch]] = []
 
     async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
-        """The job's answer; the loop stays free meanwhile.
+        """Wait for the job's answer; the loop stays free meanwhile.
 
         Args:
-            job: Not asked before.
-            deadline: On the loop's clock.
-            patient: Whether it may wait however many do: a part of a request that was let in.
+            job: A job that was not run before.
+            deadline: Time on the loop's clock.
+            patient: Whether it may join a full queue: a part of a request that was let in may.
 
         Raises:
-            RequestError: 429 too many wait; 503 it was not begun by ``deadline``, or there is no
-                thread for it.
-            TimeoutError: it was begun, and is not done. Its thread goes on, and keeps its place.
-            ClientDisconnect: the client left while it waited.
+            RequestError: 429 if too many jobs wait; 503 if it was not begun by ``deadline``, or no
+                thread could be started for it.
+            TimeoutError: it was begun, but is not done. Its thread goes on and keeps its place.
+            ClientDisconnect: the client left while the job waited.
             Exception: whatever its work raises.
         """
         job.large = patient or job.bytes > LARGE_BYTES
@@ -136,11 +136,11 @@ class Batches:
                 self._queue(job).remove(job)
 
     def require_room(self, large: bool) -> None:
-        """Raises RequestError 429 where as many wait as may, of large work or of small."""
+        """Raise RequestError 429 if the queue is full; large work has a second limit of its own."""
         most = self._limits.waiting
         full = not self._free and len(self._waiting) >= most
-        # Large work may wait while places are free, and counts by itself: others are not refused
-        # because of it.
+        # Large work may wait while places are free, so it is counted separately: it must not cause
+        # refusals of small work.
         if full or (large and len(self._large.waiting) >= most):
             raise RequestError(429, "too many requests are waiting", retry=True)
 
@@ -148,19 +148,19 @@ class Batches:
         return self._large.waiting if job.large else self._waiting
 
     def _begin(self) -> None:
-        """Start what can be started now: small requests first."""
+        """Start every batch that can start now, small requests first."""
         while self._free and (batch := self._small() or self._of_large()) is not None:
             if not self._start(batch):
                 return
 
     def _small(self) -> _Batch | None:
-        """The next batch of small requests; None = there is none yet."""
+        """The next batch of small requests; None if no batch can start yet."""
         clock = asyncio.get_running_loop()
         if not _drop_gone(self._waiting):
             return None
         if self._waiting[0].joins and self._joined is not None:
-            # One at a time, for they would take each other's processor; but nobody waits longer
-            # than this for a batch that takes its time.
+            # One joined batch at a time, since two would compete for the processor; but no job
+            # waits longer than `Limits.batch_wait` for a slow batch.
             rest = self._joined_at + self._limits.batch_wait - clock.time()
             if rest > 0:
                 self._joined.wake(clock, rest, self._begin)
@@ -171,7 +171,7 @@ class Batches:
         return batch
 
     def _of_large(self) -> _Batch | None:
-        """The next large request or part of a stream; None = it has to wait."""
+        """The next large request or part of a stream; None if it has to wait."""
         clock, lane = asyncio.get_running_loop(), self._large
         if not _drop_gone(lane.waiting):
             return None
@@ -221,12 +221,12 @@ class Batches:
         return True
 
     def _take_apart(self, batch: _Batch) -> None:
-        """Judge each of a batch that hangs by itself: one of them may be why."""
+        """Judge each job of a hung batch by itself: one of them may be the cause."""
         logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
         batch.told()
         for job in reversed(batch.jobs):
             with job.lock:
-                # What is being settled would be settled twice, and a node's ledger told twice.
+                # A job that is being settled would be settled, and recorded in the ledger, twice.
                 if job.answer.done() or job.settling:
                     continue
                 if job.given_up.is_set():
@@ -255,7 +255,7 @@ def _taken(waiting: deque[Job[Any]]) -> Job[Any]:
 
 
 def _drop_gone(waiting: deque[Job[Any]]) -> bool:
-    """Whether somebody is first in line, whose client has not left."""
+    """Drop jobs at the head whose clients have left; return whether any job is left."""
     while waiting and waiting[0].given_up.is_set():
         gone = _taken(waiting)
         if not gone.answer.done():
@@ -283,26 +283,27 @@ class _Batch:
         self.done: Callable[[_Batch], None]
         self.calls: queue.SimpleQueue[_Batch]
         self.apart: asyncio.TimerHandle | None = None
-        self.outcomes: deque[_Outcome] = deque()  # that nobody was told yet
+        self.outcomes: deque[_Outcome] = deque()  # not delivered yet
         self._waking: asyncio.TimerHandle | None = None
 
     def wake(self, loop: asyncio.AbstractEventLoop, rest: float, begin: Callable[[], None]) -> None:
-        """Look again in ``rest`` seconds, unless this is done before."""
-        # A loop of whole milliseconds wakes us a little early: then once more, or nobody would.
+        """Call ``begin`` in ``rest`` seconds, unless this batch is done before."""
+        # A loop that counts whole milliseconds fires a little early. Then set the timer once more,
+        # since nothing else would call ``begin``.
         if self._waking is None or self._waking.when() <= loop.time() + 0.001:
             self._waking = loop.call_later(max(rest, 0.001), begin)
 
     def rest(self) -> None:
-        """No timer of this batch goes off any more."""
+        """Cancel the timers of this batch."""
         for timer in (self.apart, self._waking):
             if timer is not None:
                 timer.cancel()
 
     def told(self) -> None:
-        """Answer whoever still waits for what is settled."""
+        """Deliver the settled answers to the jobs that still wait."""
         while self.outcomes:
             job, given_up, result, error = self.outcomes.popleft()
-            if job.answer.done() or given_up is not job.given_up:  # answered without it, or apart
+            if job.answer.done() or given_up is not job.given_up:  # answered, or judged apart
                 if error is not None:
                     logger.error("work that had timed out failed", exc_info=error)
             elif error is not None:
@@ -311,14 +312,14 @@ class _Batch:
                 job.answer.set_result(result)
 
     def judge(self, verifier: CompletionVerifier) -> None:
-        """In a thread: admit, ask the verifier once, settle."""
+        """Admit, ask the verifier once, settle. Runs in a thread."""
         attempts = [_Attempt(job) for job in self.jobs]
         known = [attempt.run(attempt.job.admit) for attempt in attempts]
         opened = [k.unsettled if k else [] for k in known]
         said: Sequence[list[Verdict] | None]
         try:
             said = supervised_each(verifier, opened)
-        except BaseException:  # SystemExit, say: a thread that ends keeps its place for good
+        except BaseException:  # SystemExit, say: a dead thread would keep its place
             alone = zip(attempts, opened, strict=True)
             said = [attempt.run(supervised, verifier, own) for attempt, own in alone]
         for attempt, *found in zip(attempts, known, said, strict=True):
@@ -333,7 +334,7 @@ class _Batch:
 
 
 class _Attempt:
-    """What a job does by itself, in a context that knows whether somebody still waits for it."""
+    """One job's steps, run in a context that knows whether its client still waits."""
 
     def __init__(self, job: Job[Any]) -> None:
         self.job, self.given_up = job, job.given_up
@@ -342,14 +343,14 @@ class _Attempt:
         self._context.run(given_up_by, self.given_up, partial(job.tells, self.given_up))
 
     def run(self, step: Callable[..., T], *args: Any) -> T | None:
-        """What the step returns; None where this or an earlier one failed."""
+        """What the step returns; None if this or an earlier step failed."""
         if self.error is not None:
             return None
         try:
             return self._context.run(step, *args)
         except BaseException as raised:
-            # No future takes a StopIteration; and a TimeoutError of the work's own is a failure,
-            # not the end of our patience.
+            # A future refuses StopIteration; and a TimeoutError that the work itself raises is a
+            # failure, not our deadline.
             if isinstance(raised, Exception) and not isinstance(raised, _NOT_RAISED):
                 self.error = raised
             else:
@@ -362,13 +363,13 @@ _NOT_RAISED = (StopIteration, TimeoutError)
 
 
 def _thread(verifier: CompletionVerifier) -> queue.SimpleQueue[_Batch]:
-    """A thread that judges what is put into its queue.
+    """Start a thread that judges the batches put into the returned queue.
 
-    A daemon: the pools of asyncio and concurrent.futures join their threads at exit, and one
-    verifier that hangs would keep the process from ending.
+    It is a daemon: the pools of asyncio and concurrent.futures join their threads at exit, so one
+    hung verifier would keep the process from ending.
 
     Raises:
-        RuntimeError: none can be started.
+        RuntimeError: no thread can be started.
     """
     calls: queue.SimpleQueue[_Batch] = queue.SimpleQueue()
 

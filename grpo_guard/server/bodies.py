@@ -1,8 +1,8 @@
 """Parse a request's body into completions and queries.
 
 The whole body is read and checked before anything is verified, as ``grpo-guard verify`` does with
-its file: a wrong completion refuses the request and is named, so that nothing is lost or reordered
-and nobody pays for half an answer.
+its file. One malformed completion refuses the whole request, and the refusal names it: nothing is
+lost or reordered, and nobody pays for half an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grpo_guard.server.stream import TIMES
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """One call of OpenRLHF: lists of one length; ``labels`` None where the request has none."""
+    """One call of OpenRLHF: lists of equal length; ``labels`` is None if the request has none."""
 
     queries: list[str]
     prompts: list[str]
@@ -33,8 +33,8 @@ def completions_in(body: bytes, limits: Limits) -> list[Completion]:
     """The completions of ``{"completions": [...]}``.
 
     Raises:
-        RequestError: 422 with ``index`` and ``field`` where it is about one of them, 413 for more
-            than are allowed.
+        RequestError: 422, with ``index`` and ``field`` if it concerns one completion; 413 for more
+            completions than allowed.
     """
     data = _object(body, limits)
     rows = _list(data, "completions", limits)
@@ -45,16 +45,18 @@ def completions_in(body: bytes, limits: Limits) -> list[Completion]:
 
 
 def stream_in(body: bytes, limits: Limits) -> list[Completion]:
-    """`completions_in` of a request whose answer is a stream, which may have more of them."""
+    """Like `completions_in`, for a request whose answer is a stream: it may hold more of them."""
     return completions_in(body, replace(limits, completions=TIMES * limits.completions))
 
 
 def queries_in(body: bytes, limits: Limits) -> Queries:
-    """The lists of ``{"query": [str], "prompts": [str], "labels": [...]}``; further fields are for
-    other reward servers. Without prompts a query is all completion.
+    """The lists of ``{"query": [str], "prompts": [str], "labels": [...]}``.
+
+    Further fields are meant for other reward servers and ignored. Without prompts, the whole query
+    counts as completion.
 
     Raises:
-        RequestError: 422 with ``index`` where it is about one of them, 413 for more than allowed.
+        RequestError: 422, with ``index`` if it concerns one query; 413 for more than allowed.
     """
     data = _object(body, limits)
     queries = _list(data, "query", limits)
@@ -67,7 +69,7 @@ def queries_in(body: bytes, limits: Limits) -> Queries:
             raise RequestError(
                 422, f"{name}: expected {len(queries)}, one per query, got {len(given[name])}"
             )
-    # Labels are whatever the trainer's data set has in that column, lists and objects too.
+    # Labels may be anything that the trainer's data set has in that column, even lists and objects.
     for name in ("query", "prompts"):
         for i, value in enumerate(given[name]):
             if not isinstance(value, str):
@@ -100,8 +102,8 @@ def _list(data: dict[str, Any], name: str, limits: Limits) -> list[Any]:
 
 
 def _object(body: bytes, limits: Limits) -> dict[str, Any]:
-    # Not the framework's own parsing: its error replies repeat the input, which may be huge, and
-    # which a lone surrogate turns into a failure of the server.
+    # The framework's own parser is not used: its error replies repeat the input, which may be huge,
+    # and a lone surrogate in it makes the server itself fail.
     try:
         return parse_object(body, limits.body_bytes)
     except InputError as error:

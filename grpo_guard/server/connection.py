@@ -1,4 +1,4 @@
-"""Connections: how long one may be idle, and what becomes of a client that stops sending."""
+"""Connections: how long one may be idle, and what happens to a client that stops sending."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # Seconds for a request's head to arrive, and for a reply to be fetched.
 PATIENCE = 20.0
-# Read at once from one connection. Lines of a head and chunks of a byte are taken apart before
-# anybody else gets to act.
+# Bytes that are read at once from one connection. The lines of a head, and one-byte chunks, are all
+# parsed before any other task runs.
 HEAD_BYTES = 4 * 1024
 BODY_BYTES = 64 * 1024
-# A body that comes in drops is handed on in pieces of so many bytes: thousands of senders may drip,
-# and each piece wakes a task.
+# A body that trickles in is passed on in pieces of this many bytes: thousands of senders may
+# trickle, and each piece wakes a task.
 DROPS = 4 * 1024
-# Of a stream, what the kernel takes before the client has read it. Left to itself it takes
-# megabytes, and all completions would be judged for somebody who reads none of the answer.
+# Bytes of a stream that the kernel may buffer before the client has read them. By default it
+# buffers megabytes, so all completions would be judged for a client that reads none of the answer.
 STREAM_BYTES = 64 * 1024
 CONNECTION = "connection"
-"""Under which a request's state has its `Connection`."""
-# Seconds after the client's last byte.
+"""The key of the `Connection` in a request's state."""
+# Seconds after the client's last byte at which we probe whether it still listens.
 PROBES = (0.0, 0.1, 1.0)
 
 
 class Connection(H11Protocol):
-    """Of HTTP/1.1, as uvicorn has it, but with an end to its patience.
+    """An HTTP/1.1 connection of uvicorn that is closed when the client takes too long.
 
-    A client that has sent its request may close its side and still listen. One that has gone looks
-    the same until something is sent to it: so ``100 Continue`` is, which clients must skip.
+    A client that has sent its request may close its side and still listen. A client that has gone
+    looks the same until something is sent to it, so we send ``100 Continue``, which clients skip.
     """
 
     _closing: asyncio.TimerHandle | None = None
@@ -60,20 +60,20 @@ class Connection(H11Protocol):
         self._watch()
 
     def hold_little(self) -> None:
-        """From now on, take no more of a reply than the client has room for."""
+        """From now on, buffer no more of a reply than the client has room for."""
         socket_of = self.transport.get_extra_info("socket")
         with contextlib.suppress(OSError, AttributeError):
             socket_of.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
         self.transport.set_write_buffer_limits(high=0)
 
     def cut(self) -> None:
-        """Forget the client, and what it has not read; nobody takes the reply for whole."""
+        """Drop the client and all it has not read, so that it cannot take the reply for whole."""
         if self.cycle is not None:
-            self.cycle.disconnected = True  # so that its end without an answer is no error
+            self.cycle.disconnected = True  # so that ending without an answer is not an error
         self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Of what is no HTTP, in the form of all other refusals."""
+        """Refuse input that is not HTTP, in the form of all other refusals."""
         headers = [("Content-Type", "application/json"), ("Connection", "close")]
         sent = (
             h11.Response(status_code=400, headers=headers, reason="Bad Request"),
@@ -89,7 +89,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def eof_received(self) -> Any:
-        """True leaves the connection open for the reply."""
+        """Return True to leave the connection open for the reply."""
         if not self._answering() or self.cycle.more_body:
             return None
         self.cycle.keep_alive = False
@@ -105,8 +105,8 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(going_on))
 
     def _due(self) -> int:
-        """Of a body that says how long it is, what has not arrived. Private; where a release of h11
-        calls it otherwise, bodies are read in smaller pieces."""
+        """Bytes of a body of declared length that have not arrived. Reads a private attribute; if a
+        release of h11 renames it, bodies are read in smaller pieces."""
         return getattr(self.conn._reader, "_remaining", 0)
 
     def _read_at_once(self, most: int) -> None:
@@ -125,7 +125,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Where it is the client's turn, it has so long to ask, or to fetch its reply."""
+        """When it is the client's turn, give it `PATIENCE` to send its request or fetch a reply."""
         if self._answering() and not self.flow.write_paused:
             self._stop_watching()
         elif self._closing is None:

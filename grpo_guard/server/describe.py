@@ -1,7 +1,8 @@
 """The server's OpenAPI description, and a page that shows it.
 
-The page is plain HTML without scripts. The usual viewers load theirs from another host, which would
-then run code on an address that may ask the guard, and is not there on a cluster without a network.
+The page is plain HTML without scripts. The usual viewers load theirs from another host. That host
+could then run code at an address that may query the guard, and a cluster without a network cannot
+reach it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import grpo_guard
 
 DESCRIPTION = Path(__file__).with_name("openapi.json")
-# Nothing but the page itself, and its own style.
+# Allow nothing but the page itself and its own style.
 PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _STYLE = "body{font:1rem/1.5 sans-serif;max-width:50rem;margin:auto;padding:1rem}pre{overflow:auto}"
 
@@ -27,7 +28,7 @@ def openapi() -> dict[str, Any]:
 
 
 def page(described: dict[str, Any]) -> str:
-    """The description as HTML: each path with its example, then the forms of what is sent."""
+    """The description as HTML: each path with its example, then the schemas."""
     info = described["info"]
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])}</title>"

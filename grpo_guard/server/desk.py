@@ -1,4 +1,4 @@
-"""One request: its body comes in, waits for its batch, and is answered."""
+"""Handle one request: read its body, wait for its batch, answer."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ logger = logging.getLogger("grpo_guard")
 Asked = TypeVar("Asked", bound=Sized)
 Given = TypeVar("Given", bound=Sized, contravariant=True)
 
-# Of a body that is refused: how much of it, and for how long, is let in before the reply.
+# How much of a refused body is read before the reply, in multiples of the largest allowed body, and
+# for how many seconds.
 DISCARD_TIMES = 8
 DISCARD_SECONDS = 5.0
 
 
 class Answerer(Protocol[Given]):
-    """What a service asks of the guard."""
+    """Answers the parsed requests of a service."""
 
     def job(self, asked: Given, request_id: str, size: int) -> Job[Told]:
         """The work on one request, whose body has ``size`` bytes."""
 
     def too_late(self, asked: Given) -> Told:
-        """The answer where that took too long.
+        """The answer if the work took too long.
 
         Raises:
-            RequestError: there is none.
+            RequestError: no answer is possible.
         """
 
 
@@ -61,9 +62,9 @@ class Service(Generic[Asked]):
     """One way of asking the guard.
 
     Args:
-        path: Under which.
-        parse: From a body and the bounds that it must keep. Raises RequestError.
-        answerer: What is done then.
+        path: The path that it answers.
+        parse: Parses a body within the limits. Raises RequestError.
+        answerer: Answers the parsed request.
     """
 
     path: str
@@ -72,7 +73,7 @@ class Service(Generic[Asked]):
 
 
 class Desk:
-    """What the requests of one server share: room for bodies, batches, and one parser."""
+    """What the requests of one server share: room for bodies, batches and parsers."""
 
     def __init__(
         self, verifier: CompletionVerifier, limits: Limits, token: str | None, metrics: Metrics
@@ -81,10 +82,10 @@ class Desk:
         self._pace = Pace()
         self._intake = Intake(limits, self._pace)
         self._batches = Batches(verifier, limits, self._pace)
-        # One at a time: it takes several times the body's memory, and keeps the interpreter to
-        # itself, so that all else stands still meanwhile.
+        # One body at a time: parsing takes several times the body's memory, and it holds the
+        # interpreter, so that everything else waits.
         self._parser = asyncio.Lock()
-        # Of large bodies, which take longest and rest between them: others do not wait for those.
+        # For large bodies, which take longest and rest in between: the others do not wait for them.
         self._large_parser = asyncio.Lock()
         self._readers = Readers(limits)
         self._metrics = metrics
@@ -104,7 +105,7 @@ class Desk:
     async def stream(
         self, service: Service[list[Completion]], answerer: Verdicts, request: Request
     ) -> Response:
-        """The reply to a request line by line, sent already; or its refusal."""
+        """Answer a request line by line. The response is sent already, or refuses the request."""
 
         client = client_of(request)
 
@@ -163,13 +164,13 @@ class Desk:
             logger.info("%s: the client %s: its stream ends early", path, left)
             if connection is not None:
                 connection.cut()
-            # Without one, the server closes what was begun and not ended. Either way nobody takes
+            # Without one, the server closes the unfinished reply. Either way the client cannot take
             # it for whole.
             return Sent(status_code=400)
         return Sent()
 
     async def metrics(self, request: Request) -> Response:
-        """All counts."""
+        """The reply with all counts."""
         try:
             check_access(request.headers, self._token)
         except RequestError as error:
@@ -202,7 +203,7 @@ class Desk:
             check_access(request.headers, self._token)
             _check_form(request, self._limits)
             async with AsyncExitStack() as stack:
-                # The body comes before the turn, which a sender who takes his time would hold.
+                # Read the body before it takes a turn, which a slow sender would hold.
                 with place:
                     body = self._intake.body(request, deadline)
                     sender = await stack.enter_async_context(body)
@@ -215,8 +216,8 @@ class Desk:
             logger.info("%s: the client left before its answer", request.url.path)
             return Response(status_code=400)  # to nobody
         except Exception as error:
-            # The reward function's, or a defect here. The reply names the class alone: the message
-            # may tell a stranger of the server's files.
+            # An error of the reward function, or a defect here. The reply names the class alone:
+            # the message may reveal the server's files to a stranger.
             logger.error("%s failed", request.url.path, exc_info=error)
             return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
 
@@ -236,7 +237,7 @@ class Desk:
                 except TimeoutError:
                     job.leave()
                     logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
-                    # In a thread: a guard that only watches asks the reward function there.
+                    # In a thread: under a guard that only watches, this calls the reward function.
                     return await asyncio.to_thread(service.answerer.too_late, asked), False
 
         if key := request.headers.get("idempotency-key"):
@@ -259,10 +260,10 @@ class Desk:
                 self._pace.worked(sum(seconds), asyncio.get_running_loop().time())
 
     async def _discard(self, request: Request) -> None:
-        """Let some of a refused body come in, and forget it.
+        """Read some of a refused body and discard it.
 
-        Most clients send it all before they read the reply, and would see a broken connection
-        instead. No turn is held meanwhile, and small requests go first.
+        Most clients send the whole body before they read the reply, and would otherwise see a
+        broken connection. No turn is held meanwhile, and small requests go first.
         """
         left = DISCARD_TIMES * self._limits.body_bytes
         paid = left if is_large(request) else 0
@@ -281,7 +282,7 @@ class Desk:
 
 
 def _timed(seconds: list[float], work: Callable[..., Asked], *given: Any) -> Asked:
-    """What work returns; appends how long it took the processor in this thread."""
+    """What ``work`` returns; appends the processor seconds that it took in this thread."""
     began = time.thread_time()
     try:
         return work(*given)
@@ -290,18 +291,18 @@ def _timed(seconds: list[float], work: Callable[..., Asked], *given: Any) -> Ask
 
 
 class Sent(Response):
-    """A reply that is on its way already."""
+    """A reply that was sent already."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pass
 
 
 def _check_form(request: Request, limits: Limits) -> None:
-    """Refuse before the body is read what says how large it is, and what does not."""
-    # Its size would not be known before it is unpacked.
+    """Refuse a body that is too large, or whose size is not known, before it is read."""
+    # The size of an encoded body is unknown until it is unpacked.
     if request.headers.get("content-encoding", "identity") != "identity":
         raise RequestError(415, "(body): expected no Content-Encoding")
-    # A chunk of one byte takes six, and as much of the loop's time as a whole body.
+    # A one-byte chunk takes six bytes, and as much of the loop's time as a whole body.
     if "transfer-encoding" in request.headers:
         raise RequestError(411, "(body): expected a Content-Length, got Transfer-Encoding")
     declared = request.headers.get("content-length", "")

@@ -1,9 +1,9 @@
-"""Bodies on their way in, before they take a turn.
+"""Request bodies on their way in, before they take a turn.
 
-Whoever sends slowly holds nothing that others need: a body takes no turn until all of it is here,
-it must keep up a least rate, and all bodies together have so many bytes. When those run out, the
-slowest senders are told to come back, and who is slow to fetch a stream is cut off; if what is at
-work already takes it all, the senders wait.
+A slow sender holds nothing that others need: a body takes no turn until all of it has arrived, it
+must keep up a minimum rate, and all bodies together share a fixed number of bytes. When those run
+out, the slowest senders are asked to retry, and clients that are slow to fetch a stream are cut
+off; if the bodies at work already fill the room, the senders wait.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.problems import RequestError
 
 FETCH_SECONDS = 1.0
-"""For a part of a stream. Who takes longer keeps his room only while nobody else needs it."""
+"""Seconds to fetch a part of a stream. A slower client keeps its room until others need it."""
 
 
 class Sender:
-    """Of a body; ``body`` once all of it is here."""
+    """The sender of a body; ``body`` is set once all of it has arrived."""
 
     def __init__(self, started: float, clock: asyncio.Timeout) -> None:
         self.started, self.clock = started, clock
         self.body = b""
         self.held = 0
-        self.waits: float | None = None  # for room, since then: that time is not his
+        self.waits: float | None = None  # for room, since then: not counted against it
         self.fetches = self.dropped = False
         self.fetches_since = started
 
     def rate(self, now: float) -> float:
-        if self.fetches:  # before all who send, and whose going makes most room
+        if self.fetches:  # dropped before all that send, the largest body first
             return -self.held
         return self.held / ((self.waits or now) - self.started + 0.1)
 
 
 class Intake:
-    """For the tasks of one event loop.
+    """Reads bodies, for the tasks of one event loop.
 
     Args:
-        limits: What a body may cost.
-        pace: Of large bodies, which come in between small requests.
+        limits: Bounds on what a body may cost.
+        pace: Paces large bodies, which are read in between small requests.
     """
 
     def __init__(self, limits: Limits, pace: Pace | None = None) -> None:
         self._limits, self._pace = limits, pace or Pace()
         self._room = limits.flight_bytes
         self._held = 0  # bytes of all bodies
-        self._whole = 0  # of those that are here
-        self._coming: set[Sender] = set()  # and those who are slow to fetch
+        self._whole = 0  # bytes of those that have arrived
+        self._coming: set[Sender] = set()  # and clients that are slow to fetch
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     @asynccontextmanager
     async def body(self, request: Request, deadline: float) -> AsyncIterator[Sender]:
-        """All of a request's body, whose bytes count until the context ends.
+        """Read all of a request's body, whose bytes count until the context ends.
 
         Raises:
-            RequestError: 413 too large, 408 too slow, 503 no room by ``deadline`` on the loop's
-                clock, or room that others needed more.
+            RequestError: 413 if it is too large; 408 if it is too slow; 503 if there is no room by
+                ``deadline`` on the loop's clock, or others needed the room more.
             ClientDisconnect: the client left.
         """
         started = asyncio.get_running_loop().time()
@@ -83,10 +83,10 @@ class Intake:
 
     @asynccontextmanager
     async def fetching(self, sender: Sender, seconds: float) -> AsyncIterator[None]:
-        """While a client fetches a part of his answer, in so many seconds.
+        """Give a client ``seconds`` to fetch a part of its answer, while the context is open.
 
         Raises:
-            ClientDisconnect: he was slower, or slow while others needed his room.
+            ClientDisconnect: it took longer, or was slow while others needed its room.
         """
 
         sender.fetches_since = asyncio.get_running_loop().time()
@@ -149,12 +149,12 @@ class Intake:
             ) from None
 
     async def _turn(self, request: Request, sender: Sender, deadline: float) -> None:
-        """The body's next turn, if it is large; senders who wait for one hold nothing."""
+        """Wait for the next turn of a large body; senders that wait for one hold nothing."""
         await self._waits(sender, deadline, self._pace.turn(client_of(request), PIECE))
         sender.clock.reschedule(self._until(sender.started, sender.held, deadline))
 
     async def _waits(self, sender: Sender, deadline: float, what: Awaitable[None]) -> None:
-        """Await what the sender does not decide: that time is not counted against it."""
+        """Await something that the sender cannot hasten; that time does not count against it."""
         now = asyncio.get_running_loop().time
         sender.waits = now()
         sender.clock.reschedule(deadline)
@@ -163,13 +163,13 @@ class Intake:
         sender.waits = None
 
     def _until(self, started: float, received: int, deadline: float) -> float:
-        """When the sender has fallen behind; the first seconds are free."""
+        """The time at which the sender has fallen behind; the first seconds are free."""
         limits = self._limits
         patience = limits.body_patience + received / limits.body_rate
         return min(started + min(patience, limits.body_seconds), deadline)
 
     async def _take(self, sender: Sender, size: int) -> None:
-        """Room for ``size`` bytes more, in the order in which it was asked for."""
+        """Wait for room for ``size`` more bytes; requests for room are granted in order."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((granted, size))
         self._let_in()
@@ -181,7 +181,7 @@ class Intake:
             self._let_in()
             raise
         sender.held += size
-        if sender.dropped:  # to make room for himself
+        if sender.dropped:  # to make room for its own body
             raise _no_room()
 
     def _let_in(self) -> None:
@@ -197,11 +197,11 @@ class Intake:
             self._waiting.popleft()
 
     def _drop_the_slowest(self, size: int) -> None:
-        """Where senders hold the room, and not bodies that are here and wait for their turn."""
+        """Drop the slowest senders, if they hold the room and not bodies that have arrived."""
         if self._whole + size > self._room:
             return
         now = asyncio.get_running_loop().time()
-        # A little more than is needed, for each search looks at all senders.
+        # Free a little more than is needed, since each search looks at all senders.
         enough = self._room - self._room // 8 - size
         for sender in sorted(self._coming, key=lambda sender: sender.rate(now)):
             if self._held <= enough:
@@ -215,12 +215,12 @@ class Intake:
 
 
 def client_of(request: Request) -> str:
-    """The address that a request comes from; all of one proxy's clients have the proxy's."""
+    """The address that a request comes from; all clients behind a proxy share the proxy's."""
     return request.client.host if request.client else ""
 
 
 def is_large(request: Request) -> bool:
-    """Whether a request says that its body is one that small requests should not wait for."""
+    """Whether a request declares a body so large that small requests should not wait for it."""
     declared = request.headers.get("content-length", "")
     return declared.isdecimal() and (len(declared) > 18 or int(declared) > LARGE_BYTES)
 

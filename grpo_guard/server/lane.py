@@ -15,16 +15,16 @@ from grpo_guard.server.limits import Limits
 from grpo_guard.server.pace import Pace
 
 BUSY = 0.5
-"""Seconds of processor per second of this process, from which more work would only share it."""
+"""Processor seconds per second of this process; above that, more work would only share them."""
 
 
 class Lane:
-    """What waits to be judged by itself: parts of streams, and large requests.
+    """Work that waits to be judged by itself: parts of streams, and large requests.
 
     Args:
-        limits: Large batches leave a quarter of the places to others; a further one begins after
+        limits: Large batches leave a quarter of the places to others; another one begins after
             `Limits.batch_wait` at the earliest.
-        pace: Shared with the bodies that come in.
+        pace: Shared with incoming bodies.
     """
 
     def __init__(self, limits: Limits, pace: Pace) -> None:
@@ -38,15 +38,15 @@ class Lane:
 
     @property
     def at_work(self) -> int:
-        """Large batches."""
+        """How many large batches are at work."""
         return len(self._begun)
 
     def delay(self, now: float, asked: float, others: bool) -> float:
-        """Seconds after which to ask again whether the first in line may begin; 0 = it begins now.
+        """Seconds until the caller should ask again whether the first in line may begin; 0 = now.
 
         Args:
-            now: On the loop's clock.
-            asked: Since when it has waited.
+            now: Time on the loop's clock.
+            asked: Time since which it has waited.
             others: Whether small requests wait or are at work. They come first, but cannot hold
                 large ones up for longer than `Limits.batch_wait`.
         """
@@ -57,16 +57,16 @@ class Lane:
         if self._begun:
             since, processor = next(reversed(self._begun.values()))
             busy = time.process_time() - processor > BUSY * (now - since)
-            # One that hangs while something else uses the processor must not stop all others.
+            # A batch that hangs while something else uses the processor must not stop all others.
             until = max(until, since + (self._hangs if busy else self._patience))
         return max(0.0, min(until - now, self._patience))
 
     def begin(self, batch: object, now: float) -> None:
-        """Take note of one that begins."""
+        """Take note that a large batch begins."""
         self._begun[batch] = now, time.process_time()
 
     def end(self, batch: object, now: float) -> None:
-        """Take note that a batch is done, if it is one of these."""
+        """Take note that a batch is done, if it is a large one."""
         if (begun := self._begun.pop(batch, None)) is not None:
             worked = min(now - begun[0], time.process_time() - begun[1])
             self._pace.worked(worked, now, judged=True)

@@ -1,8 +1,8 @@
-"""Work that nobody waits for any more: its verdicts do not reach the ledger, and it fills no place.
+"""Work that no client waits for any more: its verdicts do not reach the ledger or fill a place.
 
-A thread cannot be ended. When its client has been told that all completions abstain, or has gone,
-the work goes on, and its verdicts would count against nodes whose completions nobody judged. The
-client asks again, and what it then gets is what counts.
+A thread cannot be stopped. When its client got an abstention for each completion, or has gone, the
+work goes on, and its verdicts would count against nodes although no client got them. The client
+asks again, and the verdicts that it gets then are the ones that count.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _tells: ContextVar[Callable[[], bool]] = ContextVar("tells", default=lambda: Tru
 
 
 class UntilLate:
-    """A ledger that is told only of what somebody still waits for."""
+    """A ledger that records only verdicts that a client still waits for."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
         if not _tells.get()():
-            # No warning: any client may leave, and a request that took too long has its own.
+            # No warning: any client may leave, and a request that took too long logs its own.
             logger.info("%d verdicts came too late for the ledger", len(verdicts))
             return
         self._ledger.record(batch, verdicts)
 
 
 def given_up() -> threading.Event | None:
-    """Of the work of this thread: set once nobody waits for it; None outside a request."""
+    """The event that is set once nobody waits for this thread's work; None outside a request."""
     return _given_up.get()
 
 
 def awaited() -> bool:
-    """Whether somebody still waits for the work of this thread."""
+    """Whether a client still waits for the work of this thread."""
     event = _given_up.get()
     return event is None or not event.is_set()
 
@@ -55,17 +55,17 @@ def until_late(ledger: Ledger | None) -> Ledger | None:
 
 
 def given_up_by(event: threading.Event, tells: Callable[[], bool]) -> None:
-    """What this context's work is given up by, and what `UntilLate` asks before it tells."""
+    """Set the event that gives up this context's work, and what `UntilLate` asks first."""
     _given_up.set(event)
     _tells.set(tells)
 
 
 @contextlib.asynccontextmanager
 async def while_it_waits(request: Request, leave: Callable[[], None]) -> AsyncIterator[None]:
-    """Calls ``leave`` when the client of a request that was read goes away, or time runs out."""
+    """Call ``leave`` when the client of a request that was read goes away, or time runs out."""
 
     async def watch() -> None:
-        with contextlib.suppress(RuntimeError, OSError):  # the connection's own, as it breaks
+        with contextlib.suppress(RuntimeError, OSError):  # raised by a connection that breaks
             while (await request.receive())["type"] != "http.disconnect":
                 pass
         leave()

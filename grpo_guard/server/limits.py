@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 FLIGHT_BODIES = 16
-# A body that is parsed where it is, while all else stands still: for about a millisecond. Handing
-# it to a thread would take a tenth of that.
+# Largest body that is parsed in the event loop, which blocks everything else for about a
+# millisecond. Handing it to a thread would take a tenth of that.
 PARSED_AT_ONCE = 16 * 1024
-# Of bodies that are judged together. A rule takes some 12 us a character at worst, so nobody's
-# texts keep those beside them waiting for much more than a second. A larger body waits in a lane
+# Most bytes of bodies that are judged together. A rule takes about 12 us a character at worst, so
+# texts delay the others in their batch by little more than a second. A larger body waits in a lane
 # of its own.
 LARGE_BYTES = 128 * 1024
 
@@ -21,18 +21,18 @@ class Limits:
     Args:
         seconds: From a request's arrival to its answer. OpenRLHF gives up after 180.
         running: Batches worked on at once. Also bounds the threads.
-        waiting: Requests that are here and wait their turn; more are told to come back (429).
-        batch_size: Completions that are judged together, of requests that may be. One request with
-            more is a batch by itself.
-        batch_wait: Seconds that such a request waits for the batch at work, to be judged with what
-            comes meanwhile; then a further one begins.
-        body_bytes: Of one request. All that are in memory may have `FLIGHT_BODIES` times that.
-        body_seconds: For its body to arrive.
+        waiting: Requests that may wait for their turn; further ones get 429.
+        batch_size: Completions that are judged together, from requests that may share a batch. A
+            request with more is a batch by itself.
+        batch_wait: Seconds that such a request waits for the batch at work, to be judged with the
+            requests that arrive meanwhile; then another batch begins.
+        body_bytes: Largest body. All bodies in memory may have `FLIGHT_BODIES` times that.
+        body_seconds: Seconds for a body to arrive.
         body_rate: Bytes a second that must arrive, on average after the first `body_patience`.
-        body_patience: Seconds.
-        completions: In one request: a short body can ask for a great many judgements.
+        body_patience: Seconds during which a body may arrive at any rate.
+        completions: Most in one request: a short body can ask for a great many judgements.
         streams: Open at once. Each holds its completions and one part of its answer.
-        client_streams: Of one address.
+        client_streams: Open at once for one address.
 
     Raises:
         ValueError: a bound is not positive.
@@ -59,5 +59,5 @@ class Limits:
 
     @property
     def flight_bytes(self) -> int:
-        """Of all bodies in memory: coming in, waiting for their turn or worked on."""
+        """Most bytes of all bodies in memory: coming in, waiting for their turn or worked on."""
         return FLIGHT_BODIES * self.body_bytes

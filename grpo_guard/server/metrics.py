@@ -1,7 +1,7 @@
 """What the server counts, in Prometheus's text format (version 0.0.4).
 
-Written by hand: it is a few lines, and a dependency of each server otherwise. No label holds what a
-client or a completion says, so nobody can add rows.
+Written by hand: it takes a few lines, while a library would be one more dependency of each server.
+No label holds text from a client or a completion, so neither can add rows.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Upper ends of the histogram of answering times, in seconds.
 SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 WRITTEN_EVERY = 0.5
-"""Seconds in which a worker's counts reach the others."""
+"""Seconds after which a worker's counts reach the others."""
 
 Counts: TypeAlias = "Counter[tuple[str, ...]]"
-"""By what is counted, the path, and the status, outcome or place in the histogram."""
+"""Keyed by what is counted, the path, and the status, outcome or bucket of the histogram."""
 
 
 class Metrics:
-    """Counts since the start. For the tasks of one event loop.
+    """Counts since the start, for the tasks of one event loop.
 
     Args:
-        folder: Where several workers write what they have counted, so that whichever of them is
-            asked answers for all, those that have ended included; None = there is one.
+        folder: Where several workers write their counts, so that any one of them can report for
+            all, including those that have ended; None = a single worker.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -47,7 +47,7 @@ class Metrics:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """While one is here."""
+        """Count a request as in progress while the context is open."""
         self._in_progress += 1
         try:
             yield
@@ -55,7 +55,7 @@ class Metrics:
             self._in_progress -= 1
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request to one of the server's own paths got its reply, after so long."""
+        """Count the reply to a request for one of the server's own paths, and the time it took."""
         self._counts["requests", path, str(status)] += 1
         self._counts["seconds", path] += seconds  # type: ignore[assignment]  # typed for integers
         self._counts["took", path, str(bisect_left(SECONDS, seconds))] += 1
@@ -64,12 +64,12 @@ class Metrics:
             asyncio.get_running_loop().call_later(WRITTEN_EVERY, self.write)
 
     def told(self, path: str, outcomes: Mapping[str, int]) -> None:
-        """How many completions a reply accepts, rejects and abstains on."""
+        """Count how many completions a reply accepts, rejects and abstains on."""
         for outcome, count in outcomes.items():
             self._counts["completions", path, outcome] += count
 
     def write(self) -> None:
-        """Leave the counts to the other workers; a full disk costs figures and nothing else."""
+        """Write the counts for the other workers; a full disk costs figures and nothing else."""
         self._writing = False
         if self._folder is not None:
             self._take_store()
@@ -97,7 +97,7 @@ class Metrics:
         return here, counts
 
     def text(self) -> str:
-        """All counts, as Prometheus reads them."""
+        """All counts in Prometheus's text format."""
         here, counts = self._of_all()
         lines = _kind("requests_in_progress", "gauge", "Requests that are here.")
         lines.append(f"grpo_guard_requests_in_progress {here}")

@@ -2,8 +2,8 @@
 
 Threads share one interpreter, and bodies are read by the loop that answers everybody. So while
 small requests come, each piece of large work (reading a megabyte of a body, parsing a body, judging
-a batch) is followed by a rest in proportion to what it took. Turns go round the clients: one that
-asks forty times at once waits for its own requests, and not in front of those of others.
+a batch) is followed by a rest in proportion to the time it took. Turns rotate among the clients: a
+client that sends forty requests at once delays its own requests, not those of others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 REST = 1.5
-"""Seconds of rest for each of work, so that most small requests find the processor free."""
+"""Seconds of rest per second of work, so that most small requests find the processor free."""
 LATELY = 2.0
 """Seconds after a small request in which large work makes way for the next one."""
 LONGEST_REST = 5.0
@@ -21,19 +21,19 @@ LONGEST_REST = 5.0
 PIECE = 1024 * 1024
 """Bytes of a body that are read in one turn."""
 BYTE_SECONDS = 6e-9
-"""What it takes the loop to read a byte: 11 ms for 1.9 MiB on the machine of docs/serve.md."""
+"""Time that the loop takes to read a byte: 11 ms for 1.9 MiB on the machine of docs/serve.md."""
 SOON = 0.002
-"""Seconds between two turns at least, in which other tasks of the loop get on."""
+"""Least seconds between two turns, in which other tasks of the loop can run."""
 GIVE_WAY = 0.25
-"""Seconds at most that a body's next turn waits for a batch that is to be judged before it."""
+"""Most seconds that a body's next turn waits for a batch that is to be judged before it."""
 
 
 class Pace:
-    """For the tasks of one event loop."""
+    """Turns of large work, for the tasks of one event loop."""
 
     def __init__(self) -> None:
         self.judging: Callable[[], bool] = lambda: False
-        """Whether large work waits to be judged, which takes turns with bodies."""
+        """Whether large work waits to be judged; it takes turns with bodies."""
         self._small_at = self._rests_until = float("-inf")
         self._judged_last = True
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
@@ -48,11 +48,11 @@ class Pace:
         return max(0.0, self._rests_until - now) if now - self._small_at < LATELY else 0.0
 
     def worked(self, seconds: float, now: float, *, judged: bool = False) -> None:
-        """Take note of large work that took the processor for so long.
+        """Take note of large work that is done.
 
         Args:
-            seconds: Of the processor.
-            now: On the loop's clock.
+            seconds: Processor seconds that it took.
+            now: Time on the loop's clock.
             judged: Whether it was a batch of completions.
         """
         until = max(self._rests_until, now) + REST * seconds
@@ -81,11 +81,12 @@ class Pace:
                 granted.set_result(None)
                 self._judged_last = False
         if self._waiting:
-            # What was granted takes note of its work before the loop comes back to this.
+            # The task whose turn it is takes note of its work before the loop gets back to this.
             self._looks_again = loop.call_later(max(rest, SOON), self._grant)
 
     def _next(self) -> asyncio.Future[None] | None:
-        """The first that still waits, of the client whose turn it is; the client goes last then."""
+        """The first future that still waits, of the client whose turn it is; that client then goes
+        to the end."""
         while self._waiting:
             client, own = next(iter(self._waiting.items()))
             del self._waiting[client]
@@ -97,6 +98,6 @@ class Pace:
         return None
 
     def _gives_way(self, now: float) -> bool:
-        """Whether a batch is to be judged before the next body goes on."""
+        """Whether a batch should be judged before the next body goes on."""
         lately = now - self._small_at < LATELY and now < self._rests_until + GIVE_WAY
         return lately and not self._judged_last and self.judging()

@@ -1,4 +1,4 @@
-"""What a request is refused with."""
+"""The error with which a request is refused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class RequestError(Exception):
-    """The request cannot be answered; the client is told why.
+    """The request cannot be answered; the reply gives the reason.
 
     Args:
-        status: Of the reply.
-        message: One sentence; no part of the server's own state.
-        place: More fields of the reply, e.g. which completion it is about.
-        retry: Whether the same request may do later.
+        status: HTTP status of the reply.
+        message: One sentence, which reveals nothing of the server's own state.
+        place: More fields of the reply, e.g. which completion it concerns.
+        retry: Whether the same request may succeed later.
     """
 
     def __init__(

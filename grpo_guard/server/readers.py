@@ -1,4 +1,4 @@
-"""Clients that read a stream: how many at once, and which of them are closed for others' sake."""
+"""Clients that read a stream: how many at once, and which are closed to make room for others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grpo_guard.server.problems import RequestError
 logger = logging.getLogger("grpo_guard")
 
 SLOW_SECONDS = 3.0
-"""Over one part. Below that, clients that come back whenever they are closed would keep the server
-busy with reading their bodies."""
+"""Seconds over one part from which a stream is slow. With less, clients that come back whenever
+they are closed would keep the server busy reading their bodies."""
 
 
 class Readers:
@@ -24,7 +24,7 @@ class Readers:
 
     Each costs memory for its completions and for one part of its answer, so their number bounds
     both. A client that does not read would otherwise keep its place for as long as it is allowed
-    to: where a place is needed, the client with most streams loses its slowest one first.
+    to: when a place is needed, the client with most streams loses its slowest one first.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -34,19 +34,19 @@ class Readers:
 
     @contextmanager
     def coming(self, client: str) -> Iterator[None]:
-        """While the body of a request for a stream comes in.
+        """Count a request for a stream while its body comes in.
 
-        A client whose streams are all open, or on their way, is refused before anything of its
-        body is read: it could send megabytes for each refusal, at once and again.
+        A client whose streams are all open, or on their way, is refused before any of its body is
+        read: otherwise it could send megabytes for each refusal, in parallel and repeatedly.
 
         Args:
             client: Its address.
 
         Raises:
-            RequestError: 429; no place could be had for it now.
+            RequestError: 429; there is no place for it now.
         """
         own = [other for other, whose in self._open.items() if whose == client]
-        # Those that a newcomer may close make room, but each for one newcomer.
+        # Each stream that a newcomer may close makes room for one newcomer.
         room = self._limits.client_streams - len(own) + len(self._slow(own))
         if self._coming[client] >= room:
             raise RequestError(429, "too many streams of this client are open", retry=True)
@@ -62,15 +62,15 @@ class Readers:
 
     @contextmanager
     def place(self, sender: Sender, client: str) -> Iterator[None]:
-        """While a stream is open.
+        """Hold a place while a stream is open.
 
         Args:
-            sender: Of its request.
+            sender: The sender of its request.
             client: Its address.
 
         Raises:
-            RequestError: 429; the client, or all of them together, have as many as they may, and
-                read them.
+            RequestError: 429; the client, or all clients together, have as many streams as they
+                may, and read them.
         """
         own = [other for other, whose in self._open.items() if whose == client]
         if len(own) >= self._limits.client_streams and not self._close_one(own):

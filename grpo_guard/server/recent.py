@@ -1,8 +1,8 @@
-"""Answers that may have been lost on their way, for clients that ask again.
+"""Answers that may have been lost on their way, kept for clients that ask again.
 
-A request whose answer was lost and that is made again would be judged twice, and count twice in
-the memory of nodes; with an identity, its envelopes are used up. A client that names the request in
-an ``Idempotency-Key`` gets the first answer again.
+If a client repeats a request because the answer was lost, the request would be judged twice and
+count twice in the memory of nodes; with an identity, its envelopes are used up. A client that names
+the request in an ``Idempotency-Key`` gets the first answer again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from grpo_guard.server.replies import Told
 
 MOST: Final = 1024
 MOST_CHARACTERS: Final = 16 * 1024 * 1024
-"""Of all that is kept; the oldest goes first."""
+"""Most characters of all kept answers together; the oldest are dropped first."""
 
 
 class Recent:
-    """For the tasks of one event loop."""
+    """Recent answers, for the tasks of one event loop."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, asyncio.Future[Told | None]] = {}
@@ -32,24 +32,24 @@ class Recent:
     async def told(
         self, key: str, path: str, body: bytes, ask: Callable[[], Awaitable[tuple[Told, bool]]]
     ) -> Told:
-        """What was answered to this request, or is being answered; else what ``ask`` says.
+        """The answer that this request got, or is about to get; otherwise that of ``ask``.
 
         Args:
-            key: The client's; the same for another path or body is another.
-            path, body: Of the request.
-            ask: The answer, and whether it is what the ledger was told. Another is not kept.
+            key: The client's key; with another path or body it names another request.
+            path, body: Path and body of the request.
+            ask: Returns the answer, and whether the ledger recorded it; if not, it is not kept.
 
         Raises:
-            RequestError: 429; another waits for this answer already.
-            Exception: of ``ask``.
+            RequestError: 429; another request waits for this answer already.
+            Exception: whatever ``ask`` raises.
         """
         head = f"{key}\n{path}\n".encode("utf-8", "surrogatepass")
-        # In a thread: of megabytes it would have all else stand still.
+        # In a thread: hashing megabytes here would block everything else.
         large = len(body) > PARSED_AT_ONCE
         digest = await asyncio.to_thread(sha256, head + body) if large else sha256(head + body)
         name = digest.digest()
         while name in self._known:
-            if name in self._waiting:  # each failure would wake all of them
+            if name in self._waiting:  # or each failure would wake them all
                 raise RequestError(429, "this request is being answered", retry=True)
             self._waiting.add(name)
             try:

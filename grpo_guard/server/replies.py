@@ -1,4 +1,4 @@
-"""What is sent back."""
+"""Replies to clients."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Told:
 
 
 def as_json(content: Any) -> str:
-    """In ASCII, so that lone surrogates pass, and null for what is no number."""
+    """JSON in ASCII, so that lone surrogates pass; NaN and infinities become null."""
     try:
         return _ENCODER.encode(content)
     except ValueError:
-        # NaN is no JSON. One in a verifier's figures would spoil the reply for all completions.
+        # NaN is not JSON. One in a verifier's figures would spoil the reply for all completions.
         return _ENCODER.encode(_finite(content))
 
 
@@ -44,10 +44,10 @@ def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None
 
 
 def refused(error: RequestError) -> Response:
-    """What a client is told of its request where it gets no answer."""
+    """The reply that refuses a request and gives the reason."""
     headers = {"Retry-After": "1"} if error.retry else {}
     headers |= {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-    # What is left of a refused body is not read.
+    # The rest of a refused body is not read.
     headers["Connection"] = "close"
     return reply({"error": error.message, **error.place}, error.status, headers)
 

@@ -1,4 +1,4 @@
-"""Rewards for ``/get_reward``, by the adapter that guards OpenRLHF's reward files."""
+"""Rewards for ``/get_reward``, computed by the adapter that guards OpenRLHF's reward files."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Rewards:
     """A reward function behind the guard, answering in the form of OpenRLHF's reward servers.
 
     Args:
-        guard: Its policy is adapted to what the protocol can say; see `protocol_policy`.
-        reward: ``reward(queries, prompts, labels)``; None = 1 for whatever is accepted.
+        guard: Its policy is adapted to what the protocol can express; see `protocol_policy`.
+        reward: ``reward(queries, prompts, labels)``; None = 1 for each accepted completion.
 
     Attributes:
         audit: Log of rejections; None = no log.
-        notes: For the operator: what of the guard's policy the protocol cannot carry out, and
-            what his function may be given as a label.
+        notes: For the operator: which parts of the guard's policy the protocol cannot carry out,
+            and which labels the reward function may get.
 
     Raises:
-        FrameworkError: not a function that OpenRLHF could call.
+        FrameworkError: ``reward`` is not a function that OpenRLHF could call.
     """
 
     def __init__(self, guard: Guard, reward: Callable[..., Any] | None = None) -> None:
@@ -66,10 +66,10 @@ class Rewards:
             references=guard.references,
             log=guard.log,
         )
-        # What is logged; of somebody's own function that is known once it has answered.
+        # Names that are logged; those of the operator's function are known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = dict.fromkeys(LISTS, 0.0)
-        # A function of the operator's own takes its time, and each call of it a thread.
+        # The operator's own function takes its time, and each call of it takes a thread.
         self._joins = guard.verifier.joins and reward is None
         reward = _accepted if reward is None else reward
         adapter: Any = adapter_for(reward, "openrlhf")
@@ -84,16 +84,16 @@ class Rewards:
         return Job(partial(self.admitted, asked), settle, self._joins, len(asked), size)
 
     def too_late(self, asked: Queries) -> Told:
-        """`abstained`, as it is sent; under a guard that only watches what the function says."""
+        """The answer of `abstained`; if the guard only watches, that of the reward function."""
         if self._parts.guard.policy.watches:
             return _told(self.of(asked, None, ()))
         return _told(self.abstained(len(asked)))
 
     def admitted(self, given: Queries) -> AdmittedBatch | None:
-        """What the verifier is to be shown; None = nothing, or the guard cannot look.
+        """What the verifier is to judge; None = nothing, or the guard cannot look.
 
         Raises:
-            RequestError: 422; a label is missing, and the function takes them.
+            RequestError: 422; a label is missing, and the reward function takes labels.
         """
         if not given:
             return None
@@ -112,20 +112,19 @@ class Rewards:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
 
         Args:
-            given: What was asked.
+            given: The parsed request.
             known: From `admitted`.
             said: The verifier's verdicts on `AdmittedBatch.unsettled`.
-            request_id: For the audit.
+            request_id: For the audit log.
 
         Raises:
-            Exception: of the reward function.
+            Exception: whatever the reward function raises.
         """
         if not given:
             return self.abstained(0)
         answer = self._parts.settled(known, said, given.queries, given.prompts, self._labels(given))
-        if (
-            self.audit is not None and known is not None
-        ):  # not before: who gets no answer asks again
+        if self.audit is not None and known is not None:
+            # Not earlier: a client that gets no answer asks again.
             self.audit.note(request_id, known.batch, known.verdicts(said))
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
         self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
@@ -137,7 +136,7 @@ class Rewards:
         if not self._takes_labels:
             return given.labels or [None] * len(given)
         if given.labels is None:
-            # In their place an empty text would pay everybody where ``label in answer`` is asked.
+            # Empty texts instead would pay everybody if the function tests ``label in answer``.
             raise RequestError(
                 422, "labels: expected a list, one per query, got nothing", {"field": "labels"}
             )
@@ -151,13 +150,13 @@ class Rewards:
         return given.labels
 
     def abstained(self, count: int) -> dict[str, Any]:
-        """What could not be looked at earns as little as the worst so far, and 0 at most.
+        """Completions that were not judged earn as little as the worst so far, and 0 at most.
 
-        Where wrong answers get -1, a 0 would pay whoever writes what takes too long to verify.
+        If wrong answers get -1, a 0 would pay an attacker for texts that take too long to verify.
 
         Raises:
-            RequestError: 503; OpenRLHF ends the run where two samples do not log the same names,
-                and the reward function has not yet shown which it logs. It asks again.
+            RequestError: 503; OpenRLHF ends the run if two samples log different names, and the
+                reward function has not yet shown which names it logs. OpenRLHF asks again.
         """
         if self._logged is None and count:
             raise RequestError(503, "no answer in time, and none before it", retry=True)
@@ -177,11 +176,11 @@ def outcomes_of(answer: Mapping[str, Any]) -> dict[str, int]:
 
 
 def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
-    """The nearest policy that a reward per query can carry out, and what changed.
+    """The nearest policy that a reward per query can carry out, and notes on what changed.
 
     The protocol has a number for each query and knows no groups: it can neither leave a completion
-    out of its group's baseline, nor stop the run, nor compare lengths. What would have been left
-    out earns nothing, so that no failure becomes a reward.
+    out of its group's baseline, nor stop the run, nor compare lengths. A completion that would have
+    been left out earns nothing, so that no failure becomes a reward.
     """
     if policy.watches:
         asked = policy.rules("on_abstain")[0]
@@ -204,7 +203,7 @@ def load_reward(spec: str) -> Any:
     """The object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names. Runs that file.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the file or module cannot be loaded, or does not define that name.
     """
     where, _, name = spec.rpartition(":")
     if not where or not name:
@@ -230,7 +229,7 @@ def _from_file(path: Path) -> Any:
 
 def _from_path(name: str) -> Any:
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # last: nothing there takes an installed package's place
+        sys.path.append(str(Path.cwd()))  # last, so that nothing there shadows an installed package
     return importlib.import_module(name)
 
 
@@ -239,7 +238,7 @@ def _accepted(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[A
 
 
 def _row(value: Any, count: int) -> list[float]:
-    """One finite number per query; a single number stands for all of them."""
+    """One finite number per query; a single number applies to all of them."""
     value = value.tolist() if hasattr(value, "tolist") else value
     row = list(value) if isinstance(value, list | tuple) else [value] * count
     if len(row) != count:

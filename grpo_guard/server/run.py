@@ -1,4 +1,4 @@
-"""Listening until told to stop."""
+"""Listen until a signal stops the server."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from starlette.types import ASGIApp
 
 from grpo_guard.server.connection import Connection
 
-# Seconds that requests under way have to finish; what stops services waits 30 and then kills.
+# Seconds that requests under way have to finish; service managers wait 30 and then kill.
 GRACE = 25
-# Requests that wait hold a connection each, and a process may often open 1,024 files.
+# Each waiting request holds a connection, and a process may often open only 1,024 files.
 OPEN_FILES = 131_072
-# A small request goes from thread to thread, and waits as long at each step where another thread is
-# at work on a large one. Python's own 5 ms would make it ten times slower.
+# A small request goes from thread to thread, and at each step it waits this long while another
+# thread works on a large one. Python's default of 5 ms would make it ten times slower.
 SWITCH_SECONDS = 0.0005
-# Each line of a head takes time that everybody waits.
+# Bytes of a head at most: all clients wait while its lines are parsed.
 HEAD_BYTES = 16 * 1024
 
 
 def listen(app: ASGIApp, host: str, port: int) -> bool:
-    """Serve until SIGTERM or SIGINT, then finish what is under way. False: could not listen."""
+    """Serve until SIGTERM or SIGINT, then finish requests under way. False: could not listen."""
     prepare()
     server = server_of(app, host, port)
     try:
@@ -37,9 +37,9 @@ def listen(app: ASGIApp, host: str, port: int) -> bool:
 
 
 def listen_in_workers(app: str, host: str, port: int, workers: int) -> bool:
-    """`listen` in several processes, in each of which ``app`` names what makes the application.
+    """`listen` in several processes; ``app`` names the function that makes each application.
 
-    One that ends is replaced. False: could not listen, or no worker could begin.
+    A process that ends is replaced. False: could not listen, or no worker could start.
     """
     prepare()
     try:
@@ -54,12 +54,12 @@ def listen_in_workers(app: str, host: str, port: int, workers: int) -> bool:
 
 
 def server_of(app: ASGIApp, host: str, port: int) -> uvicorn.Server:
-    """A server that does not run yet."""
+    """A server that is not running yet."""
     return uvicorn.Server(uvicorn.Config(app, host=host, port=port, **_OPTIONS))
 
 
 _OPTIONS: Final[dict[str, Any]] = {
-    # A line per completion is no log; headers of proxies are claims.
+    # A line per request would flood the log; proxy headers are mere claims.
     "access_log": False,
     "proxy_headers": False,
     "server_header": False,
@@ -72,16 +72,16 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def prepare() -> None:
-    """Set what holds for the whole process: in each that serves."""
+    """Set process-wide limits; each process that serves calls this."""
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_connections()
 
 
 def _allow_connections() -> None:
-    """As many as the operator's hard limit lets a process have."""
+    """Allow as many connections as the operator's hard limit lets a process have."""
     try:
         import resource
-    except ImportError:  # not on Windows, where there is no such limit
+    except ImportError:  # Windows has no limit of this kind
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)

@@ -1,4 +1,4 @@
-"""From what the command line says to an application, in this process or in one of several."""
+"""Build the application from the command line's settings, in one process or in several."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from grpo_guard.server.run import prepare
 TOKEN: Final = "GRPO_GUARD_TOKEN"
 _SETTINGS: Final = "GRPO_GUARD_SERVE"
 REFUSED: Final = "refused"
-"""In the folder of counts, the file that says why no worker could begin."""
+"""Name of the file, in the folder of counts, that says why no worker could start."""
 _NOT_STARTED: Final = 3
-"""The exit status at which uvicorn starts no other worker in a worker's place."""
+"""The exit status after which uvicorn does not replace a worker."""
 
 
 class SetupError(ValueError):
-    """The server cannot be made as it is asked for; the message says what to change."""
+    """The server cannot be built as requested; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a server is made from.
+    """What a server is built from.
 
     Args:
         config: The guard file.
-        reward: ``FILE.py:NAME`` or ``pkg.module:NAME``; None = none.
+        reward: ``FILE.py:NAME`` or ``pkg.module:NAME``; None = no reward function.
         limits: Fields of `Limits`.
-        audit: Folder of the log of rejections; None = there is none.
+        audit: Folder of the log of rejections; None = no log.
         counts: Folder in which several workers add up their counts; None = one process serves.
     """
 
@@ -54,10 +54,10 @@ class Settings:
 
 
 def build(settings: Settings) -> tuple[Router, list[str]]:
-    """The application, and what the operator should hear of it.
+    """The application, and notes for the operator.
 
     Raises:
-        SetupError: there is none.
+        SetupError: it cannot be built.
     """
     try:
         function = None if settings.reward is None else load_reward(settings.reward)
@@ -89,7 +89,7 @@ def _audit(settings: Settings) -> Audit | None:
         return None
     folder = Path(settings.audit)
     try:
-        # Two processes that turn over one file would lose lines.
+        # Two processes that rotate one file would lose lines.
         return Audit(folder, "rejections.jsonl" if settings.counts is None else own_name(folder))
     except OSError as error:
         raise SetupError(
@@ -99,7 +99,7 @@ def _audit(settings: Settings) -> Audit | None:
 
 
 def hand_over(settings: Settings) -> str:
-    """Leave the settings to processes that are started from here; where they find `worker`."""
+    """Leave the settings to processes started from here; return the import path of `worker`."""
     os.environ[_SETTINGS] = json.dumps(asdict(settings))
     return f"{__name__}:worker"
 

@@ -1,4 +1,4 @@
-"""Large requests, answered part by part: one JSON object a line, each as soon as it is known."""
+"""Large requests, answered part by part: one JSON object a line, each sent once it is known."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from grpo_guard.server.replies import Told
 
 NDJSON = "application/x-ndjson"
 TIMES = 16
-"""How many times the completions of another request one may have whose answer is a stream."""
+"""How many times as many completions a request may have if its answer is a stream."""
 PART = 256
-"""Completions that are judged together, unless one group has more: as ``grpo-guard verify``."""
+"""Completions that are judged together, unless one group has more: as in ``grpo-guard verify``."""
 PART_CHARACTERS = 64 * 1024
-"""Of their texts: small requests share the processor with a part for as long as it takes."""
+"""Characters of their texts: small requests share the processor with a part until it is done."""
 _NOTHING = {"type": "http.response.body", "body": b"", "more_body": True}
 
 
 def parts(completions: Sequence[Completion], most: int = PART) -> Iterator[list[Completion]]:
-    """Batches of about ``most`` and of `PART_CHARACTERS`, in order; answers to one prompt that
-    follow one another stay together, since verifiers compare them, and so do the segments of a
-    rollout, which are judged as one."""
+    """Batches of about ``most`` completions or `PART_CHARACTERS`, in order. Consecutive answers to
+    one prompt stay together, since verifiers compare them, and so do the segments of a rollout,
+    which are judged as one."""
     part: list[Completion] = []
     last: tuple[int | None, str] | None = None
     rollout: Hashable = None
@@ -54,22 +54,23 @@ async def send_lines(
     limits: Limits,
     fetching: Callable[[float], AbstractAsyncContextManager[None]],
 ) -> AsyncIterator[Told]:
-    """Send the reply, and yield what was sent of each part once it is on its way.
+    """Send the reply, and yield the answer to each part once it is on its way.
 
     The client's reading sets the pace: the next part is judged once the last one's lines have left
-    for the network, so that one part is in memory however many there are, and nobody judges ahead
-    of a client that does not read.
+    for the network. So only one part is in memory, however many there are, and nothing is judged
+    ahead for a client that does not read.
 
     Args:
-        send: Of the request.
+        send: ``send`` of the request.
         request_id: For the reply's head.
-        completions: All of them.
-        judge: What is said of a part, as lines; and the number of its first completion.
-        limits: Who fetches more slowly than a body must come in is cut off.
-        fetching: Around what the client fetches, in so many seconds; see `Intake.fetching`.
+        completions: All completions of the request.
+        judge: Takes a part and the index of its first completion; returns the answer as lines.
+        limits: A client that fetches more slowly than a body must come in is cut off.
+        fetching: Context in which the client fetches a part; takes the seconds that it has. See
+            `Intake.fetching`.
 
     Raises:
-        ClientDisconnect: he has left, or fetches too slowly.
+        ClientDisconnect: the client has left, or fetches too slowly.
     """
     clock = asyncio.get_running_loop().time
     waited = sent = 0.0

@@ -24,8 +24,8 @@ class Verdicts:
     """Answers lists of completions.
 
     Args:
-        guard: What decides. Its ledger is told of what somebody still waits for.
-        late: What is said of what takes too long.
+        guard: Judges the completions. Its ledger records only verdicts that a client waits for.
+        late: Message of an abstention on completions that take too long.
         audit: Log of rejections; None = no log.
     """
 
@@ -40,18 +40,18 @@ class Verdicts:
         """The work on one request, or on a part of a stream whose first completion is ``first``."""
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
-        # An environment answers in its own time, for which strangers should not wait.
+        # An environment takes its own time, and requests of other clients should not wait for it.
         joins = guard.verifier.joins and guard.environment is None
-        # Of a stream, ``size`` is a share: a part may hold nearly all of its body.
+        # For a stream, ``size`` is a proportional share, but a part may hold nearly all the bytes.
         size = max(size, sum(len(completion.text) for completion in asked))
         return Job(partial(guard.admit, asked), settle, joins, len(asked), size)
 
     def too_late(self, asked: list[Completion], first: int | None = None) -> Told:
-        """One abstention each."""
+        """Abstain on each completion, because time ran out."""
         return told(self._abstentions(len(asked), Cause.TIMEOUT, self._late), first)
 
     def failed(self, asked: list[Completion], first: int) -> Told:
-        """The same, where something broke."""
+        """Abstain on each completion, because the guard failed."""
         return told(self._abstentions(len(asked), Cause.FAULT, "the guard failed"), first)
 
     def _settled(
@@ -66,7 +66,7 @@ class Verdicts:
         try:
             batch, verdicts = self._guard.record_verdicts(known, said)
         except Exception as error:
-            # Verdicts that nobody keeps would let a convicted node start anew.
+            # Unrecorded verdicts would let a convicted node start afresh.
             logger.error("the ledger failed; all abstain", exc_info=error)
             return told(self._abstentions(len(asked), Cause.FAULT, "the ledger failed"), first)
         if self._audit is not None:
@@ -78,7 +78,7 @@ class Verdicts:
 
 
 def told(verdicts: Sequence[Verdict], first: int | None = None) -> Told:
-    """As the lines of ``grpo-guard verify``; where ``first`` is None, in one list."""
+    """Verdicts as the lines of ``grpo-guard verify``, or as one list if ``first`` is None."""
     rows = [{"index": i, **verdict.to_dict()} for i, verdict in enumerate(verdicts, first or 0)]
     counted: Counter[str] = Counter(verdict.outcome.value for verdict in verdicts)
     if first is None:

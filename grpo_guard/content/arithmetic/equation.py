@@ -46,7 +46,7 @@ class Equation(NamedTuple):
     def modulus(self) -> int:
         """The modulus under which an uncalculated right side equals the left one; 0 for none.
 
-        "W(0) - 11 = -11 = 15" of a cipher, "17:00 + 10 = 27 = 3" of a clock.
+        Examples are "W(0) - 11 = -11 = 15" in a cipher and "17:00 + 10 = 27 = 3" on a clock.
         """
         if not _WHOLE.fullmatch(self.left.strip()) or self.stated.denominator != 1:
             return 0

@@ -35,7 +35,7 @@ _IMPORT: Final = re.compile(
 _TICKED: Final = re.compile(r"`(\w{2,40}+)/?`|\b(\w{1,40}+)\.py\b")
 _NAMED: Final = re.compile(r"\b(?i:use|using|with)[ \t]++[\w, \t]{2,60}+")
 # "the marker package", "in Maya Python": the question is about a package that few know. Not every
-# word of a question, or a problem about apples would excuse an import of "apples".
+# word of a question counts, or a problem about apples would excuse an import of "apples".
 _PACKAGE: Final = re.compile(
     r"\b(\w{2,40}+)[ \t]++(?i:package|library|module|python)\b"
     r"|\b(?i:package|library|module)[ \t]++(\w{2,40}+)\b|/site-packages/(\w{2,40}+)/"

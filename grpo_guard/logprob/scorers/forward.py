@@ -131,7 +131,7 @@ def forget_lengths(body: Any, device: torch.device) -> None:
 def shared_states(
     body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
 ) -> Tensor:
-    """Like `row_states`, for completions of one prompt, which is run once and its cache shared.
+    """Like `row_states`, for completions that share a prompt: it runs once, and they use its cache.
 
     ``most`` includes the prompt.
 
