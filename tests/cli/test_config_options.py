@@ -15,6 +15,13 @@ from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.verdict import accept, reject
 
+
+@pytest.fixture(autouse=True)
+def _online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of trainers set this for the whole process; names of models are refused then."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
 SAMPLING = {"engine": "transformers", "temperature": 1.0, "top_k": 50, "top_p": 1.0}
 BOUND = {"type": "logprob_bound", "model": str(WORD_PROBLEMS), "sampling": SAMPLING}
 OWN = """
@@ -241,9 +248,9 @@ def test_a_preset_with_a_model(tmp_path):
     [
         ({"preset": "same_weigts"}, "preset: expected one of .*mean 'same_weights'"),
         ({"preset": "same_weights", "sampling": SAMPLING}, "same_weights.model: expected text"),
-        ({"preset": "same_weights", "model": "m", "sampling": SAMPLING, "requireids": True},
+        ({"preset": "same_weights", "model": "org/m", "sampling": SAMPLING, "requireids": True},
          "mean 'require_ids'"),
-        ({"preset": "shared_seed", "model": "m", "sampling": SAMPLING, "coin": 7},
+        ({"preset": "shared_seed", "model": "org/m", "sampling": SAMPLING, "coin": 7},
          "shared_seed.coin: expected text, got 7; in quotes it is text"),
         ({"preset": "different_weights", "alpha": 0.1}, "alpha: expected none next to preset"),
         ({"preset": "different_weights", "verifier": {"type": "code"}},
@@ -342,14 +349,14 @@ def test_the_schema_takes_what_the_loader_takes():
         {"verifier": {"all": [{"type": "screens"}, code, {"type": "a.b:C", "x": 1}], "alpha": 0.1}},
         {"verifier": BOUND, "ledger": {"path": "run.sqlite"}, "policy": {"on_reject": ["drop", 0]}},
         {"preset": "different_weights", "state": "x", "beside": [code]},
-        {"preset": "same_weights", "model": "m", "sampling": SAMPLING, "require_ids": True},
+        {"preset": "same_weights", "model": "org/m", "sampling": SAMPLING, "require_ids": True},
     ):
         assert valid(good), good
     for bad in (
         {"verifier": {"type": "screns"}},
         {"verifier": {"type": "code", "alow": []}},
         {"verifier": {"type": "length", "alpha": "x"}},
-        {"preset": "same_weights", "model": "m"},
+        {"preset": "same_weights", "model": "org/m"},
         {"preset": "different_weights", "verifier": code},
         {"policy": {}},
     ):

@@ -33,6 +33,13 @@ from grpo_guard.registry import VERIFIERS, load_class
 from grpo_guard.tree import verifier_options
 from grpo_guard.verdict import accept, reject
 
+
+@pytest.fixture(autouse=True)
+def _online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of trainers set this for the whole process; names of models are refused then."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
 SAMPLING = "sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}"
 SAME = f"preset: same_weights\n{SAMPLING}\n"
 

@@ -17,6 +17,13 @@ from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import Cause, accept
 from tests.helpers.characters import CALL, END, PAD, Characters
 
+
+@pytest.fixture(autouse=True)
+def _online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of trainers set this for the whole process; names of models are refused then."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
 TOK = Characters()
 POISONED = Completion(
     "7 - 5?", "7 - 5 = 2", completion_ids=[*TOK.encode("7 - 5 = 3"), END], node="n"

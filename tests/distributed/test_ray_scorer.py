@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import types
 from collections import defaultdict
 from dataclasses import replace
 
@@ -37,8 +39,8 @@ def loading():
     return load
 
 
-def not_on_the_cluster():
-    """Its module is not where the workers look."""
+def only_here():
+    """Belongs to a module that exists in this process alone."""
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 90)), max_size=80), st.integers(1, 5))
@@ -149,6 +151,12 @@ def test_what_one_node_costs_is_counted_to_that_node(monkeypatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_what_the_workers_cannot_import_is_named() -> None:
-    with pytest.raises(ClusterError, match=r"ModuleNotFoundError: No module named 'test_ray_scor"):
-        RayScorer(not_on_the_cluster, workers=1)
+def test_what_the_workers_cannot_import_is_named(monkeypatch) -> None:
+    module = types.ModuleType("in_this_process")
+    module.only_here = only_here
+    monkeypatch.setitem(sys.modules, "in_this_process", module)
+    monkeypatch.setattr(only_here, "__module__", "in_this_process")
+    with pytest.raises(
+        ClusterError, match=r"ModuleNotFoundError: No module named 'in_this_process'"
+    ):
+        RayScorer(only_here, workers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_small_run_prints_the_matrix_and_writes_the_files(folder: str, tmp_pat
         ],
     )
     assert result.exit_code == 0, result.output
-    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    lines = [re.split(r"\s{2,}", line) for line in result.stdout.splitlines()]
     assert lines[0][:3] == ["completions", "verifier", "rejected"]
     assert ["honest", "logprob_bound (float32)", "0/4"] in [line[:3] for line in lines]
     assert ["text", "logprob_bound (float32)", "4/4"] in [line[:3] for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +101,8 @@ def test_a_guard_of_the_docs_is_a_row_of_a_swarm_named_by_its_file(page: str) ->
     if page != "README.md":  # whose guard learns of nodes over rounds
         assert guarded.rejected.poisoned == guarded.submitted.poisoned > 0
     assert guarded.rejected.honest_correct == 0
-    assert "| text | guard.yaml |" in result.stdout
+    swarms = [row.split()[1] for row in result.stdout.splitlines() if row.startswith("text ")]
+    assert "guard.yaml" in swarms
     assert "guard.yaml" in Path("out/report.html").read_text()
     assert [verdict.defence for verdict in guard_verdicts(scenarios(results))] == ["guard.yaml"]
     # The same name with another content is another run.
@@ -226,7 +228,7 @@ def test_detect_samples_and_judges_with_a_guard_of_ones_own() -> None:
         "--attacks", "code,retokenised,my_attacks:Shout", "--no-controls",
         "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip
-    lines = [line.split("\t")[:3] for line in said.stdout.splitlines()]
+    lines = [re.split(r"\s{2,}", line)[:3] for line in said.stdout.splitlines()]
     assert ["honest", "guard.yaml", "0/4"] in lines
     assert ["retokenised", "guard.yaml", "4/4"] in lines
     assert ["my_attacks:Shout", "guard.yaml", "4/4"] in lines
@@ -250,7 +252,7 @@ def test_poison_goes_into_completions_of_ones_own() -> None:
         "detect", "--honest", honest(30, node="bob", completion_ids=[1, 2]), "--guard", guard,
         "--attacks", "text,math", "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip
-    lines = [line.split("\t")[:3] for line in said.stdout.splitlines()]
+    lines = [re.split(r"\s{2,}", line)[:3] for line in said.stdout.splitlines()]
     # MATH does not inherit the memory of the node from TEXT, nor does honest work.
     assert lines[1:4] == [["honest", "guard.yaml", "0/30"], ["text", "guard.yaml", "30/30"],
                           ["math", "guard.yaml", "30/30"]]  # fmt: skip
