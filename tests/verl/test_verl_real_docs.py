@@ -43,7 +43,7 @@ def overrides(block):
 @pytest.fixture
 def as_written(tmp_path, monkeypatch):
     """The page's files in the working directory, and where it says that they are."""
-    (python,), (yaml,) = blocks("python"), blocks("yaml")
+    (python,), (yaml, *_) = blocks("python"), blocks("yaml")
     body = "    return float(solution_str.endswith(ground_truth)) + bonus\n"
     signature = python.replace("extra_info=None): ...\n", f"extra_info=None, bonus=0.0):\n{body}")
     assert body in signature
