@@ -92,6 +92,6 @@ def test_the_options_are_those_of_the_table(configuration, as_written):
     assert list(table) == list(fields)[:6]
     for name in ("manager", "sibling_timeout", "answer_timeout"):
         assert str(fields[name]) == str(type(fields[name])(table[name].strip("`")))
-    (options,) = re.findall(r"`('\+grpo_guard\.actor_options=.*?')`", PAGE)
+    (options,) = re.findall(r"`('\+grpo_guard\.actor_options=.*?')`", rows)
     words = as_written([*overrides(blocks("")[2]), *shlex.split(options)])
     assert Settings.of(configuration(*words)).actor_options == {"num_gpus": 1}
