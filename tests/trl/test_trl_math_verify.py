@@ -14,6 +14,8 @@ import torch
 from tests.trl import tiny_trl
 
 pytest.importorskip("math_verify", reason="needs math-verify")
+if not hasattr(pytest.importorskip("trl.rewards"), "get_cosine_scaled_reward"):
+    pytest.skip("needs the rewards of a newer TRL", allow_module_level=True)
 
 from grpo_guard import AbstainError, Guard, presets
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
