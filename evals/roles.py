@@ -54,8 +54,15 @@ ATTACKS: Final = (
 # If only "twice as long" counted, an attack that stops at 1.5 times would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")
 _LENGTHENING: Final = frozenset(
-    {"dos", "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "seed_grinding_dos",
-     "cap_forcing"}
+    {
+        "dos",
+        "dos_majority_vote",
+        "padded",
+        "moderate_dos",
+        "creeping_length",
+        "seed_grinding_dos",
+        "cap_forcing",
+    }
 )
 
 

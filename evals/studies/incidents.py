@@ -20,14 +20,7 @@ from grpo_guard.evals.swarm.workload import Workload
 
 ATTACKS: Final = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
 DEFENCES: Final = ("none", "same_weights", "homogeneous", "heterogeneous")
-PRESETS: Final = {
-    "same_weights": "same_weights",
-    "shared_seed": "homogeneous (coin)",
-    "different_weights": "heterogeneous",
-    "judged": "judged.yaml",
-    "failures_only": "preset:failures_only",
-}
-"""The defence in the runs by the preset's name."""
+FAILURES_ONLY: Final = "preset:failures_only"
 JUDGED: Final = "preset: judged\nbackend: shipped\n"
 """With the judge that ships, which knows the answers of this policy alone."""
 
@@ -41,7 +34,7 @@ def measure(rounds: int, folder: Path) -> dict[str, Any]:
     """
     judged = folder / "judged.yaml"
     write_text(judged, JUDGED)
-    guards = [GuardFile.named(str(judged)), GuardFile.named(PRESETS["failures_only"])]
+    guards = [GuardFile.named(str(judged)), GuardFile.named(FAILURES_ONLY)]
     specs = plan(
         Matrix(ATTACKS, DEFENCES, seeds=[0], guards=guards, max_new_tokens=64),
         SwarmConfig(iterations=rounds, prompts=8),
