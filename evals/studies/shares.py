@@ -134,5 +134,5 @@ if __name__ == "__main__":
         measure,
         option("--model", type=Path, default=WORD_PROBLEMS, help="folder of the policy"),
         option("--nodes", type=int, default=4, help="honest nodes with 64 completions each"),
-        option("--repeats", type=int, default=2, help="reviews, of which the fastest counts"),
+        option("--repeats", type=int, default=4, help="reviews, of which the fastest counts"),
     )

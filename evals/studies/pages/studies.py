@@ -164,7 +164,8 @@ def shares() -> str:
             if one["checked"] == checked_of(one["sent"], float(share)):
                 cells.append(f"{one['rounds']:.1f}; {one['earned']:.1f}")
         rows.append(cells)
-    sizes = [f"{one['poisoned']} of {one['sent']}" for one in found["odds"][:3]]
+    sizes = [f"{one['poisoned']} of {one['sent']} poisoned" for one in found["odds"][:3]]
+    sizes[0] += ": rounds; earned"
     head = ["share", "`same_weights`, CPU", "`shared_seed`, CPU", *sizes]
     return table(head, rows)
 
