@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -23,11 +22,9 @@ from typing import Any, Final
 from grpo_guard import __version__
 from grpo_guard.evals.results import today, write_text
 from grpo_guard.evals.studies.harness import CACHE
-from grpo_guard.evals.studies.pages.cells import NOTHING, RESULTS, ROOT, files_of, table
-from grpo_guard.evals.studies.pages.names import TABLES
+from grpo_guard.evals.studies.pages.cells import RESULTS, ROOT
 
 UNKNOWN: Final = "unknown"
-_MARK: Final = re.compile(r"<!-- table: ([\w-]+) -->")
 _BENCHMARKS: Final = ROOT / "docs" / "benchmarks"
 _STUDY: Final = "-m grpo_guard.evals.studies."
 _SPOT_CHECKS: Final = ",".join(f"spot_checks_{share}" for share in (5, 10, 25, 50, 100))
@@ -110,30 +107,6 @@ def misplaced(current: str = __version__) -> Iterator[str]:
         elif name not in kept and not _alike(version, current):
             how = "make figures reruns it" if name in RERUN else "rerun it, or list it in KEPT"
             yield f"{name}: made by {version}, and this is {current}; {how}"
-
-
-def shown_on() -> dict[str, list[str]]:
-    """Return the pages that show or name each file: those of its tables, and those that cite it."""
-    of_table = {name: files_of(make) for name, make in TABLES.items() if name != "figures"}
-    found: dict[str, list[str]] = {name: [] for name in files()}
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        text = page.read_text(encoding="utf-8")
-        marked = {f for mark in _MARK.findall(text) for f in of_table.get(mark, ())}
-        for name, pages in found.items():
-            if name in marked or (f"{name}.json" in text and page.stem != "figures"):
-                pages.append(page.stem)
-    return found
-
-
-def manifest() -> str:
-    """Return the table of all files: who made them, where they are shown, and how to rerun them."""
-    pages = shown_on()
-    rows = []
-    for name in files():
-        version, date = made_by(name)
-        again = "`make figures`" if name in RERUN else NOTHING
-        rows.append([f"`{name}`", version, date, ", ".join(pages[name]) or NOTHING, again])
-    return table(["file", "made by", "on", "pages", "rerun by"], rows)
 
 
 def stale(current: str = __version__) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from grpo_guard.evals.studies.pages import studies
 from grpo_guard.evals.studies.pages.cells import table
+from grpo_guard.evals.studies.pages.manifest import manifest
 from grpo_guard.evals.studies.pages.swarms import find, pooled, runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
@@ -180,9 +181,7 @@ def _incidents_cost() -> str:
 
 
 def _figures() -> str:
-    from grpo_guard.evals.studies.figures import manifest  # it asks for all other tables
-
-    return manifest()
+    return manifest(TABLES)
 
 
 _PRESETS: Final = {
