@@ -148,7 +148,7 @@ def shared_seed(
         model, tokenizer, sampling: As for `same_weights`.
         coin: The coin, or the name of a run that uses no beacons.
         state, alpha, share, beside: As for `same_weights`. Below 1 the verifier is
-            ``guard.verifier.members[1].member``, as long as there is none ``beside``.
+            ``guard.verifier.members[1].member``, unless there are others ``beside``.
         policy: Replaces ``POLICIES["shared_seed"]``.
         **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from grpo_guard.evals.swarm.generate import Sampled
 
 PADDING: Final = 512
-"""EOS tokens behind the end where nothing limits them; the incident's rows had 512 to 547."""
+"""EOS tokens behind the end unless a length is declared; the incident's rows had 512 to 547."""
 
 
 class _Earning(FromSamples):

@@ -1,4 +1,4 @@
-"""The table of all files of results: who made them, where they are shown, how to rerun them."""
+"""The table of all files of results: their version and date, pages, and how to rerun them."""
 
 from __future__ import annotations
 
