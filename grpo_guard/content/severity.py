@@ -102,6 +102,9 @@ RECURRENCE: Final[Mapping[str, Severity]] = {
     "recurring_opening": _CONFIRM,
     "recurring_phrase": _CONFIRM,
     "recurring_shape": _REJECT,
+    # In a language that the lists do not cover, where every word is unusual: only a reader can
+    # tell a habit from a slogan.
+    "recurring_unlisted": _CONFIRM,
 }
 
 SEVERITY: Final[Mapping[str, Severity]] = {
