@@ -70,25 +70,36 @@ class SecretsVerifier(LibraryRule):
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * LONGEST, LONGEST):
             for plugin in loaded:
-                for secret in _secrets(plugin, piece):
-                    at = max(0, piece.find(secret))
-                    span = (start + at, start + at + len(secret))
-                    if span not in seen and secret not in completion.trusted_prompt_text:
+                for at, end in _secrets(plugin, piece):
+                    span = (start + at, start + end)
+                    if span not in seen and piece[at:end] not in completion.trusted_prompt_text:
                         seen.add(span)
                         message = f"has the form of a secret: {plugin.secret_type}"
                         yield Finding("secret", message, char_span=span)
 
 
-def _secrets(plugin: Any, line: str) -> list[str]:
+def _secrets(plugin: Any, line: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of secrets in a line.
+
+    A plugin gives texts, and of some patterns only a part, such as the ``ghp`` of ``ghp_...``. So
+    the span is that of its pattern, where it has one, and the plugin confirms it.
+    """
     try:
-        if hasattr(plugin, "entropy_limit"):  # these decide in a method of their own
-            found = plugin.analyze_line("", line)
-            return sorted(str(one.secret_value) for one in found)
-        return [str(secret) for secret in plugin.analyze_string(line)]
+        if not hasattr(plugin, "denylist"):  # entropy and keywords decide on a line
+            for one in plugin.analyze_line("", line):
+                at = max(0, line.find(str(one.secret_value)))
+                yield at, at + len(str(one.secret_value))
+            return
+        for pattern in plugin.denylist:
+            for match in pattern.finditer(line):
+                own = match[0].strip()
+                if own and any(plugin.analyze_string(match[0])):
+                    at = line.find(own, match.start())
+                    yield at, at + len(own)
     except RecursionError:
         # The payload of a web token is JSON, which its author can nest at will. If this were an
         # error, the guard would abstain on what an author wrote.
-        return [line]
+        yield 0, len(line)
 
 
 def _plugins() -> Mapping[str, Any]:
