@@ -12,8 +12,8 @@ def storable(metrics: Mapping[str, float], trainer: Any) -> dict[str, float]:
 
     MLflow's store of plain files makes a file ``guard/reject_rate`` and then cannot make a folder
     of that name for ``guard/reject_rate/screens``, which it drops without a word. There the last
-    slash becomes a dot, ``guard/reject_rate.screens``. A database, MLflow's default since 3.7,
-    keeps the names, as all other trackers do.
+    slash becomes a dot, ``guard/reject_rate.screens``. A database keeps the names, as all other
+    trackers do.
     """
     if not _keeps_files(trainer):
         return dict(metrics)
@@ -32,4 +32,4 @@ def _keeps_files(trainer: Any) -> bool:
     if mlflow is None or "mlflow" not in reports:
         return False
     uri = str(mlflow.get_tracking_uri())
-    return uri.startswith("file:") or "://" not in uri and uri != "databricks"
+    return uri.startswith("file:") or ("://" not in uri and not uri.startswith("databricks"))

@@ -78,9 +78,7 @@ def _rows(file: Path) -> Iterator[Completion]:
             yield Completion.from_dict({k: v for k, v in found.items() if k != "id"})
 
 
-def _examples(
-    stem: str, rows: Sequence[Completion], verdicts: Sequence[Verdict]
-) -> Iterator[str]:
+def _examples(stem: str, rows: Sequence[Completion], verdicts: Sequence[Verdict]) -> Iterator[str]:
     """What was rejected first, by place and message; no text of the corpus."""
     places = [i for i, verdict in enumerate(verdicts) if verdict.rejected][:_SHOWN]
     for i in places:

@@ -12,13 +12,13 @@ from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.screens.languages import ASKED
 from grpo_guard.content.screens.view import blanked
 from grpo_guard.content.severity import LANGUAGE
-from grpo_guard.extras.rule import MAX_CHARACTERS, LibraryRule, imported
-from grpo_guard.naming import choose
+from grpo_guard.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named
 from grpo_guard.verdict import Finding
 
-LANGUAGES: Final = tuple(
-    "en zh es fr de ru ja ko ar pt it hi tr vi nl pl id fa uk sv cs ro el he th hu da fi".split()
-)
+LANGUAGES: Final = (
+    "en", "zh", "es", "fr", "de", "ru", "ja", "ko", "ar", "pt", "it", "hi", "tr", "vi",
+    "nl", "pl", "id", "fa", "uk", "sv", "cs", "ro", "el", "he", "th", "hu", "da", "fi",
+)  # fmt: skip
 """Languages that are told apart unless you choose others: the web's most frequent."""
 # Characters that are judged together.
 _PIECE: Final = 1_000
@@ -70,7 +70,7 @@ class LanguageVerifier(LibraryRule):
         *,
         allowed: Collection[str] = (),
         languages: Collection[str] = LANGUAGES,
-        min_letters: int = 300,
+        min_letters: int = 200,
         confidence: float = 0.99,
         max_characters: int = MAX_CHARACTERS,
         **rules: Unpack[RuleOptions],
@@ -81,17 +81,19 @@ class LanguageVerifier(LibraryRule):
                 "LanguageVerifier: expected min_letters >= 1 and confidence in (0, 1], got "
                 f"{min_letters!r} and {confidence!r}"
             )
-        self.allowed, self.languages = frozenset(allowed), tuple({*languages, *allowed})
         known = _codes()
-        for name in sorted(self.languages):
-            choose(sorted(known), name)
+        self.allowed = frozenset(named("LanguageVerifier.allowed", known, allowed))
+        given = named("LanguageVerifier.languages", known, languages)
+        self.languages = tuple(sorted({*given, *allowed}))
         if len(self.languages) < 2:
-            raise ValueError(f"languages: expected at least two, got {[*self.languages]}")
+            raise ValueError(
+                f"LanguageVerifier.languages: expected at least two, got {[*self.languages]}"
+            )
         self.min_letters, self.confidence = min_letters, confidence
 
     def load(self) -> Any:
         known = _codes()
-        codes = [known[name] for name in sorted(self.languages)]
+        codes = [known[name] for name in self.languages]
         builder = imported("lingua").LanguageDetectorBuilder.from_iso_codes_639_1(*codes)
         # Pieces are long, and on long texts this mode is as accurate at a tenth of the memory.
         detector = builder.with_low_accuracy_mode().build()

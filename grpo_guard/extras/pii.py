@@ -9,8 +9,7 @@ from typing import Any, Final, Unpack
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.severity import PII
-from grpo_guard.extras.rule import MAX_CHARACTERS, LibraryRule, imported, pieces
-from grpo_guard.naming import choose
+from grpo_guard.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named, pieces
 from grpo_guard.verdict import Finding
 
 RECOGNISERS: Final[Mapping[str, str]] = {
@@ -65,9 +64,8 @@ class PiiVerifier(LibraryRule):
         **rules: Unpack[RuleOptions],
     ) -> None:
         super().__init__(max_characters=max_characters, **rules)
-        self.entities = tuple(QUIET if entities is None else entities)
-        for name in self.entities:
-            choose(list(RECOGNISERS), name)
+        asked = QUIET if entities is None else entities
+        self.entities = named("PiiVerifier.entities", RECOGNISERS, asked)
 
     def load(self) -> list[Any]:
         known = imported("presidio_analyzer.predefined_recognizers")

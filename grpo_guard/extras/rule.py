@@ -7,13 +7,13 @@ import importlib.util
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
-from grpo_guard.registry import with_remedy
+from grpo_guard.registry import UnknownNameError, choose, with_remedy
 from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
 
 MAX_CHARACTERS: Final = 400_000
@@ -121,6 +121,21 @@ def imported(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise with_remedy(error) from None
+
+
+def named(where: str, known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The names, all of which are known.
+
+    Raises:
+        ValueError: one is not; with the nearest.
+    """
+    found, options = tuple(names), sorted(known)
+    for name in found:
+        try:
+            choose(options, str(name))
+        except UnknownNameError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return found
 
 
 def without_surrogates(text: str) -> str:

@@ -8,8 +8,7 @@ from typing import Any, Final, Unpack
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.severity import SECRETS
-from grpo_guard.extras.rule import MAX_CHARACTERS, LibraryRule, imported, pieces
-from grpo_guard.naming import choose
+from grpo_guard.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named, pieces
 from grpo_guard.verdict import Finding
 
 # Longest secret that is found whole; a line is searched in pieces of twice this length.
@@ -57,13 +56,14 @@ class SecretsVerifier(LibraryRule):
         **rules: Unpack[RuleOptions],
     ) -> None:
         super().__init__(max_characters=max_characters, **rules)
-        for name in plugins or ():
-            choose(sorted(_plugins()), name)
-        self.plugins = None if plugins is None else tuple(plugins)
+        self.plugins = (
+            None if plugins is None else named("SecretsVerifier.plugins", _plugins(), plugins)
+        )
 
     def load(self) -> list[Any]:
         known = _plugins()
-        names = self.plugins or [name for name in sorted(known) if name not in NOISY]
+        quiet = [name for name in sorted(known) if name not in NOISY]
+        names = quiet if self.plugins is None else self.plugins
         return [known[name]() for name in names]
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:

@@ -9,9 +9,8 @@ from typing import Any, Final, Unpack
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.severity import TOXICITY
-from grpo_guard.extras.rule import LibraryRule, imported, without_surrogates
+from grpo_guard.extras.rule import LibraryRule, imported, named, without_surrogates
 from grpo_guard.model_paths import missing
-from grpo_guard.naming import choose
 from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 MAX_FINDINGS: Final = 8
@@ -120,9 +119,8 @@ class _Classifier:
         model = kind.from_pretrained(options.model, use_safetensors=True, **where)
         self.model = model.to(options.device).eval()
         known = [str(label) for _, label in sorted(model.config.id2label.items())]
-        for label in options.labels:
-            choose(known, label)
-        self.labels = {known.index(label): label for label in options.labels}
+        labels = named("ToxicityVerifier.labels", known, options.labels)
+        self.labels = {known.index(label): label for label in labels}
         multi = model.config.problem_type == "multi_label_classification"
         self.each = multi or len(known) == 1
         self.threshold, self.batch_size = options.threshold, options.batch_size
