@@ -62,13 +62,13 @@ SCREENS: Final[Mapping[str, Severity]] = (
             "master_key",
             "grader_order",
             "encoded",
-            "overlong_token",
         ),
         _REJECT,
     )
     | dict.fromkeys(
-        # Honest models write these too: a term of another language, a remark after the answer.
-        ("script_switch", "language_switch", "after_answer"),
+        # Honest models write these too: a term of another language, a remark after the answer, one
+        # syllable without end.
+        ("script_switch", "language_switch", "after_answer", "overlong_token"),
         _CONFIRM,
     )
 )
