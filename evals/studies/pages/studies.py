@@ -65,11 +65,13 @@ def rules() -> str:
             f"{kind[side]['hits']}, {kind[f'{side}_alone']['hits']}"
             for side in ("honest", "public")
         )
-        share = f"{kind['poison']['hits']:,} = {100 * sides[0] / kind['poison']['total']:.2f} %"
-        does = [kind["severity"], kind["with_reader"]]
-        rows.append([f"{verifier} `{finding}`", *does, share, f"{alone:,}", honest, public])
-    head = ["kind", "severity", "with a reader", "poison", "alone", "honest, alone"]
-    return table([*head, "published, alone"], rows)
+        does = kind["severity"]
+        if kind["with_reader"] != does:
+            does += f" ({kind['with_reader']})"
+        rows.append([f"`{finding}`", verifier, does, f"{sides[0]:,}, {alone:,}", honest, public])
+    total = next(iter(found.values()))["poison"]["total"]
+    head = ["kind", "verifier", "severity (with a reader)", f"poison of {total:,}, alone"]
+    return table([*head, "honest, alone", "published, alone"], rows)
 
 
 def rules_total() -> str:
