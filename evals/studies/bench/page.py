@@ -17,13 +17,11 @@ from grpo_guard.evals.results import write_text
 INTRO = """# Benchmarks
 
 Written by `python -m grpo_guard.evals.studies.bench.page` from the JSON files in this folder, which
-`grpo-guard bench` made. Each table is one run in one process: every round ran every line once, and
-a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
-within single rounds. Seconds are CPU seconds if one thread is named, otherwise wall time; they
-depend on that machine on that day, while ratios are more portable. Extra memory is the peak beyond
-what the process held before; for a server, only the client's. Unless stated otherwise, the sums of
-the head are compiled before the first round (if there is a C++ compiler), as they are in a run
-after its first billion scores. Nothing is written here that was not measured.
+`grpo-guard bench` made. Each table is one run in one process. A ratio is a line's fastest round
+over that of the first line, with the range within single rounds. Seconds are CPU seconds with one
+thread, otherwise wall time. Memory is the peak beyond what the process held before; for a server,
+only the client's. The sums of the head are compiled before the first round, if there is a C++
+compiler.
 """
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
@@ -53,16 +51,16 @@ def section(table: Mapping[str, Any], plot_name: str) -> str:
         f"### {table['name']}",
         "",
         f"{threads} thread{'s' if threads != 1 else ''}, {rounds} rounds.\n" if threads else "",
-        "| | seconds | ratio | range | extra memory |",
-        "|---|---:|---:|---:|---:|",
+        "| | seconds | ratio (range) | memory |",
+        "|---|---:|---:|---:|",
     ]
     for row in table["rows"]:
         memory = "" if row["extra_mb"] is None else f"{row['extra_mb']:.0f} MB"
         lines.append(
-            f"| {row['name']} | {row['seconds']:.3g} | {row['ratio']:.2f} | "
-            f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f} | {memory} |"
+            f"| {row['name']} | {row['seconds']:.3g} | {row['ratio']:.2f} "
+            f"({row['ratio_low']:.2f}-{row['ratio_high']:.2f}) | {memory} |"
         )
-    lines += ["", f"![{table['name']}: ratios]({plot_name})", ""]
+    lines += ["", f"![ratios]({plot_name})", ""]
     lines += [f"{name}: {value:.2g}.\n" for name, value in table.get("notes", {}).items()]
     return "\n".join(lines)
 
