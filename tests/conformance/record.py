@@ -94,19 +94,18 @@ def page() -> str:
             "",
             *TABLE,
         ]
-        absent: dict[str, list[str]] = {}
+        absent: list[str] = []
         rows: dict[tuple[str, str], list[str]] = {}
         for said in found.values():
             cells, title = said["cases"][name], said["release"].split()[0]
             if "absent" in cells["guarded"]:
-                absent.setdefault(cells["guarded"]["absent"], []).append(title)
+                absent.append(title)
             else:
                 row = in_words(cells["alone"]), in_words(cells["guarded"])
                 rows.setdefault(row, []).append(title)
         lines += [f"| {', '.join(who)} | {alone} | {ours} |" for (alone, ours), who in rows.items()]
         if absent:
-            reasons = (f"{', '.join(who)} ({reason})" for reason, who in absent.items())
-            lines += ["", f"No such case: {'; '.join(reasons)}."]
+            lines += ["", f"Not possible in {', '.join(absent)}."]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
