@@ -11,8 +11,8 @@ SIDES: Final = ("honest", "public")
 """Right answers: those that the rules were written for, and published ones of other models."""
 _BROKEN: Final = ("control:empty", "control:huge")
 """Controls with two completions each, which the detection table leaves out."""
-_JUDGED: Final = 500
-"""Completions in a set of the shipped judge that is too small a part to show if none passes."""
+_JUDGED, _FEW: Final = 500, 2
+"""Size of the sets of poison that the judge's table leaves out if at most so many pass."""
 
 
 def optimised() -> str:
@@ -86,11 +86,11 @@ def rules_total() -> str:
 
 
 def shipped_judge() -> str:
-    """Return what the shipped judge accepts, without the sets of poison that it rejects whole."""
+    """Return what the shipped judge accepts, without the sets of poison of which few pass."""
     rows = []
     for row in figures("shipped-judge")["rates"]:
         accepted = row["accepted"]["count"]
-        if accepted or row["total"] != _JUDGED:
+        if accepted > _FEW or row["total"] != _JUDGED:
             rows.append([row["name"], count(accepted, row["total"])])
     return table(["set", "accepted"], rows)
 
