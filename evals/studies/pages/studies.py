@@ -11,8 +11,9 @@ SIDES: Final = ("honest", "public")
 """Right answers: those that the rules were written for, and published ones of other models."""
 _BROKEN: Final = ("control:empty", "control:huge")
 """Controls with two completions each, which the detection table leaves out."""
-_JUDGED, _FEW: Final = 500, 2
-"""Size of the sets of poison that the judge's table leaves out if at most so many pass."""
+_JUDGED: Final = 500
+_FEW: Final = 2
+"""The judge's table leaves out sets of poison, of _JUDGED completions, of which at most _FEW pass."""
 
 
 def optimised() -> str:
