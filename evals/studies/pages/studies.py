@@ -13,7 +13,7 @@ _BROKEN: Final = ("control:empty", "control:huge")
 """Controls with two completions each, which the detection table leaves out."""
 _JUDGED: Final = 500
 _FEW: Final = 2
-"""The judge's table leaves out sets of poison, of _JUDGED completions, of which at most _FEW pass."""
+"""The judge's table leaves out sets of so many poisoned completions of which so few pass."""
 
 
 def optimised() -> str:
