@@ -47,11 +47,11 @@ def section(table: Mapping[str, Any], plot_name: str) -> str:
     """Format one comparison."""
     threads = table.get("threads")
     rounds = table["rows"][0]["rounds"]
+    ran = f" {threads} thread{'s' if threads != 1 else ''}, {rounds} rounds" if threads else ""
     lines = [
         f"### {table['name']}",
         "",
-        f"{threads} thread{'s' if threads != 1 else ''}, {rounds} rounds.\n" if threads else "",
-        "| | seconds | ratio (range) | memory |",
+        f"|{ran} | seconds | ratio (range) | memory |",
         "|---|---:|---:|---:|",
     ]
     for row in table["rows"]:
