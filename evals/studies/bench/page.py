@@ -36,11 +36,32 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
             f"## {results['device'].upper()}\n\n{results['machine']}; {versions}; "
             f"{results['date']}; `{file.name}`.\n"
         )
+        pairs = [table for table in results["tables"] if len(table["rows"]) == 2]
         for i, table in enumerate(results["tables"]):
-            name = f"{file.stem}-{i}.svg"
-            plots[name] = plot(table)
-            parts.append(section(table, name))
+            if table not in pairs:
+                name = f"{file.stem}-{i}.svg"
+                plots[name] = plot(table)
+                parts.append(section(table, name))
+        if pairs:
+            parts.append(comparisons(pairs))
     return "\n".join(parts), plots
+
+
+def comparisons(tables: Sequence[Mapping[str, Any]]) -> str:
+    """Format comparisons of two lines as one table, a row each."""
+    lines = [
+        "### Two ways each",
+        "",
+        "| | against | ratio (range) | threads |",
+        "|---|---|---:|---:|",
+    ]
+    for table in tables:
+        first, other = table["rows"]
+        between = f"{other['ratio_low']:.2f}-{other['ratio_high']:.2f}"
+        name, threads = f"{table['name']}: {other['name']}", table.get("threads") or ""
+        ratio = f"{other['ratio']:.2f} ({between})"
+        lines.append(f"| {name} | {first['name']} | {ratio} | {threads} |")
+    return "\n".join([*lines, ""])
 
 
 def section(table: Mapping[str, Any], plot_name: str) -> str:
