@@ -72,7 +72,7 @@ def _recipe() -> str:
 
 
 def _defences() -> str:
-    first: tuple[str, ...] = ("none", "kl_0.1", "kl_0.01", "f_tis", "logprob_bound", "mask_span")
+    first: tuple[str, ...] = ("none", "kl_0.1", "logprob_bound", "mask_span")
     first += ("mask_content_span", "cap_improbable", "shipped_judge")
     plain: tuple[str, ...] = (
         "exact_duplicates",
@@ -85,10 +85,10 @@ def _defences() -> str:
     names: list[str] = []
     for file, defences in {"defences": first, "plain": plain}.items():
         for name in defences:
-            attacks = ("text", "text", "math", "math", "text")
+            attacks = ("text", "text", "math", "text")
             rows.append([(file, attack, name) for attack in attacks])
             names.append(f"`{name}`")
-    head = [f"TEXT: {_SHARES}", f"reward: {_REWARD}", f"MATH: {_SHARES}", f"reward: {_REWARD}"]
+    head = [f"TEXT: {_SHARES}", f"reward, TEXT: {_REWARD}", f"MATH: {_SHARES}"]
     head.append(f"honest right rejected, TEXT: {_RIGHT}")
     return side_by_side("defence", rows, head, "|".join(names))
 
@@ -119,7 +119,7 @@ def _coin() -> str:
         ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
         ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
     ]
-    return runs(plan, [_SHARES, "length", _POISON, _REWARD])
+    return runs(plan, [_SHARES, _POISON, _REWARD])
 
 
 def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:

@@ -82,12 +82,6 @@ def cost(scenario: Scenario, series: Series) -> str:
     return found.text(signed_percent).replace(", ", "; ") if found else NOTHING
 
 
-def length(scenario: Scenario, series: Series) -> str:
-    """Mean length at the end over that of the attack-free runs."""
-    found = series.length_ratio_end(scenario.beside(series))
-    return f"{found.value:.2f}" if found else NOTHING
-
-
 COLUMNS: Final[dict[str, Column]] = {
     "success, last 10 rounds": success,
     "success, mean over seeds (least to most)": over_seeds,
@@ -97,7 +91,6 @@ COLUMNS: Final[dict[str, Column]] = {
     "honest right rejected": rejected("honest_correct"),
     "honest reward (attack-free)": reward,
     "honest reward against attack-free": cost,
-    "length": length,
 }
 
 
