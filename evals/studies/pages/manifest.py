@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
 
 from grpo_guard.evals.studies.figures import RERUN, files, made_by
@@ -11,6 +12,7 @@ from grpo_guard.evals.studies.pages.cells import NOTHING, ROOT, files_of, table
 
 Tables: TypeAlias = Mapping[str, Callable[[], str]]
 _MARK: Final = re.compile(r"<!-- table: ([\w-]+) -->")
+_CITED: Final = re.compile(r"([\w*-]+)\.json")
 _OWN: Final = "figures"
 """The page that has this table, and the table's name."""
 
@@ -22,8 +24,9 @@ def shown_on(tables: Tables) -> dict[str, list[str]]:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         marked = {file for mark in _MARK.findall(text) for file in of_table.get(mark, ())}
+        cited = set(_CITED.findall(text)) if page.stem != _OWN else set()
         for name, pages in found.items():
-            if name in marked or (f"{name}.json" in text and page.stem != _OWN):
+            if name in marked or any(fnmatchcase(name, pattern) for pattern in cited):
                 pages.append(page.stem)
     return found
 
