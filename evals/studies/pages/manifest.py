@@ -13,6 +13,8 @@ from grpo_guard.evals.studies.pages.cells import NOTHING, ROOT, files_of, table
 Tables: TypeAlias = Mapping[str, Callable[[], str]]
 _MARK: Final = re.compile(r"<!-- table: ([\w-]+) -->")
 _CITED: Final = re.compile(r"([\w*-]+)\.json")
+_ALL: Final = frozenset({"*", "swarm-*"})
+"""Patterns with which a page means no file in particular."""
 _OWN: Final = "figures"
 """The page that has this table, and the table's name."""
 
@@ -24,7 +26,7 @@ def shown_on(tables: Tables) -> dict[str, list[str]]:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         marked = {file for mark in _MARK.findall(text) for file in of_table.get(mark, ())}
-        cited = set(_CITED.findall(text)) if page.stem != _OWN else set()
+        cited = set(_CITED.findall(text)) - _ALL if page.stem != _OWN else set()
         for name, pages in found.items():
             if name in marked or any(fnmatchcase(name, pattern) for pattern in cited):
                 pages.append(page.stem)
