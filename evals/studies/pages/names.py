@@ -7,7 +7,9 @@ from functools import partial
 from typing import Final
 
 from grpo_guard.evals.studies.pages import studies
-from grpo_guard.evals.studies.pages.swarms import runs, side_by_side
+from grpo_guard.evals.studies.pages.cells import table
+from grpo_guard.evals.studies.pages.manifest import manifest
+from grpo_guard.evals.studies.pages.swarms import find, pooled, runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
 _SHARES: Final = "success, % (highest round)"
@@ -159,6 +161,38 @@ def _spot_checks() -> str:
     return side_by_side("share verified", rows, head, "|".join(names))
 
 
+def _incidents() -> str:
+    rows: list[list[tuple[str, str, str]]] = []
+    names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
+    for guard in _PRESETS.values():
+        rows.append([("incidents", name, guard) for name in names])
+    head = [f"`{name}`: {_POISON}" for name in names]
+    return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
+
+
+def _incidents_cost() -> str:
+    names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
+    rows = []
+    for preset, guard in _PRESETS.items():
+        found = [pair[1] for name in names if (pair := find("incidents", name, guard))]
+        cells = [pooled(series.rejected(kind) for series in found) for kind in _HONEST]
+        rows.append([f"`{preset}`", *cells])
+    return table(["preset", "honest rejected", "honest and right, rejected"], rows)
+
+
+def _figures() -> str:
+    return manifest(TABLES)
+
+
+_PRESETS: Final = {
+    "same_weights": "same_weights",
+    "shared_seed": "homogeneous",
+    "different_weights": "heterogeneous",
+    "judged": "judged.yaml",
+    "failures_only": "preset:failures_only",
+}
+"""The defence in the runs of `studies.incidents` by the preset's name."""
+_HONEST: Final = ("honest", "honest_correct")
 _UNREAD: Final = (
     "answer_unit,taken_back,inequality,ordinary_words,thesaurus,echoed_name,renamed_helpers"
 )
@@ -182,6 +216,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-support": _support,
     "swarm-exchange": _exchange,
     "spot-checks": _spot_checks,
+    "incidents": _incidents,
+    "incidents-cost": _incidents_cost,
+    "shares": studies.shares,
+    "figures": _figures,
     "optimised": studies.optimised,
     "campaigns": studies.campaigns,
     "searched-reader": studies.searched_reader,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from grpo_guard.evals.studies.pages.cells import NOTHING, count, figures, of, short, table
+from grpo_guard.spot_odds import checked_of
 
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")
@@ -160,6 +161,26 @@ def seed_replay() -> str:
         ]
     head = f"drawn in {first['generated']}, verified in {first['verified']}"
     return table([head, "rejected"], rows)
+
+
+def shares() -> str:
+    """Return what a preset's share costs, and what an attacker earns before it is found."""
+    found = figures("shares")
+    cost = found["cost"]
+    rows = []
+    for share in cost["same_weights"]:
+        cells = [f"{float(share):.0%}".replace("%", " %")]
+        for made in cost.values():
+            own, whole = (made[s]["ms_per_completion"] for s in (share, "1.0"))
+            cells.append(f"{own:.1f} ms = {own / whole:.2f}")
+        for one in found["odds"]:
+            if one["checked"] == checked_of(one["sent"], float(share)):
+                cells.append(f"{one['rounds']:.1f}; {one['earned']:.1f}")
+        rows.append(cells)
+    sizes = [f"{one['poisoned']} of {one['sent']} poisoned" for one in found["odds"][:3]]
+    sizes[0] += ": rounds; earned"
+    head = ["share", "`same_weights`, CPU", "`shared_seed`, CPU", *sizes]
+    return table(head, rows)
 
 
 def samplers() -> str:
