@@ -87,7 +87,8 @@ class Guard:
     Raises:
         TypeError: ``verifier`` is not one, or ``environment`` cannot be called.
         ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
-            another member, or ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
+            another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
+            make abstain.
 
     Examples:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
