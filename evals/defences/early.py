@@ -69,7 +69,7 @@ def shares(said: str | None) -> list[tuple[int, int]]:
         if text.strip():
             match = _SHARE.fullmatch(text.strip())
             if match is None:
-                raise ValueError(f"--share: expected malicious/nodes such as 1/4, got {text!r:.200}")
+                raise ValueError(f"--share: expected malicious/nodes such as 1/4, got {text!r:.99}")
             found.append((int(match[1]), int(match[2])))
     return found
 

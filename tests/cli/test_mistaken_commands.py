@@ -1,5 +1,5 @@
-"""Mistakes on the command line: each ends with status 2 and one message that names the option or the
-file, what was expected, what came, and what to write instead. None waits for torch."""
+"""Mistakes on the command line: each ends with status 2 and one message that names the option or
+the file, what was expected, what came, and what to write instead. None waits for torch."""
 
 import json
 import os
@@ -45,7 +45,7 @@ COMMANDS = {
     "eval swarm --defence hetrogeneous": "got 'hetrogeneous'; did you mean 'heterogeneous'?",
     "eval swarm --share 25%": "--share: expected malicious/nodes such as 1/4, got '25%'",
     "eval swarm --on-reject nogain": "--on-reject: .*got 'nogain'; did you mean 'no_gain'?",
-    "eval swarm --policy no": "--policy: expected one of .*got 'no'; or a folder, or an id NAME/MOD",
+    "eval swarm --policy no": "--policy: expected one of .*got 'no'; or a folder, or an id",
     "eval swarm --policy ./no": "--policy: expected a folder with a model, found no folder ./no",
     "eval swarm --seeds 0": "'--seeds': .*greater than or equal to 1",
     "eval report folder": "folder/results.json: .file.: expected to exist, got nothing",
