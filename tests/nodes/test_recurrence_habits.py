@@ -6,7 +6,7 @@ from grpo_guard import Completion
 from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
 NODES = ("a", "b", "c", "d", "e")
-FILLER = "First add the numbers. Then check the result. The sum follows from that step.".split(". ")
+FILLER = ["First add the numbers", "Then check the result", "The sum follows from that step."]
 
 
 def rounds(own, every=0):
