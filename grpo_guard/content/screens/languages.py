@@ -37,7 +37,7 @@ _SHOWN = re.compile(
     re.MULTILINE,
 )
 # A prompt about languages, or about texts in them, is answered in several.
-_ASKED = re.compile(
+ASKED = re.compile(
     r"translat|transliterat|language|braille|翻译|译|cipher|encod|decod|\brot.?13|reverse|backward"
     r"|chinese|japanese|korean|russian|ukrainian|greek|arabic|persian|hebrew|hindi|thai|bengali"
     r"|armenian|georgian|french|german|spanish|italian|portugu|dutch|latin|swedish|danish|norwegian"
@@ -53,7 +53,7 @@ def language_switch(view: View) -> Iterator[Finding]:
     if len(present) < 3 or len(view.text.split()) < _WINDOW + _ENGLISH_AROUND:
         return
     candidates = [words for words in _LANGUAGES.items() if len(present & words[1]) >= 3]
-    if not candidates or _ASKED.search(view.prompt):
+    if not candidates or ASKED.search(view.prompt):
         return
     spans = [match.span() for match in _WORD.finditer(blanked(_SHOWN, view.prose))]
     words = [view.text[start:end].lower().strip(_EDGES) for start, end in spans]
@@ -99,7 +99,7 @@ def script_switch(view: View) -> Iterator[Finding]:
 
     Latin letters never count, since texts in every script mix with formulas, code and names.
     """
-    if view.ascii or not _FOREIGN.search(view.text) or _ASKED.search(view.prompt):
+    if view.ascii or not _FOREIGN.search(view.text) or ASKED.search(view.prompt):
         return
     latin = sum(map(str.isalpha, _FOREIGN.sub("", _MARKUP.sub("", view.text))))
     if latin < _BOTH:
