@@ -81,8 +81,12 @@ _elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
 
 
 @contextmanager
-def running(elsewhere: Elsewhere) -> Iterator[None]:
-    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier."""
+def running(elsewhere: Elsewhere | None) -> Iterator[None]:
+    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier.
+
+    Args:
+        elsewhere: None = nobody, whatever an outer context says.
+    """
     token = _elsewhere.set(elsewhere)
     try:
         yield

@@ -28,9 +28,7 @@ class Actors:
     label = "ray"
     start_seconds = 600.0
     """In which it may load a model."""
-    absent = (
-        "what `make` needs (packages, files, GPUs) has to be on every machine of the cluster"
-    )
+    absent = "what `make` needs (packages, files, GPUs) has to be on every machine of the cluster"
     error = ClusterError
 
     def __init__(
@@ -98,9 +96,7 @@ class Actors:
         free: dict[str, float] = self._ray.available_resources()
         return {name: free.get(name, 0.0) for name in self._resources}
 
-    def _short_of(
-        self, free: Mapping[str, float], workers: int
-    ) -> tuple[str, float, float] | None:
+    def _short_of(self, free: Mapping[str, float], workers: int) -> tuple[str, float, float] | None:
         for name, each in self._resources.items():
             if each * workers > (left := free.get(name, 0.0)) + 1e-9:
                 return name, each, left

@@ -36,8 +36,10 @@ class Engine(Protocol):
     """Time for a worker to start."""
     absent: str
     """What to check if no worker starts, for messages."""
-    error: type[WorkersError]
-    """Raised if no worker starts."""
+
+    @property
+    def error(self) -> type[WorkersError]:
+        """Raised if no worker starts."""
 
     def start(self) -> Any:
         """Start a worker."""

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo_guard.workers.balance import halves
 from grpo_guard.verdict import Cause
+from grpo_guard.workers.balance import halves
 
 MOST_TRIES: Final = 3
 """Tries of a completion by itself, each on a newly started worker: if all of them die, it is not an
