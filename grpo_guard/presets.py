@@ -5,8 +5,9 @@
     guard = presets.different_weights(state="guard-state")
 
 They are ordinary `Guard` objects. Each takes ``policy=`` to replace its own, ``state=`` for what it
-remembers, and ``beside=`` for additional verifiers. In a guard file, write ``preset: NAME`` with
-the same options next to it. Figures: docs/swarm-results.md.
+remembers, ``beside=`` for additional verifiers, and ``workers=`` for processes that read texts. In
+a guard file, write ``preset: NAME`` with the same options next to it. Figures:
+docs/swarm-results.md.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from grpo_guard.arguments import several_verifiers, worded
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.cut_off import CutOffVerifier
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf
 from grpo_guard.graders import GraderFailures
@@ -32,7 +33,6 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy, not_a_policy
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def same_weights(
     policy: Policy | None = None,
     alpha: float = 1e-3,
     beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
     **options: Any,
 ) -> Guard:
     """For nodes that hold the same weights: the log-prob bound, recurring phrases, the ledger.
@@ -103,6 +104,7 @@ def same_weights(
         policy: Replaces ``POLICIES["same_weights"]``.
         alpha: For each verifier, the share of honest completions that it may reject.
         beside: Additional verifiers.
+        workers: Processes in which rules read texts, see `Guard`.
         **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
 
     Raises:
@@ -117,7 +119,8 @@ def same_weights(
     options |= {"alpha": alpha, "store": store}
     bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    return _guard("same_weights", store, policy, *beside, bound, FalseSumsVerifier(), phrases)
+    stack = *beside, bound, FalseSumsVerifier(), phrases
+    return _guard("same_weights", store, policy, *stack, workers=workers)
 
 
 @_called
@@ -131,6 +134,7 @@ def shared_seed(
     policy: Policy | None = None,
     alpha: float = 1e-3,
     beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
     **options: Any,
 ) -> Guard:
     """For nodes that sample under a public coin: seed replay and the ledger.
@@ -141,7 +145,7 @@ def shared_seed(
     Args:
         model, tokenizer, sampling: As for `same_weights`.
         coin: The coin, or the name of a run that uses no beacons.
-        state, alpha, beside: As for `same_weights`.
+        state, alpha, beside, workers: As for `same_weights`.
         policy: Replaces ``POLICIES["shared_seed"]``.
         **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
 
@@ -155,7 +159,7 @@ def shared_seed(
     store = _store(state)
     options |= {"coin": coin, "alpha": alpha, "store": store}
     replay = _on(SeedReplayVerifier, model, tokenizer, sampling=sampling, **options)
-    return _guard("shared_seed", store, policy, *beside, replay)
+    return _guard("shared_seed", store, policy, *beside, replay, workers=workers)
 
 
 @_called
@@ -168,6 +172,7 @@ def different_weights(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
     length: bool = False,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
@@ -188,7 +193,7 @@ def different_weights(
         frozen: A second model that reads along with ``model`` and does not learn, see `SpanReader`.
         state: Folder for what is remembered about nodes, as for `same_weights`.
         policy: Replaces ``POLICIES["different_weights"]``.
-        beside: Additional verifiers.
+        beside, workers: As for `same_weights`.
         length: Whether to scale the rewards of nodes that choose their length for the reward. Off
             by default: an honest model whose wrong answers are its short ones can look like such a
             node (docs/content-verifiers.md).
@@ -220,6 +225,7 @@ def different_weights(
         length_scaling=scaling,
         reader=reads,
         tokenizer=tokenizer,
+        workers=workers,
     )
 
 
@@ -248,6 +254,7 @@ def judged(
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
     tokenizer: Any = None,
+    workers: int | None = None,
     **options: Any,
 ) -> Guard:
     """A language model decides, after the nodes' standing, with the ledger.
@@ -255,7 +262,7 @@ def judged(
     Args:
         backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
-        state, beside: As for `different_weights`.
+        state, beside, workers: As for `different_weights`.
         policy: Replaces ``POLICIES["judged"]``.
         tokenizer: As for `different_weights`.
         **options: For `JudgeVerifier`.
@@ -272,7 +279,8 @@ def judged(
     from grpo_guard.judge.verifier import JudgeVerifier
 
     judge = JudgeVerifier(backend, **options)
-    return _guard("judged", _store(state), policy, *beside, judge, tokenizer=tokenizer)
+    stack, store = (*beside, judge), _store(state)
+    return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 
 
 @_called
@@ -305,7 +313,7 @@ def failures_only(
         ValueError: ``timeout`` is out of range.
     """
     return Guard(
-        _Failures(truncated),
+        CutOffVerifier(truncated),
         policy=policy or POLICIES["failures_only"],
         failures=GraderFailures(timeout=timeout, each=each),
         tokenizer=tokenizer,
@@ -318,23 +326,6 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
 }
 
 
-class _Failures(CompletionVerifier):
-    name = "failures_only"
-    judges_alone = True
-    reads_text = False
-
-    def __init__(self, truncated: bool) -> None:
-        self.truncated = truncated
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._verdict(c.finish_reason) for c in batch]
-
-    def _verdict(self, finish_reason: str | None) -> Verdict:
-        if self.truncated and finish_reason == "length":
-            return reject(self.name, Cause.OVERLONG, "it was cut off before its end")
-        return accept(self.name)
-
-
 def _guard(
     name: str,
     store: NodeStore,
@@ -343,6 +334,7 @@ def _guard(
     length_scaling: LengthScaling | None = None,
     reader: SpanReader | None = None,
     tokenizer: Any = None,
+    workers: int | None = None,
 ) -> Guard:
     """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
     ledger = store.ledger()
@@ -357,6 +349,7 @@ def _guard(
         ledger=ledger,
         length_scaling=length_scaling,
         tokenizer=tokenizer,
+        workers=workers,
     )
 
 

@@ -161,7 +161,7 @@ def without_extras(completion: Completion) -> Completion:
     such as images, tensors on a GPU, or objects that only its own process can hold."""
     spans = completion.verified_spans is not None
     return completion.with_labels(
-        prompt=completion.prompt if isinstance(completion.prompt, str) else _bare(completion.prompt),
+        prompt=_bare(completion.prompt),
         prompt_ids=None,
         completion_ids=completion.completion_ids if spans else None,
         sampler_logprobs=None,
