@@ -55,7 +55,9 @@ class Ticket:
 
     def answer(self, place: int) -> Any:
         """The answer at an index, or `Lost`; waits for the whole batch."""
-        self._done.wait()
+        # In steps: if another thread takes a signal, the main thread would not wake up for Ctrl-C.
+        while not self._done.wait(1.0):
+            pass
         return self._answers[place]
 
     def put(self, places: Sequence[int], answers: Sequence[Any]) -> None:
