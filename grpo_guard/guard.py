@@ -326,6 +326,8 @@ class Guard:
         """
         if policy is not None:
             self._require_fitting(policy)
+            if policy.pays_abstentions and not self.policy.pays_abstentions:
+                self.workers.require_none_lost()
         policy = policy or self.policy
         require_rewards(rewards, review)
         refuse_abstentions(policy, review.verdicts)

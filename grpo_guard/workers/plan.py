@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from grpo_guard.completion import Completion
@@ -37,11 +38,17 @@ class ReadTexts:
 
     Args:
         readers: Copies of the verifiers.
+        recursion, digits: Limits of the interpreter, on which it may depend whether a hostile text
+            can be read. Libraries change them, and verdicts must not depend on where they are made.
     """
 
     readers: tuple[Runnable, ...]
+    recursion: int = field(default_factory=sys.getrecursionlimit)
+    digits: int = field(default_factory=sys.get_int_max_str_digits)
 
     def __call__(self, part: Sequence[Completion]) -> list[Reading]:
+        sys.setrecursionlimit(self.recursion)
+        sys.set_int_max_str_digits(self.digits)
         return read_part(self.readers, part)
 
 

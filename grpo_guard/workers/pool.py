@@ -158,6 +158,11 @@ class Pool:
         self._thread.join(timeout=10)
 
     @property
+    def up(self) -> list[Any]:
+        """The workers that have started."""
+        return [seat.worker for seat in self._seats if seat.is_up]
+
+    @property
     def closed(self) -> bool:
         """Whether there is no worker left, and none will start."""
         return self._ended or all(seat.closed for seat in self._seats)

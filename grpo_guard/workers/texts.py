@@ -88,7 +88,7 @@ class Workers:
     @property
     def author_can_abstain(self) -> str | None:
         """How a text's author can make a verdict an abstention, see `CompletionVerifier`."""
-        if not self.number and self._pool is None:
+        if not self.number:
             return None  # those that nobody asked for are not started under such a policy
         return (
             "a text on which every worker process dies or hangs makes it abstain; choose workers=0"
@@ -140,6 +140,23 @@ class Workers:
             return {}
         lost = 0 if self._pool is None else self._pool.replaced
         return {"guard/workers": float(self._reading), "guard/workers_lost": float(lost)}
+
+    def require_none_lost(self) -> None:
+        """Check that no abstention can be due to a lost process, before abstentions are paid.
+
+        Raises:
+            ValueError: a process was lost, which a text's author may have caused.
+        """
+        if self._pool is not None and self._pool.replaced:
+            raise ValueError(
+                "Policy.on_abstain: 'pass' would pay for texts that cost a worker process; choose "
+                "workers=0 for this guard, or on_abstain='skip' or 'zero'"
+            )
+
+    @property
+    def pids(self) -> list[int]:
+        """Numbers of the processes."""
+        return [] if self._pool is None else [one.pid for one in self._pool.up]
 
     def plan(self, verifier: CompletionVerifier) -> Plan:
         """What of a verifier is read in processes."""
