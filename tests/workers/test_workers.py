@@ -28,7 +28,7 @@ from grpo_guard.ensemble import Cascade, only
 from grpo_guard.given import Given
 from grpo_guard.options import ConfigError
 from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.verdict import Cause
+from grpo_guard.verdict import Cause, Finding, accept
 from grpo_guard.workers import processes, texts
 from grpo_guard.workers.plan import Plan, without_extras
 from grpo_guard.workers.texts import Workers
@@ -261,6 +261,34 @@ def test_processes_are_started_unasked_for_large_batches_alone(monkeypatch):
 def test_numbers_that_are_refused(number, error):
     with pytest.raises(error, match="workers: expected"):
         Guard(ScreensVerifier(), workers=number)
+
+
+def test_limits_of_the_interpreter_hold_in_workers_too():
+    class Limits(Obeying):
+        def _verdict(self, completion):
+            limits = f"{sys.getrecursionlimit()} {sys.get_int_max_str_digits()}"
+            return accept(self.name, findings=(Finding(str(os.getpid()), limits),))
+
+    before = sys.getrecursionlimit(), sys.get_int_max_str_digits()
+    try:
+        sys.setrecursionlimit(1234)
+        sys.set_int_max_str_digits(777)
+        (found,) = Guard(Limits(), workers=1).verify([Completion("q", "text")])
+    finally:
+        sys.setrecursionlimit(before[0])
+        sys.set_int_max_str_digits(before[1])
+    assert found.findings[0].message == "1234 777"
+
+
+def test_after_a_loss_a_policy_that_pays_for_abstentions_settles_nothing(monkeypatch):
+    monkeypatch.setattr(texts, "WORTH_CHARACTERS", 1)
+    monkeypatch.setattr(Workers, "count", 1)
+    the_guard, paying = Guard(Obeying()), Policy(on_abstain="pass")
+    fine = the_guard.review([Completion("q", "text")])
+    assert the_guard.settle([1.0], fine, policy=paying) == [1.0]
+    dies = the_guard.review([Completion("q", "die")])
+    with pytest.raises(ValueError, match="cost a worker process"):
+        the_guard.settle([1.0], dies, policy=paying)
 
 
 def test_an_interrupt_leaves_nothing_behind():
