@@ -155,7 +155,9 @@ class Pool:
     def close(self) -> None:
         """End all workers; pending answers become `Lost`."""
         self._events.put(None)
-        self._thread.join(timeout=10)
+        # The garbage collector may end an owner in any thread, so in the pool's own.
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
 
     @property
     def up(self) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo_guard.completion import Completion
@@ -96,10 +97,10 @@ class SharedPools:
     def join(self, workers: int) -> Pool:
         """The pool with this many processes; call `leave` once for each `join`."""
         with self._lock:
-            users, pool = self._pools.get(workers, (0, None))
-            pool = pool or Pool(Processes(), workers)
-            self._pools[workers] = users + 1, pool
-            return pool
+            entry = self._pools.setdefault(workers, _Entry())
+            entry.users += 1
+            entry.pool = entry.pool or Pool(Processes(), workers)
+            return entry.pool
 
     def leave(self, workers: int, owner: int) -> None:
         """End the pool if nobody else uses it.
@@ -108,20 +109,27 @@ class SharedPools:
             workers: As for `join`.
             owner: The process that joined; a fork of it has no part in the pool.
         """
-        if os.getpid() != owner:
-            return
-        with self._lock:
-            users, pool = self._pools.pop(workers, (0, None))
-            if users > 1 and pool is not None:
-                self._pools[workers] = users - 1, pool
-                return
-        if pool is not None:
-            pool.close()
+        entry = None
+        if os.getpid() == owner:
+            with self._lock:
+                entry = self._pools[workers]
+                entry.users -= 1
+                if not entry.users:
+                    del self._pools[workers]
+        if entry is not None and not entry.users and entry.pool is not None:
+            entry.pool.close()
 
     def forget(self) -> None:
         """Start anew, as a forked child: its parent's processes do not answer it."""
-        self._lock = threading.Lock()
-        self._pools: dict[int, tuple[int, Pool]] = {}
+        # The garbage collector may call `leave` at any point of `join`, in the same thread.
+        self._lock = threading.RLock()
+        self._pools: dict[int, _Entry] = {}
+
+
+@dataclass(slots=True)
+class _Entry:
+    users: int = 0
+    pool: Pool | None = None
 
 
 shared: Final = SharedPools()
