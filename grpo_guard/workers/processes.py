@@ -48,7 +48,8 @@ class Processes:
         return answer
 
     def _read(self, worker: WorkerProcess, part: Sequence[Completion], source: bytes) -> list[Any]:
-        """Readings, or `Lost` for completions that cannot be sent."""
+        """Readings, or `Lost` for completions that cannot be sent, or with which the call itself
+        fails: what verifiers raise are abstentions by then, so no text is the reason."""
         try:
             arguments = packed_arguments((part,), {})
         except TypeError as error:
@@ -56,7 +57,12 @@ class Processes:
         reply = worker.call(source, arguments, self.seconds(part))
         if reply[0] == "unreadable":
             return _untried(part, reply[2])
-        found: list[Any] = answer_of(reply)
+        try:
+            found: list[Any] = answer_of(reply)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return _untried(part, f"{type(error).__name__}: {error!s:.200}")
         return found
 
     def end(self, worker: WorkerProcess) -> None:

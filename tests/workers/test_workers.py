@@ -201,6 +201,28 @@ def _only_here(pid):
     return pid
 
 
+def test_where_the_call_itself_fails_no_worker_is_lost_and_nothing_abstains(caplog):
+    """As after an upgrade of the package under a running trainer."""
+
+    class Exiting(Obeying):
+        timeout = None
+
+        def __init__(self):
+            self.home = os.getpid()
+
+        def verify(self, batch):
+            if os.getpid() != self.home:
+                raise SystemExit("other code on disk")
+            return super().verify(batch)
+
+    the_guard = Guard(Exiting(), workers=2)
+    with caplog.at_level(logging.WARNING, "grpo_guard"):
+        found = the_guard.review([Completion("q", f"text {i}") for i in range(40)])
+    assert pids(found.verdicts) == {os.getpid()}
+    assert found.metrics["guard/workers_lost"] == 0
+    assert "other code on disk" in caplog.text
+
+
 def test_rules_of_this_library_are_sent_no_objects_of_the_trainer():
     for completion in hostile():
         sent = without_extras(completion)
