@@ -16,13 +16,13 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from grpo_guard.arguments import several_verifiers, worded
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.cut_off import CutOffVerifier
-from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import AllOf
 from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
@@ -32,6 +32,7 @@ from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy, not_a_policy
+from grpo_guard.preset_models import on_model, reader_of
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verifier import CompletionVerifier
 
@@ -83,6 +84,7 @@ def same_weights(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     alpha: float = 1e-3,
+    share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
     workers: int | None = None,
     **options: Any,
@@ -103,6 +105,8 @@ def same_weights(
             processes may share, or its `NodeStore`; None = kept until the process ends.
         policy: Replaces ``POLICIES["same_weights"]``.
         alpha: For each verifier, the share of honest completions that it may reject.
+        share: Share of a settled node's completions that are scored, in (0, 1]; see `SpotCheck`.
+            Rules read all completions, and `FormVerifier` checks the form of all.
         beside: Additional verifiers.
         workers: Processes in which rules read texts, see `Guard`.
         **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
@@ -117,9 +121,10 @@ def same_weights(
 
     store = _store(state)
     options |= {"alpha": alpha, "store": store}
-    bound = _on(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
+    bound = on_model(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    stack = *beside, bound, FalseSumsVerifier(), phrases
+    scored = _of_share(bound, share, store, options.get("key"))
+    stack = *beside, *scored, FalseSumsVerifier(), phrases
     return _guard("same_weights", store, policy, *stack, workers=workers)
 
 
@@ -133,6 +138,7 @@ def shared_seed(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     alpha: float = 1e-3,
+    share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
     workers: int | None = None,
     **options: Any,
@@ -145,7 +151,8 @@ def shared_seed(
     Args:
         model, tokenizer, sampling: As for `same_weights`.
         coin: The coin, or the name of a run that uses no beacons.
-        state, alpha, beside, workers: As for `same_weights`.
+        state, alpha, share, beside, workers: As for `same_weights`. Below a share of 1 the verifier
+            is ``guard.verifier.members[1].member``, unless there are others ``beside``.
         policy: Replaces ``POLICIES["shared_seed"]``.
         **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
 
@@ -158,8 +165,9 @@ def shared_seed(
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
     store = _store(state)
     options |= {"coin": coin, "alpha": alpha, "store": store}
-    replay = _on(SeedReplayVerifier, model, tokenizer, sampling=sampling, **options)
-    return _guard("shared_seed", store, policy, *beside, replay, workers=workers)
+    replay = on_model(SeedReplayVerifier, model, tokenizer, sampling=sampling, **options)
+    stack = *beside, *_of_share(replay, share, store)
+    return _guard("shared_seed", store, policy, *stack, workers=workers)
 
 
 @_called
@@ -210,7 +218,7 @@ def different_weights(
     scaling = length_scaling or LengthScaling()
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
-    reads = _reader(model, tokenizer, reader, frozen)
+    reads = reader_of(model, tokenizer, reader, frozen)
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
     chosen = policy or POLICIES["different_weights"]
@@ -353,38 +361,22 @@ def _guard(
     )
 
 
-def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
-    """Build a log-prob verifier on a given model, or on one to load."""
-    if isinstance(model, str | os.PathLike):
-        if tokenizer is not None:
-            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
-        loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
-        return loaded
-    verifier: CompletionVerifier = kind(model, tokenizer, **options)
-    return verifier
+def _of_share(
+    verifier: Any, share: float, store: NodeStore, key: bytes | None = None
+) -> list[CompletionVerifier]:
+    """A log-prob verifier on a share of each node's completions; the form of all is checked.
 
+    A ``key`` makes the choice repeatable, as it does the verifier's own draws.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
+    if share == 1:
+        return [verifier]
+    from grpo_guard.logprob.form import FormVerifier
+    from grpo_guard.spot_checks import SpotCheck
 
-def _reader(
-    model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
-) -> SpanReader | None:
-    """The given reader, or one on the given model; None without either."""
-    if model is not None and reader is not None:
-        raise TypeError("reader: expected None together with model, since either is the reader")
-    given = reader if model is None else model
-    if given is None:
-        if frozen is not None:
-            raise TypeError("frozen: expected None without a model, next to which it reads")
-        return None
-    from grpo_guard.reader.reader import SpanReader
-
-    if isinstance(given, str | os.PathLike):
-        return SpanReader.from_pretrained(os.fspath(given), frozen=frozen)
-    if not isinstance(given, SpanReader):
-        own = tokenizer.tokenizer if isinstance(tokenizer, Detokenizer) else tokenizer
-        return SpanReader(given, own, frozen=frozen)
-    if frozen is not None:
-        raise TypeError("frozen: expected None with a SpanReader, which takes its own")
-    return given
+    drawn = None if key is None else blake2b(key, person=b"spot checks").hexdigest()
+    return [SpotCheck(verifier, share=share, key=drawn, store=store), FormVerifier(verifier)]
 
 
 def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
