@@ -140,9 +140,17 @@ def _resident(workers: int) -> float:
     return round(max(pages) * os.sysconf("SC_PAGESIZE") / 1e6, 1)
 
 
-def measure(data: Path, n: int, long: int, rounds: int, workers: int) -> dict[str, Any]:
+def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:
+    """Seconds of one review, to be read with the load of the machine."""
+    one = passed(rows, workers)
+    seconds = {"wall": round(one.wall, 1), "critical": round(one.critical, 1)}
+    return {"completions": len(rows), "load": os.getloadavg()[0], **seconds}
+
+
+def measure(data: Path, n: int, long: int, many: int, rounds: int, workers: int) -> dict[str, Any]:
     """Compute all figures."""
     return {
+        "many traces": once(traces(data, many), workers) if many else None,
         "load": os.getloadavg()[0],
         "cores": len(os.sched_getaffinity(0)),
         "GSM8K answers": compared(answers(data, n), rounds, workers),
@@ -157,6 +165,7 @@ if __name__ == "__main__":
         option("--data", type=Path, required=True, metavar="FOLDER"),
         option("-n", type=int, default=4096, help="GSM8K answers"),
         option("--long", type=int, default=128, help="traces"),
+        option("--many", type=int, default=1024, help="traces of one large batch; 0 = none"),
         option("--rounds", type=int, default=5),
         option("--workers", type=int, default=2),
     )
