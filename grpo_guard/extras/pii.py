@@ -93,7 +93,9 @@ class PiiVerifier(LibraryRule):
 
 
 class _Domain:
-    """Whether an address ends in a known public suffix.
+    """Whether an address ends in a known public suffix, and is no example.
+
+    Programs of honest models mail ``user@example.com``, a domain that is reserved for that.
 
     presidio asks tldextract, which fetches the list of suffixes from the web. An author must not
     decide when this process opens connections, so the list that tldextract ships decides.
@@ -103,4 +105,5 @@ class _Domain:
         self._extract = imported("tldextract").TLDExtract(suffix_list_urls=(), cache_dir=None)
 
     def __call__(self, address: str) -> bool:
-        return bool(self._extract(address).fqdn)
+        found = self._extract(address)
+        return bool(found.fqdn) and found.domain != "example"
