@@ -18,8 +18,10 @@ INSTALLED: Final = (
     "different_weights_reader", "same_weights",
 )  # fmt: skip
 """Defences of `grpo_guard.evals.defences.registry` that are no verifier by itself."""
-ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
-"""Verifiers that need what a swarm run does not have: a judge, or a reference model."""
+ELSEWHERE: Final = (
+    "judge", "reference_likelihood", "remote", "secrets", "pii", "language", "toxicity",
+)  # fmt: skip
+"""Verifiers that need what a swarm run does not have: a judge, a reference model, a library."""
 
 
 def defences() -> list[str]:
