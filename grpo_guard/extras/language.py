@@ -95,6 +95,7 @@ class LanguageVerifier(LibraryRule):
         self.min_letters, self.confidence = min_letters, confidence
 
     def load(self) -> Any:
+        """A function from words to (code, probability) of every language, likeliest first."""
         known = _codes()
         codes = [known[name] for name in self.languages]
         builder = imported("lingua").LanguageDetectorBuilder.from_iso_codes_639_1(*codes)
@@ -109,6 +110,7 @@ class LanguageVerifier(LibraryRule):
         return likely
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each thousand characters in another language."""
         prompt = completion.trusted_prompt_text[: self.max_characters]
         if ASKED.search(prompt):
             return

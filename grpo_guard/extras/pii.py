@@ -68,6 +68,7 @@ class PiiVerifier(LibraryRule):
         self.entities = named("PiiVerifier.entities", RECOGNISERS, asked)
 
     def load(self) -> list[Any]:
+        """The recognisers."""
         known = imported("presidio_analyzer.predefined_recognizers")
         found = [getattr(known, RECOGNISERS[name])() for name in self.entities]
         for recogniser in found:
@@ -76,6 +77,7 @@ class PiiVerifier(LibraryRule):
         return found
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each piece of data that the prompt does not contain."""
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * _LONGEST, _LONGEST):
             if not any(map(str.isdigit, piece)) and not any(mark in piece for mark in "@.:"):
