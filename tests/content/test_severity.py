@@ -33,7 +33,7 @@ CONTENT = ROOT / "grpo_guard" / "content"
 def test_the_table_is_the_union_of_the_rules_own_kinds():
     assert set(SEVERITY) == set().union(*(rule.KINDS for rule in [*RULES, RecurrenceVerifier]))
     for name in ("ARITHMETIC", "ANSWER_WORDS", "SCREENS", "CODE", "LENGTH"):
-        # A kind that two rules share is one kind.
+        # A kind shared by two rules is one kind.
         for kind, said in getattr(tables, name).items():
             assert SEVERITY[kind] is said
     assert set(SEVERITY.values()) == set(Severity)

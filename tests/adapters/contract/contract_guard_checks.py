@@ -1,4 +1,4 @@
-"""The contract, the guard's side: what verdicts, failures and records come to."""
+"""Contract checks on the guard's side: the effect of verdicts, failures and records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _alone(policy: Policy, text: str) -> float | None:
 
 
 def _expected(trainer: Trainer, policy: Policy, texts: Sequence[str]) -> list[float | None]:
-    """ "zero" is at most the lowest reward of the group, or of those before where none is seen."""
+    """ "zero" pays at most the lowest reward of the group, or of earlier ones if no group is
+    visible.
+    """
     alone = [_alone(policy, text) for text in texts]
     lowest = []
     for i in range(len(texts)):
@@ -61,7 +63,7 @@ def _rewards_follow(trainer: Trainer, policy: Policy) -> None:
 
 
 def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
-    """With rewards of -1 and 1, a 0 in their midst is a gain."""
+    """If rewards are -1 and 1, a rejected completion that gets 0 has gained."""
     for policy in (Policy("zero", "zero"), Policy(-1.0, "zero")):
         guarded = trainer.wrap(
             grader(trainer, lambda t: -1.0 if t == "wrong" else 1.0), None, policy
@@ -138,7 +140,9 @@ def a_ledger_that_fails_is_loud(trainer: Trainer) -> None:
 
 
 def _is_loud(trainer: Trainer, guarded: Any, text: str, error: type[Exception]) -> None:
-    """A failure of the guard stops the run; where the trainer would swallow it: 0 and an error."""
+    """A failing guard stops the run; if the trainer would swallow the exception, it pays 0 and
+    logs.
+    """
     if trainer.raises:
         with pytest.raises(error):
             trainer.rewards(guarded, [text])
@@ -172,7 +176,7 @@ def several_functions_are_vetoed_together(trainer: Trainer) -> None:
         per_function = [trainer.rewards(function, texts) for function in guarded]
         sums = [_nan_sum(row) for row in zip(*per_function, strict=True)]
         assert sums == [3.0, total, 5.0]
-        assert verifier.shown == texts  # looked at once, whatever the number of functions
+        assert verifier.shown == texts  # verified once, however many functions there are
 
 
 def _nan_sum(row: Sequence[float | None]) -> float | None:

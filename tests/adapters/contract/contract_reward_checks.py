@@ -1,4 +1,4 @@
-"""The contract, the reward function's side: how it is called, what becomes of its answer."""
+"""Contract checks on the reward function's side: how it is called and what happens to its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.adapters.contract.contract_trainers import Trainer, Words
 
 
 class AsyncGrader:
-    """An object whose call is async, which some trainers take for a function that is not."""
+    """An object with an async ``__call__``, which some trainers mistake for a sync function."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -45,7 +45,7 @@ def async_stays_async_and_sync_stays_sync(trainer: Trainer) -> None:
 
 
 def async_calls_side_by_side_do_not_mix(trainer: Trainer) -> None:
-    """As agent loops await them, with one that is given up on halfway."""
+    """Awaited concurrently, as agent loops do, with one call cancelled halfway."""
     if not trainer.awaits:
         return
     texts = [f"{'Hail' if i % 3 == 0 else 'fine'} {i + 1}" for i in range(24)]
@@ -65,7 +65,7 @@ def async_calls_side_by_side_do_not_mix(trainer: Trainer) -> None:
         while not all(call.done() for call in calls):
             await asyncio.sleep(0.001)
             ticks += 1
-        assert ticks > 1  # the loop went on while the verifier was at work
+        assert ticks > 1  # the event loop kept running while the verifier worked
         return await asyncio.gather(*calls, return_exceptions=True)
 
     answers = asyncio.run(side_by_side())
@@ -146,7 +146,7 @@ def names_are_kept(trainer: Trainer) -> None:
 
     guarded = trainer.wrap(Grader())
     assert guarded.__name__ == "Grader"
-    assert not hasattr(guarded, "state")  # an object's own attributes stay where they are
+    assert not hasattr(guarded, "state")  # an object's attributes stay on the object
 
 
 def models_names_and_classes_are_refused(trainer: Trainer) -> None:
@@ -194,7 +194,7 @@ def wrong_results_are_errors_that_name_the_function(trainer: Trainer) -> None:
 
 def a_strict_signature_gets_only_what_it_names(trainer: Trainer) -> None:
     if trainer.positional:
-        return  # the trainer passes all, whatever the names are
+        return  # the trainer passes all arguments, whatever their names
     accepts = trainer.calls(["fine"])[0].keys() & {trainer.texts}
     guarded = trainer.wrap(grader(trainer, accepts=accepts))
     assert trainer.rewards(guarded, ["fine", "Hail"]) == [1.0, 0.0]

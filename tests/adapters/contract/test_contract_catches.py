@@ -1,4 +1,4 @@
-"""The contract's own negative controls: for each check an adapter that must fail it."""
+"""Negative controls of the contract: for each check, an adapter that must fail it."""
 
 import asyncio
 import copy
@@ -16,7 +16,7 @@ TRL = TRAINERS["trl"]
 
 
 def wrong(change):
-    """TRL's convention with an adapter that is right but for a change to the guarded function."""
+    """TRL's convention with a correct adapter, except for a change to the guarded function."""
 
     class Wrong(TRLAdapter):
         def wrap(self, reward, guard):
@@ -109,7 +109,7 @@ def stripping(reward, guarded, guard):
 
 @wrong
 def multiplying(reward, guarded, guard):
-    """Zero times NaN is NaN, and a penalty times zero is a gain."""
+    """Zero times NaN is NaN, and zero times a penalty is a gain."""
 
     def multiply(**given):
         own, kept = reward(**given), guarded(**given)
@@ -120,7 +120,7 @@ def multiplying(reward, guarded, guard):
 
 @wrong
 def lifting(reward, guarded, guard):
-    """What a veto of each reward by itself comes to."""
+    """The effect of vetoing each reward on its own."""
     return named(reward, lambda **given: [max(0.0, kept) for kept in guarded(**given)])
 
 
@@ -163,7 +163,7 @@ def mixing_async(reward, guarded, guard):
 
 
 class OneByOne(TRLAdapter):
-    """Forgets that the functions of a list share one verification."""
+    """Forgets that all functions of a list share one verification."""
 
     def wrap(self, reward, guard):
         if not isinstance(reward, list):
@@ -216,10 +216,10 @@ MUST_FAIL = {
 @pytest.mark.parametrize(
     ("check", "trainer"), [(check, t) for check, made in MUST_FAIL.items() for t in made]
 )
-def test_a_wrong_adapter_fails(check, trainer):
+def test_faulty_adapters_fail_their_check(check, trainer):
     with pytest.raises((Exception, pytest.fail.Exception)):
         CHECKS[check](trainer)
 
 
-def test_each_check_has_failed_once():
+def test_every_check_has_an_adapter_that_fails_it():
     assert MUST_FAIL.keys() == CHECKS.keys()
