@@ -1,4 +1,4 @@
-"""Compute advantages with Atropos's data code behind guarded groups; runs in Atropos's environment."""
+"""Compute advantages with Atropos's data code behind guarded groups, in Atropos's environment."""
 
 from example_trainer.data import pad_data_to_good_offset
 

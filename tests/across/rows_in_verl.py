@@ -1,4 +1,4 @@
-"""Compute advantages with verl behind a guarded agent loop and workers; runs in verl's environment."""
+"""Compute advantages with verl behind a guarded agent loop and workers, in verl's environment."""
 
 import asyncio
 import json

@@ -152,7 +152,7 @@ def atropos(guard):
 
 
 def genrl(guard):
-    """GenRL's store; tests/genrl covers games. Truncation is unknown here: that row has no reward."""
+    """GenRL's store; tests/genrl covers games. A truncated row has no reward here."""
     node = SimpleNamespace(world_state=None, actions=list(TEXTS), metadata=None)
     state = SimpleNamespace(round=0, stage=1, trees={"me": {"b": [[node]]}})
     store = SimpleNamespace(reward_fns=[lambda state: {"me": {"b": [[1.0, 0.0, None, None]]}}])

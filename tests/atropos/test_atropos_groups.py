@@ -194,7 +194,7 @@ def test_fields_that_would_crash_the_trainer_are_neutralised(field, value):
 
 
 def test_node_mask_does_not_split_text_but_own_turns_are_read_apart():
-    """A node could split a line with its mask; a special token between two turns does split them."""
+    """A node could split a line with its mask; a special token between two turns splits them."""
     verifier = Words()
     ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", end
     given = {

@@ -1,4 +1,4 @@
-"""The reference pages that the site makes from the code say all there is."""
+"""The reference pages generated from the code are complete."""
 
 import importlib.util
 import re
@@ -21,7 +21,7 @@ def hook():
     return module
 
 
-def test_every_key_of_a_guard_file_is_there(hook):
+def test_every_key_of_a_guard_file_is_listed(hook):
     page = hook.on_page_markdown((PAGES / "guard-file.md").read_text(encoding="utf-8"))
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     assert {f"`type: {n}`" for n in names(VERIFIERS)} <= sections.keys()
@@ -38,7 +38,7 @@ def test_every_key_of_a_guard_file_is_there(hook):
         assert row in sections[section]
 
 
-def test_every_metric_is_there(hook):
+def test_every_metric_is_listed(hook):
     page = hook.on_page_markdown((PAGES / "metrics.md").read_text(encoding="utf-8"))
     assert set(re.findall(r"^\| `(guard/\S+)` \| \S", page, re.MULTILINE)) == hook.logged_names()
     for source in ("grpo_guard/guard.py", "adapters/trl/trainer.py"):
@@ -54,7 +54,7 @@ def test_every_page_and_name_of_the_api_exists(hook):
             resolve_name(line.removeprefix("::: "))
 
 
-def test_the_navigation_has_every_page_once_and_three_levels():
+def test_navigation_has_every_page_once_in_three_levels():
     import yaml
 
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def test_the_navigation_has_every_page_once_and_three_levels():
     assert sorted(found) == sorted(pages)
 
 
-def test_names_in_cells_wrap_at_their_joints(hook):
+def test_names_in_cells_can_wrap_at_separators(hook):
     cell = "<td><code>logprob_bound</code> of a_b</td>"
     assert hook.on_page_content(cell) == "<td><code>logprob_<wbr>bound</code> of a_b</td>"
     assert hook.on_page_content("<p><code>a_b</code></p>") == "<p><code>a_b</code></p>"

@@ -1,4 +1,4 @@
-"""Contract checks on the reward function's side: how it is called and what happens to its answer."""
+"""Contract checks on the reward function's side: how it is called, how its answer is used."""
 
 from __future__ import annotations
 
