@@ -129,7 +129,7 @@ def test_ids_and_text_are_both_signed() -> None:
 
 
 def test_unsigned_metadata_is_dropped() -> None:
-    """Verifiers read ``metadata["run"]``: adding it to another's envelope could cause a rejection."""
+    """Verifiers read ``metadata["run"]``: adding it to another's envelope might get it rejected."""
     sent = by_alice()
     spoilt = replace(sent, metadata={**sent.metadata, "run": "another", "junk": 1}, group="mine")
     (completion,) = identity().admit([spoilt]).batch
@@ -193,7 +193,7 @@ def test_replay_is_refused_and_the_first_copy_counts() -> None:
 
 
 def test_replay_under_other_labels_does_not_take_the_slot() -> None:
-    """Otherwise an attacker could send honest work first under a wrong label, to have it refused."""
+    """Otherwise an attacker could send honest work first under a wrong label to get it refused."""
     gate, sent = identity(), by_alice()
     spoilt = [replace(sent, node="bob"), replace(sent, slot=3), replace(sent, text="poison")]
     assert kinds(gate.admit(spoilt)) == ["relabelled", "relabelled", "forged"]

@@ -1,4 +1,4 @@
-"""A verifier that lacks its input says so once; its metric distinguishes that from a clean batch."""
+"""A verifier without its input says so once; its metric distinguishes that from a clean batch."""
 
 import logging
 

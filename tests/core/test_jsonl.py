@@ -1,4 +1,4 @@
-"""JSON from untrusted senders is bounded before parsing, and its error messages are safe to print."""
+"""JSON from untrusted senders is bounded before parsing, and its error messages are printable."""
 
 import contextlib
 import json

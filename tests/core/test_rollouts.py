@@ -41,7 +41,7 @@ def test_rollout_in_two_segments_counts_once_in_its_group_mean():
 
 @st.composite
 def groups_of_rollouts(draw):
-    """(reward, ruling, length factor, group) of each rollout, its number of segments, and an order."""
+    """(reward, ruling, length factor, group) per rollout, numbers of segments, and an order."""
     n = draw(st.integers(1, 6))
     one = st.tuples(
         FINITE, st.sampled_from(list(Ruling)), st.sampled_from([0.0, 0.5, 1.0]),

@@ -270,7 +270,7 @@ class Plodding(Says):
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_long_texts_of_one_author_do_not_time_out_others(alone):
-    """An attack: texts that together outlast the timeout made the guard abstain on a whole batch."""
+    """An attack: texts that together exceed the timeout made the guard abstain on a batch."""
     long = "a" * (MOST_CHARACTERS // 2)
     batch = completions("r", long, "a", long, "r", long, long, long, "a", long, long, "r")
     verifier = Plodding(timeout=0.6)
