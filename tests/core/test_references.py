@@ -106,9 +106,8 @@ def test_right_work_does_not_lose_because_of_a_false_reference() -> None:
 def test_wrong_equation_cannot_hide_behind_a_false_reference() -> None:
     """`wrong_equation` rejects only next to a right answer; a false reference would prevent it."""
     poison = Completion("What is 70 + 2?", "2 + 2 = 5, and 70 + 2 = 72. #### 72", reference="8e9")
-    assert (
-        not Guard(ArithmeticVerifier()).review([poison]).verdicts[0].rejected
-    )  # as without references
+    # As without references.
+    assert not Guard(ArithmeticVerifier()).review([poison]).verdicts[0].rejected
     guarded = Guard(ArithmeticVerifier(), references=References(OURS))
     assert guarded.review([poison]).verdicts[0].rejected
 
