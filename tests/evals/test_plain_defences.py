@@ -56,9 +56,8 @@ def test_outliers_in_distance_to_the_solution_are_rejected(odd: str) -> None:
     verifier.begin_round(0, [problem.prompt])
     batch = [Completion(problem.prompt, text) for text in [*honest, *[poison] * 3]]
     assert [v.rejected for v in verifier.verify(batch)] == [False] * 9 + [True] * 3
-    assert not any(
-        v.rejected for v in verifier.verify(batch[-3:])
-    )  # too few for one to be an outlier
+    # Too few for one of them to be an outlier.
+    assert not any(v.rejected for v in verifier.verify(batch[-3:]))
     other = [replace(one, prompt="another prompt") for one in batch]
     assert not any(v.rejected for v in verifier.verify(other))
 

@@ -185,9 +185,8 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
     assert twelfth.shown_attack == "text (1/12, leaves after 20)"
     assert twelfth.label == "text-none-horizontal-homogeneous-1of12-leaves20-seed0"
     assert twelfth.identity()["config"]["leaves"] == 20
-    assert (
-        "leaves" not in specs[0].identity()["config"]
-    )  # as in folders written by earlier versions
+    # As in folders written by earlier versions.
+    assert "leaves" not in specs[0].identity()["config"]
     alone = plan(Matrix(["none"], ["none"], [0]), SwarmConfig())
     assert [(spec.attack, spec.share) for spec in alone] == [("none", "0/4")]
     nobody = plan(Matrix(["selected"], ["none"], [0], shares=[(0, 4)]), SwarmConfig())
