@@ -137,9 +137,8 @@ def test_alpha_too_small_for_the_calibration_count_is_refused():
     assert verifier().verify([odd])[0].p_value == pytest.approx(profile().least_p)
     with pytest.raises(ValueError, match=r"alpha: expected at least 0\.0\d+.* calibrate on 999"):
         verifier(alpha=1e-3)
-    with pytest.raises(
-        ValueError, match="alpha: expected at least"
-    ):  # nothing to which to fit a tail
+    # The exponential tail needs scores to fit.
+    with pytest.raises(ValueError, match="alpha: expected at least"):
         verifier(alpha=1e-3, profile=few(), tail="exponential")
     assert verifier(alpha=profile().least_p).verify([odd])[0].rejected
     fitted = profile().model_copy(update={"scores": tuple(sorted(profile().scores * 2))})

@@ -143,9 +143,8 @@ def test_file_of_another_user_or_writable_by_all_is_refused(tmp_path, sound):
             EvidenceLedger(path)
         assert read(path).nodes  # reading it is still allowed
     path.chmod(0o644)
-    (tmp_path / "run.sqlite-shm").unlink(
-        missing_ok=True
-    )  # owned by the reader, with the file's mode
+    # Owned by the reader, with the file's mode.
+    (tmp_path / "run.sqlite-shm").unlink(missing_ok=True)
     wal = tmp_path / "run.sqlite-wal"
     wal.touch()
     wal.chmod(0o666)
