@@ -1,6 +1,6 @@
 """Convert the files that trainers and other tools write to lines of JSON, one completion a line.
 
-Read are Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
+Reads Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
 and prime-rl, and logs of inspect_ai. Columns get the names of `Completion`'s fields; columns that
 match no field are left out.
 """

@@ -198,8 +198,8 @@ class Memory:
         if not self._told:
             self._told = True
             logger.warning(
-                "%s: %s is neither read nor written (%s: %.200s); it goes on as this process knows "
-                "it", self._path, self._key, type(error).__name__, error,
+                "%s: %s is neither read nor written (%s: %.200s); this process continues with its "
+                "own state", self._path, self._key, type(error).__name__, error,
             )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:

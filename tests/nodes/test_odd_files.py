@@ -139,7 +139,7 @@ def test_file_of_another_user_or_writable_by_all_is_refused(tmp_path, sound):
     path.write_bytes(sound)
     for mode in (0o664, 0o646):
         path.chmod(mode)
-        with pytest.raises(LedgerError, match="nobody else can write"):
+        with pytest.raises(LedgerError, match="no other user can write"):
             EvidenceLedger(path)
         assert read(path).nodes  # reading it is still allowed
     path.chmod(0o644)
@@ -154,7 +154,7 @@ def test_file_of_another_user_or_writable_by_all_is_refused(tmp_path, sound):
     EvidenceLedger(path).close()
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
-        with pytest.raises(LedgerError, match="nobody else can write"):
+        with pytest.raises(LedgerError, match="no other user can write"):
             EvidenceLedger(path)
 
 
@@ -172,7 +172,7 @@ def test_only_own_links_are_followed(tmp_path, sound):
         planted = tmp_path / "planted.sqlite"
         planted.symlink_to(target)
         os.chown(planted, 65534, 65534, follow_symlinks=False)
-        with pytest.raises(LedgerError, match="somebody else's link"):
+        with pytest.raises(LedgerError, match="another user's link"):
             EvidenceLedger(planted)
         assert not target.exists()
 

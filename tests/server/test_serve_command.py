@@ -152,10 +152,10 @@ def test_invalid_guard_and_empty_token_exit_2(files, monkeypatch):
 def test_public_address_without_a_token_warns(files, monkeypatch):
     monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
     (files / "skip.yaml").write_text("{policy: {on_abstain: skip}, verifier: {type: screens}}")
-    assert "anybody there may ask" in run(files, "--host", "0.0.0.0").stderr
+    assert "anyone there may send requests" in run(files, "--host", "0.0.0.0").stderr
     assert run(files).stderr == ""
     assert '"" in answer is true' in run(files, "--reward", str(files / "grader.py:grade")).stderr
-    assert "cannot carry out on_abstain: skip" in run(files, config="skip.yaml").stderr
+    assert "does not support on_abstain: skip" in run(files, config="skip.yaml").stderr
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
     assert run(files, "--host", "0.0.0.0").stderr == ""
 

@@ -289,7 +289,7 @@ def test_watching_guard_returns_the_functions_rewards():
         assert answer["extra_logs"]["guard_reject"] == [0.0, 1.0, 0.0]
         assert answer["extra_logs"]["guard_abstain"] == [0.0, 0.0, 1.0]
     assert protocol_policy(Policy("keep", "raise"))[1] == [
-        "/get_reward cannot carry out on_abstain: raise"
+        "/get_reward does not support on_abstain: raise"
     ]
 
 

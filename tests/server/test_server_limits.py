@@ -86,7 +86,7 @@ def test_late_answers_log_the_usual_names_or_ask_for_a_retry():
     with client(verifier, grade, seconds=0.5, running=4) as web:
         asked = {"query": ["wait"], "prompts": [""], "labels": [""]}
         refused = web.post("/get_reward", json=asked)
-        assert "none before it" in strict(refused, 503)["error"]
+        assert "no earlier answer" in strict(refused, 503)["error"]
         assert refused.headers["retry-after"] == "1"
         assert strict(web.post("/get_reward", json={"query": []}))["rewards"] == []
         names = rewards_of(web, "fine")["extra_logs"].keys()
