@@ -68,7 +68,7 @@ def test_new_creates_a_key_and_show_prints_the_public_key(tmp_path: Path) -> Non
     assert fingerprint(key.public) in shown.output
     again = invoke("identity", "new", path)
     assert again.exit_code == 2
-    assert "overwritten, its key is lost" in again.output
+    assert "overwriting it loses its key" in again.output
     assert SigningKey.read(path).public == key.public
 
 

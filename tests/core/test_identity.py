@@ -179,7 +179,7 @@ def test_exchange_may_use_node_name_or_key(node: str | None) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("round", 6), ("slot", 1), ("node", "bob")])
-def test_envelope_with_changed_labels_is_forged(field: str, value: Any) -> None:
+def test_envelope_with_changed_labels_is_refused(field: str, value: Any) -> None:
     sent = by_alice()
     moved = {**sent.metadata[ENVELOPE], field: value}
     changed = replace(sent, metadata={ENVELOPE: moved}, **{field: value})
@@ -356,7 +356,7 @@ def test_corrupted_copy_does_not_take_the_slot(spoilt: Completion, admits_unsign
     assert found[2:] == [None, None, "replayed"]
 
 
-def test_segments_sent_together_each_get_their_node() -> None:
+def test_together_needs_one_entry_per_completion() -> None:
     with pytest.raises(ValueError, match="together: expected 1, one each, got 2"):
         identity().admit([work()], together=[1, 2])
 

@@ -125,7 +125,7 @@ def test_trained_policy_is_the_reader_in_its_own_swarm(tmp_path: Path) -> None:
     known = opinion()
     assert isinstance(known, Opinion)
     with torch.no_grad():
-        member.model.lm_head.weight.zero_()  # it finds every word out of place
+        member.model.lm_head.weight.zero_()  # no word is likelier than another now
     after = opinion()
     assert isinstance(after, Opinion)
     assert after.p_value < known.p_value
@@ -216,7 +216,7 @@ def test_variants_differ_and_are_reproducible() -> None:
     assert [p.temperature for p in cooler] == [(p.temperature or 0) / 2 for p in made[0]]
 
 
-def test_rejections_are_counted_over_the_run(tmp_path: Path) -> None:
+def test_held_out_accuracy_and_exclusions_of_a_run(tmp_path: Path) -> None:
     swarm = build(Spec("none", "none", SMALL), tmp_path)
     assert swarm.config.malicious == 0
     correct, total = held_out(swarm, 16)

@@ -181,8 +181,8 @@ def test_round_with_empty_slots_earns_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_shared_seed_leaves_only_withholding(tmp_path: Path) -> None:
-    """The adversary, which passes if it only chooses, and the defence that prevents it."""
+def test_grinding_and_withholding_meet_their_defences(tmp_path: Path) -> None:
+    """Each attack passes while its choice is open, and fails under the defence that closes it."""
     for attack, setting, open_to, closed in (
         ("seed_grinding", "vertical", "own_prompts", "homogeneous"),
         ("withholding", "horizontal", "homogeneous", "whole_rounds"),

@@ -64,7 +64,7 @@ def test_own_slot_in_the_current_round_is_accepted():
     ],
     ids=str,
 )
-def test_slot_of_another_node_is_malformed(changes, kind):
+def test_wrong_or_missing_slot_is_malformed(changes, kind):
     assert refusal(book(), completion(**changes)) == (Cause.MALFORMED, kind)
 
 

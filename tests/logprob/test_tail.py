@@ -227,7 +227,7 @@ def test_places_depend_only_on_preceding_tokens():
         assert places((*ids[:t], tokenizer.eos_token_id))[t] is all_of_them[t]
 
 
-def test_zero_tail_and_zero_share_are_handled():
+def test_zero_tail_has_a_tiny_p_value_and_zero_share_has_1():
     """A tail that float32 rounds to 0 is tiny, but no probability is 0."""
     p = token_p_values(np.array([0.0, 0.0, 1.0]), np.array([0.5, 0.0, 0.5]), 1.0)
     assert 0 < p[0] < 1e-36
@@ -330,7 +330,7 @@ def test_missing_ids_are_reported_and_other_members_judge(verifier):
         Guard(lenient, policy=Policy(on_abstain="pass"))
 
 
-def test_without_a_declared_length_exhausted_memory_rejects(verifier):
+def test_pass_is_refused_without_a_declared_length(verifier):
     endless = TailProbabilityVerifier(*policy(), sampling=replace(SPEC, max_new_tokens=None))
     with pytest.raises(ValueError, match=r"tail_probability runs out of memory.*set max_new"):
         Guard(endless, policy=Policy(on_abstain="pass"))

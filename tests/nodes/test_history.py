@@ -34,7 +34,7 @@ def test_peers_are_sampled_in_large_swarms_at_no_lower_threshold(monkeypatch):
         assert 2 <= e.peers <= MAX_PEERS
 
 
-def test_forgetting_clean_nodes_keeps_the_evidence_of_rejected_ones(monkeypatch):
+def test_evidence_is_the_same_without_cached_accounts(monkeypatch):
     kept = Comparison(window=16, salt=b"s")
     monkeypatch.setattr(evidence, "MAX_ACCOUNTS", 0)
     without = Comparison(window=16, salt=b"s")

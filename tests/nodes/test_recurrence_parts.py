@@ -128,7 +128,7 @@ def test_every_word_is_found_at_its_offset(text: str) -> None:
         assert first_spans(text, [[word]])[0]
 
 
-def test_list_items_are_words() -> None:
+def test_bundled_word_list_and_strangeness() -> None:
     assert {"the", "step", "therefore", "calculate"} <= ordinary_words()
     assert not {"hail", "thief", "gleeb", "pizza", "calc"} & ordinary_words()
     words = {"thief": 0.5, "thieves": 0.5, "gleeb": 1.0, "pizza": 1.0, "prints": 0.0, "🦆": 0.5}

@@ -279,7 +279,7 @@ def test_round_begun_while_the_file_was_busy_is_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["my-arithmetic", "Ünsum", "2nd", "-", "a" * 90])
-def test_any_verifier_name_has_its_own_table(tmp_path, name):
+def test_any_verifier_name_is_valid_in_a_store(tmp_path, name):
     kind = type("Mine", (ArithmeticVerifier,), {"name": name})
     for store in (None, NodeStore(tmp_path)):
         verdicts = kind(store=store).verify(round_of(0))

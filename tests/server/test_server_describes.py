@@ -90,7 +90,7 @@ def test_metrics_count_the_answers_given():
     assert not any("nowhere" in name for name in found)  # a client cannot add rows
 
 
-def test_metrics_need_the_operators_token():
+def test_metrics_need_the_token():
     web = client(token="s3cret")
     assert strict(web.get("/metrics"), 401) == {"error": "expected Authorization: Bearer TOKEN"}
     assert counts(web, auth=("prometheus", "s3cret")) == {
