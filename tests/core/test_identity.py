@@ -622,7 +622,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], problem: str) -> N
         Identity(ring(), **{"run": RUN, **options})
 
 
-def test_identity_set_later_applies_to_wrapped_functions() -> None:
+def test_identity_set_later_applies_to_derived_guards() -> None:
     guard = Guard(Choosy())
     wrapped = guard.with_policy(Policy("zero", "zero"))
     asking = guard.with_environment(lambda prompt, turns: "")

@@ -89,7 +89,7 @@ def test_evidence_survives_the_window_and_memory_is_bounded():
 
 @given(st.integers(0, 1000), st.floats(0, 0.5))
 @settings(deadline=None)
-def test_evidence_under_various_shares_of_honest_peers(peers, hostile):
+def test_number_of_honest_peers(peers, hostile):
     honest = honest_peers(peers, hostile)
     assert honest >= 1
     assert honest >= peers * (1 - hostile) - 1 - 1e-6
