@@ -21,10 +21,10 @@ from grpo_guard.nodes.store import NodeStore
 logger = logging.getLogger("grpo_guard")
 
 MAX_STATE = 256 * 2**20
-"""Most characters of one memory's state that are read: our counts are bounded, but a file written
+"""Limit on the characters read of one memory's state: our counts are bounded, but a file written
 by others may not be."""
 MAX_UNWRITTEN = 64
-"""Most changes that are kept while a file cannot be written."""
+"""How many changes are kept while a file cannot be written."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
