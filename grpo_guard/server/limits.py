@@ -59,5 +59,5 @@ class Limits:
 
     @property
     def flight_bytes(self) -> int:
-        """Limit on the bytes of all bodies in memory: arriving, waiting for their turn or judged."""
+        """Limit on the bytes of all bodies in memory: arriving, waiting or being judged."""
         return FLIGHT_BODIES * self.body_bytes
