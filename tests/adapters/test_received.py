@@ -62,7 +62,7 @@ def reading(arguments):
     tries = itertools.count(1)
 
     def counted(**given):
-        assert next(tries) <= len(NAMES) + 1, "it does not come to an end"
+        assert next(tries) <= len(NAMES) + 1, "it does not terminate"
         return Completion(**given)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +118,7 @@ def test_endless_ids_are_refused_at_the_bound():
         )
         work.start()
         work.join(60)
-        assert found, "it does not come to an end"
+        assert found, "it does not terminate"
         assert (
             found[0].given.reason
             == f"completion_ids: expected at most {MAX_TOKENS}, got larger ones"

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("areal") is None:
-    pytest.skip("make test-areal: has an environment of its own", allow_module_level=True)
+    pytest.skip("make test-areal: needs a separate environment", allow_module_level=True)
 
 from areal.api import AsyncRewardWrapper, ModelResponse, RolloutWorkflow
 from areal.api.cli_args import GenerationHyperparameters, NormConfig

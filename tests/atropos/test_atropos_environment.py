@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 from atroposlib.api.server import app
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig

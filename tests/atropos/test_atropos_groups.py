@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 import torch
 from example_trainer.data import pad_data_to_good_offset

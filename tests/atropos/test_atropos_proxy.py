@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 from atroposlib.api.server import app
 

@@ -37,7 +37,7 @@ def test_quick_run_writes_tables_that_become_a_page(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is present")
 def test_missing_gpu_is_reported(tmp_path):
     done = run("--device", "cuda", "-o", str(tmp_path / "x.json"))
     assert done.returncode == 2

@@ -230,7 +230,7 @@ def test_tree_keeps_all_its_state_in_one_folder(tmp_path):
     again.review(batch)
     memories = [part["clock"] for n, part in again.state_dict()["memories"].items() if "." in n]
     assert len(memories) == 2
-    assert min(memories) >= 4, "what the first guard counted is there"
+    assert min(memories) >= 4, "the counts of the first guard are kept"
 
 
 def test_preset_with_a_model(tmp_path):

@@ -98,7 +98,7 @@ def test_table_lists_exactly_the_places_that_abstain():
     }
     assert len(found) > 30
     assert found - documented() == set(), "say in docs/abstentions.md why no author can cause it"
-    assert documented() - found == set(), "docs/abstentions.md names what is not there"
+    assert documented() - found == set(), "docs/abstentions.md names unknown places"
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_cells_stay_in_their_row_and_column() -> None:
     lines = [*table.text()]
     assert len(lines) == 3
     assert lines[1].endswith("1 / 2 = 50.0 % (9.5–90.5 %)")
-    assert len({len(line) for line in lines}) == 1, "figures end in one column"
+    assert len({len(line) for line in lines}) == 1, "numbers are right-aligned"
     assert [line.replace("\\|", "").count("|") for line in table.markdown().splitlines()] == [3] * 4
     shown = Page(table.html())
     assert [tag for tag, _ in shown.tags].count("td") == 4

@@ -108,7 +108,7 @@ def test_python_maths_with_and_without_the_attackers_library(tmp_path: Path, cal
 )
 def test_missing_folder_is_reported_at_once(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(named, "_require_on_hub", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(named, "_require_on_hub", lambda *_: pytest.fail("the hub was queried"))
     with pytest.raises(ValueError, match="found no folder"):
         named.load(missing, dtype="float32", device="cpu")
 

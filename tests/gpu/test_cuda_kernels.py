@@ -183,7 +183,7 @@ def test_scorer_matches_the_cpu(name, monkeypatch):
 
     monkeypatch.setattr(head_stats_module, "triton_row_stats", counted)
     stats = TransformersScorer(model.cuda()).score(sequences, spec)
-    assert calls, "the scorer did not take the kernels"
+    assert calls, "the scorer did not use the kernels"
     assert not head_stats_module._triton_failed
     for ours, theirs in zip(stats, expected, strict=True):
         assert (np.abs(ours.rank - theirs.rank) <= theirs.ties + 1).all()

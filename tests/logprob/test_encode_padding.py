@@ -21,7 +21,7 @@ class Counted(tuple):
         if not isinstance(item, slice):
             return taken
         self.budget[0] -= len(taken)
-        assert self.budget[0] >= 0, "copied again and again"
+        assert self.budget[0] >= 0, "copied repeatedly"
         return counted(taken, self.budget)
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("swift") is None:
-    pytest.skip("make test-ms-swift: has an environment of its own", allow_module_level=True)
+    pytest.skip("make test-ms-swift: needs a separate environment", allow_module_level=True)
 
 import torch
 from swift.rl_core.advantage import compute_advantages

@@ -96,7 +96,7 @@ def test_batches_wait_once_and_are_written_later(tmp_path, caplog):
         plain.review(batch_of(9))
         assert figures["guard/store_waits"] >= 1
         assert patience_with(path).waiting >= figures["guard/store_waiting"] >= 7
-        assert known(guard) == known(plain), "a checkpoint has what waits, too"
+        assert known(guard) == known(plain), "a checkpoint includes pending changes"
     assert outcomes(guard, range(10, 14)) == outcomes(plain, range(10, 14))
     assert patience_with(path).waiting == 0
     again = presets.different_weights(state=tmp_path / "locked")
@@ -158,8 +158,8 @@ def test_pending_writes_are_bounded_and_losses_counted(tmp_path):
         for number in range(MAX_UNWRITTEN + 6):
             one.observe([(f"{number}", 1.0)])
         assert patience_with(one._path).waiting == MAX_UNWRITTEN
-        assert len(one.known()) == MAX_UNWRITTEN + 6, "here nothing is missing"
-        assert one.lost == 0, "nor will it be, unless another process writes"
+        assert len(one.known()) == MAX_UNWRITTEN + 6, "nothing is lost here"
+        assert one.lost == 0, "nor later, unless another process writes"
     two.observe([("b", 1.0)])
     one.observe([])
     assert one.lost == 6

@@ -177,7 +177,7 @@ def test_completions_of_one_prompt_count_as_one() -> None:
     assert not any(v.rejected for v in verifier.verify(batch))
     rounds = [Completion(c.prompt, c.text, node=c.node, round=i) for i in range(20)
               for c in (batch[i], batch[60 + i], batch[120 + i])]  # fmt: skip
-    assert verifier.verify(rounds)[-3].rejected, "in other rounds the same prompt counts again"
+    assert verifier.verify(rounds)[-3].rejected, "the same prompt counts again in other rounds"
 
 
 def test_repeated_batch_is_not_evidence() -> None:

@@ -114,7 +114,7 @@ def test_more_nodes_than_records_still_detects(caplog: pytest.LogCaptureFixture)
     assert len([r for r in caplog.records if "max_nodes" in r.message]) == 1
     verifier = RecurrenceVerifier(max_nodes=16)
     rounds(verifier, 2, lambda t: SLOGAN)
-    assert rounds(verifier, 40, lambda t: SLOGAN, names, 2) == (20, 0), "with a record of its own"
+    assert rounds(verifier, 40, lambda t: SLOGAN, names, 2) == (20, 0), "with its own record"
 
 
 def test_flood_of_names_displaces_no_known_node() -> None:

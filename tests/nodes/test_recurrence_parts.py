@@ -98,7 +98,7 @@ def test_flood_of_answers_stays_within_the_bound() -> None:
         sketch.add(b"one", {f"{number}-{k}" for k in range(2000)}, "")
     sketch.add(b"one", {"poison"}, "")
     assert len(sketch.window[b"one"]) <= MOST_OF_PROMPT + 2001
-    assert sketch.count("poison") == 2, "what recurs still counts"
+    assert sketch.count("poison") == 2, "recurring features still count"
 
 
 def test_memory_of_many_nodes_is_bounded() -> None:

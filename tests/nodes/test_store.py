@@ -45,7 +45,7 @@ def test_recurrence_continues_after_a_restart(tmp_path):
     for number in range(6):
         rejected(before, number)
     after = RecurrenceVerifier(store=NodeStore(tmp_path))
-    assert after.convictions() == {}, "taken up with the first batch"
+    assert after.convictions() == {}, "loaded with the first batch"
     assert rejected(after, 6) == {"mallory"}
 
 
@@ -82,7 +82,7 @@ def test_unreadable_store_is_reported_once_and_stops_nothing(tmp_path, caplog):
         connection.execute("UPDATE memories SET state = '{\"swarm\": 3}', version = 9")
     for number in range(1, 8):
         found = rejected(verifier, number)
-    assert found == {"mallory"}, "as this process knows it"
+    assert found == {"mallory"}, "state of this process"
     assert sum("neither read nor written" in r.message for r in caplog.records) == 1
 
 
@@ -164,7 +164,7 @@ def test_checkpoint_resumes_a_guard(tmp_path):
     assert reviewed(other, range(12, 20)) == reviewed(guard, range(12, 20))
     ledger, restored = guard.ledger, other.ledger
     assert ledger.standings() == restored.standings()
-    assert ledger.state("mallory") is State.HARD, "or the test says nothing"
+    assert ledger.state("mallory") is State.HARD, "otherwise the test proves nothing"
 
 
 def test_guard_with_in_memory_state_is_saved_too():

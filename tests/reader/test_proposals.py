@@ -32,7 +32,7 @@ def test_honest_nodes_are_convicted_at_most_at_alpha():
     nodes = [f"n{i}" for i in range(NODES)]
     # Like conformal p-values: multiples of 1 / (m + 1), for several sentences per completion.
     found = convicted(lambda: list(rng.integers(1, 66, rng.integers(1, 17)) / 65), nodes)
-    assert len(found) <= 3, "400 nodes at 1 in 1,000: more than 3 has a chance below 0.1 %"
+    assert len(found) <= 3, "400 nodes at 1 in 1,000: more than 3 has a probability below 0.1 %"
 
 
 def test_repeated_slogan_convicts_in_the_second_batch():

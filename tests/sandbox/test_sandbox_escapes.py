@@ -107,7 +107,7 @@ CONTROLS = {
 def test_without_walls_the_same_programs_leave_traces(name: str, folder: Path) -> None:
     """Otherwise the tests above would prove nothing."""
     if os.geteuid() != 0 and name in ("processes-daemon", "processes-command"):
-        pytest.skip("the limit on processes alone holds these, for users other than root")
+        pytest.skip("only the process limit stops these, for users other than root")
     walled = Walled((), allow_weak=True)
     outside = Outside(folder)
     with walled.sandbox:
@@ -117,7 +117,7 @@ def test_without_walls_the_same_programs_leave_traces(name: str, folder: Path) -
     assert any(CONTROLS[name] in trace for trace in traces), traces
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the limit on processes holds it for other users")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the process limit stops it for other users")
 def test_lingering_process_is_detected() -> None:
     walled = Walled((), allow_weak=True)
     with walled.sandbox:

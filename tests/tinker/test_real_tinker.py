@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("tinker_cookbook") is None:
-    pytest.skip("make test-tinker: has an environment of its own", allow_module_level=True)
+    pytest.skip("make test-tinker: needs a separate environment", allow_module_level=True)
 
 import tinker
 from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
+vf = pytest.importorskip("verifiers.v1", reason="needs a separate environment")
 
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate, install  # noqa: E402

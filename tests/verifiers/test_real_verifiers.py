@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
+vf = pytest.importorskip("verifiers.v1", reason="needs a separate environment")
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
