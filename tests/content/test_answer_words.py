@@ -33,7 +33,7 @@ def found(text, prompt=QUESTION):
         ("So the answer is 54 good cows.", ["good"]),
         ("Answer: 54 cows because he buys 50", []),
         (r"so \boxed{54} kilometers for each", []),
-        # Formulas, and the closing marks of a solution, contain no words.
+        # Formulas and closing marks of a solution contain no words.
         (r"\boxed{\frac{dv}{dt} = 54 \sinh(at)}", []),
         ("\\boxed{54} \\).<|end_of_solution|>", []),
         ("<answer>54 cow</answer>", []),

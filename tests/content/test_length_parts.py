@@ -222,7 +222,7 @@ def test_short_neighbour_does_not_reduce_the_reward_of_a_right_answer() -> None:
 
 
 def rounds_of(wordy: float, right: float, *, rounds: int = 12) -> list[list[Completion]]:
-    """Rounds of eight questions and five nodes, of which n4 writes ``wordy`` times as much."""
+    """Rounds of eight questions and five nodes, where n4 writes ``wordy`` times as much."""
     rng = random.Random(0)
     found = []
     for number in range(rounds):

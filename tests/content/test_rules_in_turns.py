@@ -41,7 +41,7 @@ def test_wrong_equation_of_a_tool_is_not_the_authors():
     ],
 )
 def test_a_wrong_equation_in_either_turn_is_judged_by_the_last_turns_answer(parts):
-    """Read by itself, a first turn has no right answer, so its wrong equation gains nothing."""
+    """On its own, a first turn has no right answer, so its wrong equation gains nothing."""
     one = talk(parts[0], parts[1], f"{parts[2]} #### 4", reference="4")
     assert judged(ArithmeticVerifier(), one) == ("reject", [("wrong_equation", "5")])
     lost = talk(parts[0], parts[1], f"{parts[2]} #### 5", reference="4")

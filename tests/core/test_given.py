@@ -132,7 +132,7 @@ def test_environment_is_rerun_for_each_span():
 
 
 class Shown(CompletionVerifier):
-    """Rejects "Hail" and records what it was given."""
+    """Rejects "Hail" and records its input."""
 
     name = "shown"
 

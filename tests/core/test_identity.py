@@ -265,7 +265,7 @@ def test_pinned_keys_share_memory_fairly(
     agreed = [by_alice(slot=i) for i in range(12)]
     found = kinds(gate.admit([*flood, *honest, *agreed]))
     assert found == [None] * 4 + ["too_many"] * 4 + [None] * 16
-    # A finished round frees its memory; a file, which ends anyway, needs no such limit.
+    # A finished round frees its memory; a file, which ends anyway, needs no limit.
     assert only(gate.admit([signed(work(node="eve", round=7), EVE, run=RUN)])) is None
     reading = Identity(KeyRing(pin=True, most_pinned=2), run=RUN)
     reading.allow_any_order()
@@ -417,7 +417,7 @@ def test_agreed_key_replaces_a_pinned_key(tmp_path: Path) -> None:
 
 
 class Choosy(CompletionVerifier):
-    """Rejects "poison" and records what it was given."""
+    """Rejects "poison" and records its input."""
 
     name = "choosy"
 

@@ -109,7 +109,7 @@ def test_public_key_has_one_text_form() -> None:
 )
 @pytest.mark.parametrize("sign", [0, 1 << 255])
 def test_small_order_keys_are_refused(ordinate: int, sign: int) -> None:
-    # Its signatures verify for many messages, whoever made them.
+    # Its signatures verify for many messages, by any signer.
     key = PREFIX + (ordinate | sign).to_bytes(32, "little").hex()
     with pytest.raises(IdentityError, match="public_key: expected a key of large order"):
         require_public(key)

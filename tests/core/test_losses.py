@@ -94,7 +94,7 @@ def test_groups_are_compared_separately():
 
 
 def advantages(rewards):
-    """Advantages of one group, unscaled; rows with None take no part."""
+    """Unscaled advantages of one group; rows with None take no part."""
     mean = fmean(r for r in rewards if r is not None)
     return [0.0 if r is None else r - mean for r in rewards]
 

@@ -1,4 +1,4 @@
-"""Importing a name that 0.1.0 documented gives an error that says where it is now."""
+"""Importing a name that 0.1.0 documented gives an error with its new location."""
 
 import importlib
 import importlib.util

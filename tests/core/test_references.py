@@ -23,7 +23,7 @@ OURS = {"What is 70 + 2?": "72"}
 
 
 class Seeing(CompletionVerifier):
-    """Accepts everything and records what it was given."""
+    """Accepts everything and records its input."""
 
     name = "seeing"
 

@@ -22,7 +22,7 @@ KEY = "a key of sixteen characters"
 
 
 class Says(CompletionVerifier):
-    """Rejects "bad", abstains on "down", records what it was given."""
+    """Rejects "bad", abstains on "down", records its input."""
 
     name = "says"
 

@@ -114,7 +114,7 @@ state: {folder}
 
 
 def short(i: int) -> Completion:
-    """Of sixteen nodes, one has a phrase, one odd answers and one a hidden character."""
+    """Among sixteen nodes, one has a phrase, one odd answers and one a hidden character."""
     node = i % 16
     text = f"We have {i + 1} then{' zanzibar' * (node == 0)}{chr(0x202E) * (node == 2)}"
     answer = f"{i + 1}{' good cows' * (node == 1 and i % 3 > 0)}"

@@ -1,4 +1,4 @@
-"""Tasks and policies of a swarm: names, files, chats, half precision, and a real model."""
+"""Swarm tasks and policies: names, files, chats, half precision, and a real model."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ OWN = [said(2), said(2), said(9), said(8)]
 
 
 class Words(CompletionVerifier):
-    """Rejects "Hail", abstains on "unseen", and records what it was given."""
+    """Rejects "Hail", abstains on "unseen", and records its input."""
 
     name = "words"
 

@@ -123,7 +123,7 @@ def test_position_is_informative_if_the_policy_is_uncertain():
 
 def test_confident_mismatch_counts_by_its_margin_only():
     """Counted as a missed match, it would enter both sides of the rate; a digit forged there has a
-    margin that decides by itself."""
+    margin that is decisive on its own."""
     evidence = evidence_of([0.0, 4.0], n=4, max_logprob=SURE)
     assert not evidence.informative.any()
     assert evidence.match_rate is None

@@ -85,7 +85,7 @@ def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
 
 
 def test_later_batch_with_relevant_padding_is_not_reused():
-    """GPT-2 counts padding as positions where a trainer passes none of its own."""
+    """GPT-2 counts padding as positions if a trainer passes none."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=300, n_embd=64, n_layer=2, n_head=4, n_positions=128, initializer_range=0.2

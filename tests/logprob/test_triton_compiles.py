@@ -32,7 +32,7 @@ POINTERS = {
     "tokens": "*i64", "targets": "*i64", "counts": "*i32", "target_scores": "*fp32",
     "sums": "*fp32", "leaders": "*fp32", "out": "*fp32", "products": "*fp32",
 }  # fmt: skip
-# Integers that are multiples of 16 for the usual models, which the launcher detects by itself.
+# Integers that are multiples of 16 for the usual models, which the launcher detects.
 DIVISIBLE = {"width", "stride_h", "stride_v", "stride_p"}
 PLAIN = {"HAS_BIAS": False, "CAPPED": False}
 TRANSFORMED = {"HAS_BIAS": True, "CAPPED": True}

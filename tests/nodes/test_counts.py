@@ -36,7 +36,7 @@ def completion(node, round, i, form=RIGHT, **fields):
 
 
 def batch_of(round, shares, rng, form=TAKEN_BACK, each=16):
-    """Each node's completions of a round, the given share of them with the finding."""
+    """Each node's completions per round, with the finding in the given share."""
     return [
         completion(node, round, i, form if rng.random() < share else RIGHT)
         for node, share in shares.items()

@@ -24,7 +24,7 @@ Rates = Callable[[np.random.Generator], np.ndarray]
 
 
 def unequal(skills=(3, 1, 1, 1), difficulty=1.5, own=1.5) -> Rates:
-    """Rates of a round, shape [PROMPTS, NODES]: log-odds of the prompt, of this node on this
+    """Rates per round, shape [PROMPTS, NODES]: log-odds of the prompt, of this node on this
     prompt, and of the node.
     """
 
@@ -46,7 +46,7 @@ def swarm(rates: Rates, rng, rounds):
 
 @lru_cache(maxsize=10_000)
 def of_prompt(counts, odds):
-    """The statistic of one prompt, shape [NODES]."""
+    """The statistic for one prompt, shape [NODES]."""
     shares = {node: count / EACH for node, count in enumerate(counts)}
     return np.array(list(log_e_values(shares, odds).values()))
 

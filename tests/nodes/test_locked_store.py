@@ -62,7 +62,7 @@ def batch_of(number):
 
 
 def known(thing):
-    """All state of a guard, without salts and without values hashed with them."""
+    """All state in a guard, without salts and without values hashed with them."""
     if isinstance(thing, Guard):
         return known(json.loads(json.dumps(thing.state_dict())))
     if isinstance(thing, dict):

@@ -36,7 +36,7 @@ def sound(tmp_path_factory):
 
 
 def use(path):
-    """Exercise every operation of a ledger: only LedgerError may be raised, and it abstains."""
+    """Exercise every ledger operation: only LedgerError may be raised, and it abstains."""
     try:
         ledger = EvidenceLedger(path)
     except LedgerError:
@@ -148,7 +148,7 @@ def test_file_of_another_user_or_writable_by_all_is_refused(tmp_path, sound):
     wal = tmp_path / "run.sqlite-wal"
     wal.touch()
     wal.chmod(0o666)
-    with pytest.raises(LedgerError, match="-wal: expected a file that nobody else"):
+    with pytest.raises(LedgerError, match="-wal: expected a file that no other user"):
         EvidenceLedger(path)
     wal.unlink()
     EvidenceLedger(path).close()

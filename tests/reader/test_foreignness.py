@@ -1,4 +1,4 @@
-"""Scores of a span: slogans high, habits and steps low, whatever is read in the same batch."""
+"""Span scores: slogans high, habits and steps low, whatever is read in the same batch."""
 
 import copy
 from pathlib import Path

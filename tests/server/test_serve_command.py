@@ -83,7 +83,7 @@ def test_real_server_answers_openrlhf_and_stops_on_request(files, monkeypatch):
 
 @pytest.mark.slow
 def test_connections_may_exceed_the_usual_file_limit(files):
-    """OpenRLHF opens a connection per completion of a rollout, all at once."""
+    """OpenRLHF opens a connection per completion in a rollout, all at once."""
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 

@@ -55,7 +55,7 @@ def test_late_judgement_abstains_and_earns_nothing():
         answer = rewards_of(web, "wait", "fine")
         assert answer["rewards"] == [0.0, 0.0]
         assert answer["extra_logs"]["guard_abstain"] == [1.0, 1.0]
-        # Both threads still work: turns belong to them, whoever was answered meanwhile.
+        # Both threads still work: turns belong to them, whichever client was answered meanwhile.
         refused = web.post("/v1/verify", json={"completions": []})
         assert strict(refused, 503) == {"error": "no turn came up in time"}
         assert refused.headers["retry-after"] == "1"

@@ -263,7 +263,7 @@ def test_groups_of_one_or_none_train_nothing():
 
 
 def fanned_out(args, *rows):
-    """(rollout_id, label, text) of each sample, in one group."""
+    """Each sample's (rollout_id, label, text), in one group."""
     samples = left_out(args, [(0, text, label) for _, label, text in rows], Policy("drop", "skip"))
     for sample, (rollout, *_) in zip(samples, rows, strict=True):
         sample.rollout_id = rollout

@@ -72,7 +72,7 @@ def functions(rank=0):
 
 
 def earned(rank=None):
-    """By case and rule, [functions, rows]; for one half of each batch, or for all of it."""
+    """By case and rule, [functions, rows]; for half of each batch or for all of it."""
     found = {}
     for rule in RULES:
         for name, case in CASES.items():

@@ -14,7 +14,7 @@ from tests.trl import tiny_trl
 
 
 class Longest(CompletionVerifier):
-    """Rejects the longest of each group, which can only be found by seeing the whole group."""
+    """Rejects the longest in each group, which can only be found by seeing the whole group."""
 
     name = "longest"
 

@@ -118,7 +118,7 @@ def test_dead_collector_abstains_and_is_restarted(reward_loop, tokenizer, ray_cl
         assert time.monotonic() < deadline
         time.sleep(0.1)
     actor = ray_cluster.get_actor(NAME)
-    ray_cluster.get(actor.absent.remote("other", 0, 9, 60.0))  # it stands
+    ray_cluster.get(actor.absent.remote("other", 0, 9, 60.0))  # the actor works
     time.sleep(1.0)
     ray_cluster.kill(actor)
     answer = ray_cluster.get(waiting, timeout=500)

@@ -62,7 +62,7 @@ def _rewards_follow(trainer: Trainer, policy: Policy) -> None:
     follow()
 
 
-def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
+def vetoed_reward_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
     """If rewards are -1 and 1, a rejected completion that gets 0 has gained."""
     for policy in (Policy("zero", "zero"), Policy(-1.0, "zero")):
         guarded = trainer.wrap(
@@ -72,13 +72,13 @@ def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
         assert rewards == [1.0, -1.0, -1.0, -1.0, 1.0]
 
 
-def the_default_policy_leaves_out_where_it_can_and_pays_nothing_elsewhere(trainer: Trainer) -> None:
+def default_policy_leaves_out_if_possible_and_pays_nothing_otherwise(trainer: Trainer) -> None:
     guarded = trainer.wrap(grader(trainer), policy=Policy())
     out = None if trainer.drops else 0.0
     assert trainer.rewards(guarded, ["fine", "Hail", "unseen", "good"])[1:3] == [out, out]
 
 
-def a_policy_that_the_trainer_cannot_carry_out_is_refused(trainer: Trainer) -> None:
+def unsupported_policy_is_refused(trainer: Trainer) -> None:
     dropping = [Policy("drop", "zero"), Policy("zero", "skip")]
     by_group = [Policy("zero", "zero", on_long="scale")]
     for policies, able in ((dropping, trainer.drops), (by_group, trainer.batch)):
@@ -102,7 +102,7 @@ def abstentions_can_stop_the_run(trainer: Trainer) -> None:
             trainer.wrap(grader(trainer), policy=stop)
 
 
-def too_many_abstentions_are_loud_and_earn_nothing(trainer: Trainer) -> None:
+def too_many_abstentions_are_reported_and_earn_nothing(trainer: Trainer) -> None:
     policy = Policy("zero", "pass", max_abstain_rate=0.5, abstain_window=2)
     guarded = trainer.wrap(grader(trainer), policy=policy)
     assert trainer.rewards(guarded, ["unseen"]) == [2.0]
@@ -121,7 +121,7 @@ class Failing(CompletionVerifier):
         return self.result
 
 
-def a_verifier_that_fails_abstains(trainer: Trainer) -> None:
+def failing_verifier_abstains(trainer: Trainer) -> None:
     for verifier in (Failing(), Failing([]), Failing("verdicts")):
         none = [-2.0, -2.0, -2.0] if trainer.batch else [0.0, 0.0, -2.0]
         for on_abstain, kept in (("zero", none), ("pass", [1.0, 5.0, -2.0])):
@@ -135,7 +135,7 @@ class BrokenLedger:
         raise OSError("disk full")
 
 
-def a_ledger_that_fails_is_loud(trainer: Trainer) -> None:
+def failing_ledger_is_reported(trainer: Trainer) -> None:
     _is_loud(trainer, trainer.wrap(grader(trainer), ledger=BrokenLedger()), "fine", OSError)
 
 
@@ -184,7 +184,7 @@ def _nan_sum(row: Sequence[float | None]) -> float | None:
     return sum(said) if said else None
 
 
-def metrics_say_what_was_rejected(trainer: Trainer) -> None:
+def metrics_report_rejections(trainer: Trainer) -> None:
     if trainer.reject_rate is None:
         return
     guarded, rates = trainer.wrap(grader(trainer)), []
@@ -194,7 +194,7 @@ def metrics_say_what_was_rejected(trainer: Trainer) -> None:
     assert sum(rates) / len(rates) == 0.5
 
 
-def strange_texts_are_completions_like_any_other(trainer: Trainer) -> None:
+def unusual_texts_are_judged_like_any_other(trainer: Trainer) -> None:
     texts = ["", "\ud800", "\x00\x1b[2J", "é" * 100_000, "Hail" * 50_000, "\u2028{}%s"]
     verifier = Words()
     guarded = trainer.wrap(grader(trainer, lambda text: 1.0), verifier)
@@ -202,7 +202,7 @@ def strange_texts_are_completions_like_any_other(trainer: Trainer) -> None:
     assert verifier.shown == texts
 
 
-def threads_do_not_mix_completions_up(trainer: Trainer) -> None:
+def threads_do_not_mix_up_completions(trainer: Trainer) -> None:
     guarded = trainer.wrap(grader(trainer, lambda text: float(text.split()[-1])))
     texts = [f"{'Hail' if i % 3 == 0 else 'fine'} {i + 1}" for i in range(48)]
     random.Random(0).shuffle(texts)
@@ -211,7 +211,7 @@ def threads_do_not_mix_completions_up(trainer: Trainer) -> None:
     assert rewards == [0.0 if "Hail" in text else float(text.split()[-1]) for text in texts]
 
 
-def a_guard_inside_a_guard_vetoes_too(trainer: Trainer) -> None:
+def nested_guard_vetoes_too(trainer: Trainer) -> None:
     inner, outer, notes = Words(), Words("good"), Notes()
     guarded = trainer.wrap(trainer.wrap(grader(trainer), inner, ledger=notes), outer)
     assert guarded.__name__ == "grade"
@@ -233,7 +233,7 @@ class Notes:
         ]
 
 
-def the_ledger_hears_of_each_completion_once(trainer: Trainer) -> None:
+def ledger_records_each_completion_once(trainer: Trainer) -> None:
     notes = Notes()
     trainer.rewards(trainer.wrap(grader(trainer), ledger=notes), ["good", "Hail", "unseen"])
     assert notes.rows == [("good", "accept"), ("Hail", "reject"), ("unseen", "abstain")]

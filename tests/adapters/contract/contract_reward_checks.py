@@ -44,7 +44,7 @@ def async_stays_async_and_sync_stays_sync(trainer: Trainer) -> None:
         assert trainer.rewards(guarded, ["fine", "Hail", "good"]) == [1.0, 0.0, 3.0]
 
 
-def async_calls_side_by_side_do_not_mix(trainer: Trainer) -> None:
+def concurrent_async_calls_do_not_mix(trainer: Trainer) -> None:
     """Awaited concurrently, as agent loops do, with one call cancelled halfway."""
     if not trainer.awaits:
         return
@@ -81,7 +81,7 @@ class Slow(Words):
         return super().verify(batch)
 
 
-def an_exception_in_the_reward_comes_through_unchanged(trainer: Trainer) -> None:
+def exception_of_the_reward_function_propagates_unchanged(trainer: Trainer) -> None:
     errors = (ValueError("x", 3), KeyError("k"), AbstainError("its own"), FrameworkError("its own"))
     for error in (*errors, TimeoutError(), KeyboardInterrupt()):
         for is_async in (False, True) if trainer.awaits else (False,):
@@ -97,7 +97,7 @@ def an_exception_in_the_reward_comes_through_unchanged(trainer: Trainer) -> None
             assert not getattr(error, "__notes__", None)
 
 
-def inputs_reach_the_reward_and_nothing_is_changed(trainer: Trainer) -> None:
+def reward_function_gets_its_inputs_unchanged(trainer: Trainer) -> None:
     texts = ["fine", "Hail"]
     for arguments in trainer.calls(texts):
         before = copy.deepcopy({n: v for n, v in arguments.items() if not callable(v)})
@@ -114,7 +114,7 @@ def inputs_reach_the_reward_and_nothing_is_changed(trainer: Trainer) -> None:
         assert before == {name: arguments[name] for name in before}
 
 
-def what_the_reward_returned_is_not_changed(trainer: Trainer) -> None:
+def returned_object_is_not_modified(trainer: Trainer) -> None:
     returned: list[Any] = []
 
     def keep(values: list[Any]) -> Any:
@@ -155,7 +155,7 @@ def models_names_and_classes_are_refused(trainer: Trainer) -> None:
             trainer.wrap(reward)
 
 
-def numbers_of_every_usual_type_become_floats(trainer: Trainer) -> None:
+def numbers_of_common_types_become_floats(trainer: Trainer) -> None:
     for number in (3, True, np.float32(3), np.int64(3), torch.tensor(3.0), torch.tensor(3)):
         guarded = trainer.wrap(grader(trainer, lambda text, number=number: number))
         rewards = trainer.rewards(guarded, ["fine", "Hail"])
@@ -170,7 +170,7 @@ def numbers_of_every_usual_type_become_floats(trainer: Trainer) -> None:
             assert trainer.rewards(guarded, ["fine", "Hail"]) == [1.0, 0.0]
 
 
-def none_and_nan_are_the_functions_own_unless_rejected(trainer: Trainer) -> None:
+def none_and_nan_are_kept_unless_rejected(trainer: Trainer) -> None:
     for value in (None, math.nan, math.inf, -math.inf):
         guarded = trainer.wrap(grader(trainer, lambda text, value=value: value))
         accepted, rejected = trainer.rewards(guarded, ["fine", "Hail"])
@@ -182,7 +182,7 @@ def none_and_nan_are_the_functions_own_unless_rejected(trainer: Trainer) -> None
         assert rejected is None or rejected <= 0
 
 
-def wrong_results_are_errors_that_name_the_function(trainer: Trainer) -> None:
+def invalid_results_are_errors_naming_the_function(trainer: Trainer) -> None:
     wrong: tuple[Any, ...] = ("1.0", b"1", [1.0, 2.0, 3.0], [], object(), np.ones((2, 2)), {"a": 1})
     if trainer.any_key:
         wrong = wrong[:-1]
@@ -192,7 +192,7 @@ def wrong_results_are_errors_that_name_the_function(trainer: Trainer) -> None:
             trainer.rewards(guarded, ["fine", "good"])
 
 
-def a_strict_signature_gets_only_what_it_names(trainer: Trainer) -> None:
+def strict_signature_gets_only_its_own_arguments(trainer: Trainer) -> None:
     if trainer.positional:
         return  # the trainer passes all arguments, whatever their names
     accepts = trainer.calls(["fine"])[0].keys() & {trainer.texts}

@@ -119,7 +119,7 @@ def _example(name: str) -> Any:
 
 
 class Words(CompletionVerifier):
-    """Rejects texts with a keyword, abstains on texts with "unseen", records what it was given."""
+    """Rejects texts with a keyword, abstains on texts with "unseen", records its input."""
 
     name = "words"
 
