@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.once import check
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _LAZY = {
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",

@@ -42,7 +42,7 @@ def test_waiting_for_the_previous_piece_is_bounded():
 def test_turns_rotate_over_clients():
     async def scenario(pace, clock):
         pace.make_way(clock())
-        pace.worked(0.01, clock())
+        pace.worked(0.5, clock())  # a rest that is long enough for all to ask on a busy machine
         order = []
 
         async def asks(client):
