@@ -96,9 +96,7 @@ def without_prefix(row):
 
 @pytest.fixture
 def offline(run, tmp_path, monkeypatch):
-    """Run `of_wandb` in a subprocess: wandb keeps a service process that remembers the first
-    folder.
-    """
+    """Return `of_wandb` of a run; ends wandb's service process, which remembers its first folder."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
