@@ -96,7 +96,7 @@ def without_prefix(row):
 
 @pytest.fixture
 def offline(run, tmp_path, monkeypatch):
-    """Return `of_wandb` of a run; ends wandb's service process, which remembers its first folder."""
+    """Return `of_wandb` of a run; ends the wandb service, which remembers its first folder."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
