@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
 from grpo_guard.evals.defences import registry
-from grpo_guard.evals.defences.early import INSTALLED
+from grpo_guard.evals.defences.early import INSTALLED, ON_REJECT
 from grpo_guard.evals.studies import baselines
 from grpo_guard.evals.studies.baselines.registry import DEFENCES
 
@@ -44,6 +44,14 @@ def test_checking_names_does_not_load_torch(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "AssertionError" not in done.stderr
+
+
+def test_reject_rules_match_the_swarm_settings():
+    from typing import get_args
+
+    from grpo_guard.evals.swarm.config import OnReject
+
+    assert set(ON_REJECT) == set(get_args(OnReject))
 
 
 def test_names_match_the_registry():
