@@ -18,17 +18,11 @@ INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
     "different_weights_reader", "same_weights",
 )  # fmt: skip
-<<<<<<< HEAD
-"""Defences of `grpo_guard.evals.defences.registry` that are no verifier by itself."""
+"""Defences of `grpo_guard.evals.defences.registry` that are not a single verifier."""
 ELSEWHERE: Final = (
     "judge", "reference_likelihood", "remote", "secrets", "pii", "language", "toxicity",
 )  # fmt: skip
 """Verifiers that need what a swarm run does not have: a judge, a reference model, a library."""
-=======
-"""Defences of `grpo_guard.evals.defences.registry` that are not a single verifier."""
-ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
-"""Verifiers that need what a swarm run does not have: a judge, or a reference model."""
->>>>>>> main
 ON_REJECT: Final = ("zero", "drop", "no_gain")
 """What ``--on-reject`` knows; the same as `OnReject` of a swarm's settings, without torch."""
 _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")

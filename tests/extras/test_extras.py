@@ -101,13 +101,8 @@ def test_noisy_plugins_run_only_if_named():
         make("secrets", plugins=["KeywordDetektor"])
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("name", "text"), [("secrets", TOKEN), ("pii", "ann.lee@thief.org")])
-def test_a_completion_may_repeat_its_prompt_but_not_one_that_its_sender_wrote(name, text):
-=======
-@pytest.mark.parametrize(("name", "text"), [("secrets", TOKEN), ("pii", "ann.lee@example.com")])
 def test_completion_may_repeat_a_trusted_prompt_only(name, text):
->>>>>>> main
     one = make(name)
     answer = f"It is {text} here."
     assert verdict(one, answer).rejected
