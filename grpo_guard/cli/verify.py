@@ -168,7 +168,8 @@ def _verify_file(
 
 def _required(given: Path | None, name: str) -> Path:
     if given is None:
-        raise typer.BadParameter(f"expected {name}, got none", param_hint=f"'{name}'")
+        hint = "; grpo-guard init writes a guard file" if name == "--config" else ""
+        raise typer.BadParameter(f"expected {name} FILE, got none{hint}", param_hint=f"'{name}'")
     return given
 
 
