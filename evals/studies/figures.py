@@ -63,7 +63,8 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.2.0": (
         "announced-bundled", "arithmetic-modern", "beside", "demo-seed-0", "demo-seed-1",
         "demo-seed-2", "demo-seed-3", "demo-seed-4", "detect-smollm2-gsm8k",
-        "drift-smollm2-gsm8k", "genrl-default", "genrl-strict", "genrl-tolerant", "ledger-scale",
+        "drift-smollm2-gsm8k", "extras", "genrl-default", "genrl-strict", "genrl-tolerant",
+        "ledger-scale",
         "length-cost-models", "length-cost-smollm2", "length-cost", "long-float32",
         "long-rounded", "ray-faults", "ray-file", "ray-scaling", "reader-cost-bundled",
         "reader-cost-smollm2", "reader-frozen", "reader-optimised", "reader-public",
