@@ -47,7 +47,7 @@ COMBINATORS = {
     "vote": Vote,
     "spot_checks": SpotCheck,
 }
-NOT_OF_PRESETS = ("preset", "policy", "identity", "references", "tokenizer")
+NOT_OF_PRESETS = ("preset", "policy", "identity", "references", "tokenizer", "log", "workers")
 OWN = re.compile(r"grpo_guard\b")
 
 
