@@ -73,7 +73,7 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "swarm-authors-unpublished", "swarm-authors", "swarm-length", "swarm-plain",
         "swarm-seeds-sums", "swarm-seeds", "swarm-smollm2-code", "swarm-smollm2-sums",
         "swarm-smollm2", "swarm-spot-checks", "swarm-sums-counted", "swarm-untruncated",
-        "text-rules-all", "text-rules-held", "text-rules-tune", "unseen-answers",
+        "text-rules-all", "text-rules-held", "text-rules-tune",
     ),
     UNKNOWN: (
         "code-check", "judge-probe-shipped", "ledger", "recurrence", "reference-likelihood",
