@@ -206,7 +206,7 @@ def test_turns_that_make_an_environment_raise_cost_nobody_elses_answers():
 
 def test_turns_that_take_an_environment_long_cost_nobody_elses_answers(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("grpo_guard.environment.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
 
     def slow(prompt, turns):
         now[0] += 20.0 if "sleep" in turns[-1] else 0.1
