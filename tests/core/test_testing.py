@@ -310,6 +310,6 @@ def test_an_alarm_that_was_set_goes_on():
 
 
 def test_it_does_without_pytest():
-    code = "import sys, grpo_guard.testing\nprint('pytest' in sys.modules, 'torch' in sys.modules)"
+    code = "import sys, grpo_guard.testing; print({'pytest', 'torch'} & {*sys.modules})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "False False\n"
+    assert said.stdout == "set()\n"
