@@ -3,8 +3,8 @@
 Python consults this finder after all others, for modules and for names that `from package import
 name` does not find. So anyone who upgrades sees the message, and nothing that exists is hidden.
 
-A module that only moved is the same module under both names: one copy of each class, so that what
-was pickled or named in a guard file under the old name still fits.
+A module that only moved is the same object under both names. Each class exists once, so pickles and
+guard files (`type: package.module:Class`) with the old name still work.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def relocated(name: str) -> str | None:
 class _OldName(Loader):
     """Loads a module under its old name: the very object that has the new name.
 
-    A package gets a stand-in without a path. Under its own path the import system would find its
-    modules again and make a second copy of each.
+    The old name of a package is an empty package without a path. Given the package's own path, the
+    import system loads each of its modules a second time.
     """
 
     def __init__(self, now: str) -> None:
