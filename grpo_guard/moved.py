@@ -78,7 +78,7 @@ REMOVED: Final = {
 
 
 RELOCATED: Final[Mapping[str, str]] = {}
-"""A module or a package that moved as it is: its name in 0.2.0 -> its name now. Both work."""
+"""A module or a package that moved unchanged: its old name -> its name now. Both work."""
 
 
 def relocated(name: str) -> str | None:

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import grimp
 import pytest
@@ -67,3 +69,10 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'Gaurd'"):
         _ = grpo_guard.Gaurd
     assert set(grpo_guard.__all__) <= set(dir(grpo_guard)) | {"LogProbBoundVerifier"}
+
+
+def test_the_version_is_that_of_the_project():
+    import grpo_guard
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert grpo_guard.__version__ == project["version"]
