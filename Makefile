@@ -29,7 +29,7 @@ SWIFT_PIN     := 4.6.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-areal test-tinker test-ms-swift test-across conformance test-oldest versions check models measure drift replay bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-areal test-tinker test-ms-swift test-across conformance test-oldest versions check models measure drift replay figures bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -78,6 +78,10 @@ drift: $(READY) models
 #: make replay          what seed replay rejects, honest and forged (an hour and a half); resumable
 replay: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.studies.replay.measure $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
+
+#: make figures         rerun the figures of the docs that fit two cores and are of an earlier version
+figures: $(READY) models
+	$(BIN)/python -m grpo_guard.evals.studies.figures
 
 #: make bench           pytest-benchmark under tests/bench
 bench: $(READY)

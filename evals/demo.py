@@ -18,7 +18,7 @@ from grpo_guard.evals.progress import reporter
 from grpo_guard.evals.report.console import print_results
 from grpo_guard.evals.report.html import write_report
 from grpo_guard.evals.report.summary import summarise
-from grpo_guard.evals.results import Results, parse_results, versions, write_json
+from grpo_guard.evals.results import Results, parse_results, today, versions, write_json
 from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.suite import LINE_EVERY, play_all, rounds, telling
@@ -69,6 +69,7 @@ def run_demo(
     data: dict[str, Any] = {
         "config": _config(config, command),
         "versions": versions(),
+        "date": today(),
         # One defence, whatever a rejection costs; the cost is given above.
         "runs": [runs[of] | {"defence": of[1]} for of in _RUNS],
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -233,6 +234,11 @@ def versions(*more: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found | {"machine": platform.machine()}
+
+
+def today() -> str:
+    """Return the date for a file of results, as 2026-11-27 (UTC)."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def write_json(path: Path, data: Any) -> None:

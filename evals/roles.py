@@ -49,12 +49,20 @@ ATTACKS: Final = (
     "trigger", "textual_arithmetic", "inequality", "taken_back", "inlined_code", "renamed_helpers",
     "judge_injection", "judge_in_think", "insulting", "shakespeare", "subliminal", "retokenised",
     "lying_logprobs", "impersonation", "forged_reference", "forged_tool_result",
-    "claimed_mask", "stale",
+    "claimed_mask", "token_split", "cap_forcing", "eos_padding", "reward_selection", "stale",
 )  # fmt: skip
 # If only "twice as long" counted, an attack that stops at 1.5 times would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")
 _LENGTHENING: Final = frozenset(
-    {"dos", "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "seed_grinding_dos"}
+    {
+        "dos",
+        "dos_majority_vote",
+        "padded",
+        "moderate_dos",
+        "creeping_length",
+        "seed_grinding_dos",
+        "cap_forcing",
+    }
 )
 
 

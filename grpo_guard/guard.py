@@ -86,8 +86,9 @@ class Guard:
 
     Raises:
         TypeError: ``verifier`` is not one, or ``environment`` cannot be called.
-        ValueError: a cascade that "no_gain" cannot use, see `_require_standing_asked`; or
-            ``on_abstain="pass"`` with a verifier that a completion's author can make abstain.
+        ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
+            another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
+            make abstain.
 
     Examples:
         >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))

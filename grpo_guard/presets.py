@@ -15,6 +15,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -84,6 +85,7 @@ def same_weights(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     alpha: float = 1e-3,
+    share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
     **options: Any,
 ) -> Guard:
@@ -103,6 +105,8 @@ def same_weights(
             processes may share, or its `NodeStore`; None = kept until the process ends.
         policy: Replaces ``POLICIES["same_weights"]``.
         alpha: For each verifier, the share of honest completions that it may reject.
+        share: Share of a settled node's completions that are scored, in (0, 1]; see `SpotCheck`.
+            Rules read all completions, and `FormVerifier` checks the form of all.
         beside: Additional verifiers.
         **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
 
@@ -118,7 +122,8 @@ def same_weights(
     kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
     bound = _on(kind, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
-    return _guard("same_weights", store, policy, *beside, bound, FalseSumsVerifier(), phrases)
+    scored = _of_share(bound, share, store, options.get("key"))
+    return _guard("same_weights", store, policy, *beside, *scored, FalseSumsVerifier(), phrases)
 
 
 @_called
@@ -131,6 +136,7 @@ def shared_seed(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     alpha: float = 1e-3,
+    share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
     **options: Any,
 ) -> Guard:
@@ -142,7 +148,8 @@ def shared_seed(
     Args:
         model, tokenizer, sampling: As for `same_weights`.
         coin: The coin, or the name of a run that uses no beacons.
-        state, alpha, beside: As for `same_weights`.
+        state, alpha, share, beside: As for `same_weights`. Below 1 the verifier is
+            ``guard.verifier.members[1].member``, unless there are others ``beside``.
         policy: Replaces ``POLICIES["shared_seed"]``.
         **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
 
@@ -155,7 +162,7 @@ def shared_seed(
     options |= {"coin": coin, "alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
     replay = _on(kind, model, tokenizer, sampling=sampling, **options)
-    return _guard("shared_seed", store, policy, *beside, replay)
+    return _guard("shared_seed", store, policy, *beside, *_of_share(replay, share, store))
 
 
 @_called
@@ -358,6 +365,24 @@ def _guard(
         length_scaling=length_scaling,
         tokenizer=tokenizer,
     )
+
+
+def _of_share(
+    verifier: Any, share: float, store: NodeStore, key: bytes | None = None
+) -> list[CompletionVerifier]:
+    """A log-prob verifier on a share of each node's completions; the form of all is checked.
+
+    A ``key`` makes the choice repeatable, as it does the verifier's own draws.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
+    if share == 1:
+        return [verifier]
+    from grpo_guard.logprob.form import FormVerifier
+    from grpo_guard.spot_checks import SpotCheck
+
+    drawn = None if key is None else blake2b(key, person=b"spot checks").hexdigest()
+    return [SpotCheck(verifier, share=share, key=drawn, store=store), FormVerifier(verifier)]
 
 
 def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:

@@ -42,6 +42,10 @@ _EXTRAS = {
     "vllm": "vllm",
     "cryptography": "identity",
     "ray": "ray",
+    "detect_secrets": "secrets",
+    "presidio_analyzer": "pii",
+    "tldextract": "pii",
+    "lingua": "language",
 }
 
 

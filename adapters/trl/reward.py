@@ -45,6 +45,7 @@ from grpo_guard.adapters.reward_function import (
 )
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.grading import Grading
+from grpo_guard.adapters.trl.metric_names import storable
 from grpo_guard.adapters.trl.review import (
     BatchReviewer,
     RankReview,
@@ -220,7 +221,8 @@ def log_review(
     reward, it gives the factor: ``accept, length x 0.26``.
     """
     if log_metric is not None:
-        for name, value in review.metrics.items():
+        figures = storable(review.metrics, getattr(log_metric, "__self__", None))
+        for name, value in figures.items():
             log_metric(f"{column}/{name.removeprefix('guard/')}", value)
     if log_extra is not None:
         factors = review.length_factors or [1.0] * len(review.verdicts)

@@ -1,4 +1,4 @@
-"""NeMo-RL: a mixin before an advantage estimator, which then sees only what stays in a group."""
+"""NeMo-RL: a mixin, so that an advantage estimator sees only what stays in a group."""
 
 import torch
 
@@ -11,15 +11,19 @@ from grpo_guard.graders import finite_or_none
 class GuardedAdvantages:
     def compute_advantage(self, prompt_ids, rewards, mask, repeated_batch, **more):
         require_ids_read(self.guard, "NeMo-RL")
-        turns = [(i, t) for i, log in enumerate(repeated_batch["message_log"]) for t in rows(log)]
-        review = review_turns(self.guard, turns).regrouped([tuple(p) for p in prompt_ids.tolist()])
+        logs = repeated_batch["message_log"]
+        turns = [(i, turn) for i, log in enumerate(logs) for turn in rows(log)]
+        groups = [tuple(ids) for ids in prompt_ids.tolist()]
+        review = review_turns(self.guard, turns).regrouped(groups)
         kept = self.guard.settle(finite_or_none(rewards.tolist()), review)
         stays = [i for i, reward in enumerate(kept) if reward is not None]
-        repeated_batch["loss_multiplier"][[i for i, r in enumerate(kept) if r is None]] = 0
+        out = [reward is None for reward in kept]
+        repeated_batch["loss_multiplier"][out] = 0
         advantages = torch.zeros(mask.shape)
         if stays:
-            more |= {k: v[stays] for k, v in more.items() if isinstance(v, torch.Tensor)}
-            given = (prompt_ids[stays], rewards.new_tensor([kept[i] for i in stays]), mask[stays])
+            more = {k: v[stays] if torch.is_tensor(v) else v for k, v in more.items()}
+            earned = rewards.new_tensor([kept[i] for i in stays])
+            given = (prompt_ids[stays], earned, mask[stays])
             advantages[stays] = super().compute_advantage(*given, **more)
         return advantages
 

@@ -1,4 +1,4 @@
-"""rLLM: reward functions ``f(task_info: dict, action: str) -> RewardOutput``, or a number."""
+"""rLLM: reward functions ``f(task_info, action)`` that return RewardOutput or float."""
 
 import dataclasses
 from typing import Any
@@ -13,11 +13,12 @@ class RLLMAdapter:
     def wrap(self, reward: Any, guard: Guard) -> Any:
         """The guarded form; of a `RewardOutput` only ``reward`` changes."""
         if isinstance(reward, list | tuple):
-            raise FrameworkError("rLLM takes one reward function, got a list; guard that one")
+            problem = "rLLM takes one reward function, got a list; guard that one"
+            raise FrameworkError(problem)
         guard = rewards_only(guard, "rLLM")  # every reward enters its group's baseline
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
-            raise FrameworkError(f"{function.name}: rLLM does not await a reward function")
+            raise FrameworkError(f"{function.name}: rLLM does not await rewards")
 
         def guarded(task_info: dict[str, Any], action: Any) -> Any:
             found = review(guard, [row_from(task_info, action)])
@@ -32,7 +33,8 @@ class RLLMAdapter:
 
 
 def row_from(task_info: dict[str, Any], action: Any) -> Row:
-    for name in ("action", "text"):  # workflows hand over an Action around a ModelOutput
+    for name in ("action", "text"):  # workflows put a ModelOutput into an Action
         action = getattr(action, name, action)
     prompt = task_info.get("question", "")
-    return received(prompt, action, reference=task_info.get("ground_truth"))  # never raises
+    truth = task_info.get("ground_truth")
+    return received(prompt, action, reference=truth)  # never raises

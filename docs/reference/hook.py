@@ -60,7 +60,11 @@ def guard_file() -> str:
     for name in ("policy", "ledger", "identity"):
         parts += [f"## `{name}`", _table(type_of(GuardConfig, name))]
     for name, preset in PRESETS.items():
-        parts += [f"## `preset: {name}`", _first_line(preset), _table(preset_options(name))]
+        parts += [
+            f"## `preset: {name}`",
+            _first_line(preset),
+            _table(preset_options(name)),
+        ]
     own = options_of("", dict, fields=WRAPPERS)
     parts += ["## Beside every `type`", "What wraps a verifier.", _table(own)]
     for name in names(VERIFIERS):
@@ -90,7 +94,9 @@ def logged_names() -> set[str]:
 def type_of(model: type[Options], name: str) -> type[Options]:
     """The model of a field that is a mapping, None beside it or not."""
     kind = model.model_fields[name].annotation
-    return next(k for k in (kind, *get_args(kind)) if isclass(k) and issubclass(k, Options))
+    return next(
+        k for k in (kind, *get_args(kind)) if isclass(k) and issubclass(k, Options)
+    )
 
 
 def _table(model: type[Options], without: Collection[str] = ()) -> str:
@@ -99,7 +105,11 @@ def _table(model: type[Options], without: Collection[str] = ()) -> str:
         for name, (kind, default) in listed(model).items()
         if name not in without
     ]
-    return "\n".join(["| key | value | |", "|---|---|---|", *rows]) if rows else "No options."
+    return (
+        "\n".join(["| key | value | |", "|---|---|---|", *rows])
+        if rows
+        else "No options."
+    )
 
 
 def _first_line(documented: Any) -> str:

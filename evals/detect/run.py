@@ -20,7 +20,7 @@ from grpo_guard.evals.detect.judges import judges_of
 from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.progress import Say
-from grpo_guard.evals.results import CONTROL, HONEST, versions, write_text
+from grpo_guard.evals.results import CONTROL, HONEST, today, versions, write_text
 from grpo_guard.verifier import CompletionVerifier
 
 _LONGEST: Final = 100_000
@@ -115,6 +115,7 @@ def results_of(
     return {
         "config": config.to_dict() | {"command": command},
         "versions": versions(),
+        "date": today(),
         "runs": [],
         "summary": [rate.model_dump(exclude_unset=True) for rate in rates(rows, config.task)],
         "honest_tokens": {"total": sum(tokens), "least": min(tokens, default=0)},

@@ -2,8 +2,8 @@
 
 A figure is ``{"hits", "total", "low", "high"}``, a count with its 95 % Wilson interval; figures on
 verdicts also have ``"abstained"`` and ``"kinds"``. A study's file is a tree of such figures under
-``"kind"``, ``"command"``, ``"versions"`` and ``"seconds"``. Nothing here raises for a figure
-without observations: its interval is the whole of [0, 1].
+``"kind"``, ``"command"``, ``"versions"``, ``"seconds"`` and ``"date"``. Nothing here raises for a
+figure without observations: its interval is the whole of [0, 1].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard.completion import Completion
-from grpo_guard.evals.results import versions, write_text
+from grpo_guard.evals.results import today, versions, write_text
 from grpo_guard.evals.stats import Rate
 from grpo_guard.verdict import Verdict
 from grpo_guard.verifier import CompletionVerifier
@@ -114,6 +114,7 @@ def study(
             "command": " ".join([f"python -m {name}", *_changed_options(parser, chosen)]),
         }
         head |= {"versions": versions(), "seconds": round(time.monotonic() - started)}
+        head["date"] = today()
         written = json.dumps(head | figures, indent=1, ensure_ascii=False)
         write_text(target, written + "\n")
         print(f"wrote {target}")

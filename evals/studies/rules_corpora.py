@@ -103,6 +103,10 @@ def poison_corpora(split: Split) -> list[Corpus]:
     return found
 
 
+_UNSEEN: Final = ("token_split", "eos_padding")
+"""Attacks on a completion's ids, which leave nothing in a text for rules to find."""
+
+
 def text_attacks() -> Iterator[Attack]:
     """Yield all registered attacks that rewrite one text, each once, as many are disguised copies.
 
@@ -112,7 +116,7 @@ def text_attacks() -> Iterator[Attack]:
     alike: dict[object, list[Scripted]] = {}
     for name in attack_names():
         found = adversary(name)
-        if isinstance(found, Scripted):
+        if isinstance(found, Scripted) and name not in _UNSEEN:
             writes = type(found).poison, getattr(found, "phrases", None)
             alike.setdefault(writes, []).append(found)
     for same in alike.values():

@@ -112,13 +112,12 @@ class Coalition:
         self, iteration: int, problem: Problem, one: Forged, place: tuple[int, int]
     ) -> Submitted:
         tokenizer = self.peer.tokenizer
-        ids = one.ids
+        ids, eos = one.ids, int(tokenizer.eos_token_id)
         if ids is None:
-            encoded = tokenizer.encode(one.text, add_special_tokens=False)
-            ids = (*encoded, int(tokenizer.eos_token_id))
+            ids = (*tokenizer.encode(one.text, add_special_tokens=False), eos)
         prompt_ids = tuple(tokenizer.encode(problem.prompt, add_special_tokens=False))
+        sent = Sampled(place[0], prompt_ids, ids, one.text)
         return self.terms.submitted(
-            iteration, problem, Sampled(place[0], prompt_ids, ids, one.text), place,
-            span=one.span, logprobs=one.logprobs, malicious=True,
-            withheld=one.withheld, name=one.node,
+            iteration, problem, sent, place, span=one.span, logprobs=one.logprobs, malicious=True,
+            withheld=one.withheld, name=one.node, finish=sent.finish_reason(eos),
         )  # fmt: skip

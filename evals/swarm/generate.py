@@ -27,6 +27,10 @@ class Sampled:
     ids: tuple[int, ...]
     text: str
 
+    def finish_reason(self, eos: int) -> str:
+        """Return what an engine would report; the ids decide, whatever a sender claims."""
+        return "stop" if self.ids[-1:] == (eos,) else "length"
+
 
 @torch.inference_mode()
 def sample(

@@ -107,6 +107,7 @@ class Member:
     def submit(self, iteration: int, problems: Sequence[Problem]) -> list[Submitted]:
         """Return the nodes' answers in a round that asks ``problems``, by node, then by group."""
         terms, sent = self.terms, list[Submitted]()
+        eos = int(self.tokenizer.eos_token_id)
         for node in self.nodes:
             groups, slots = terms.share(node)
             prompts = [problems[group].prompt for group in groups]
@@ -114,7 +115,9 @@ class Member:
             seeds = terms.seeds(iteration, f"node-{node}", prompts, slots)
             drawn = self.peer.draw(terms.config, generator, prompts, len(slots), seeds)
             sent += [
-                terms.submitted(iteration, problems[group], one, (group, slot))
+                terms.submitted(
+                    iteration, problems[group], one, (group, slot), finish=one.finish_reason(eos)
+                )
                 for group, row in zip(groups, drawn, strict=True)
                 for slot, one in zip(slots, row, strict=True)
             ]

@@ -19,7 +19,7 @@ from grpo_guard.distributed.cluster import require_ray
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.report.summary import summarise
-from grpo_guard.evals.results import parse_results, versions, write_json
+from grpo_guard.evals.results import parse_results, today, versions, write_json
 from grpo_guard.evals.stats import percent
 from grpo_guard.evals.swarm.config import EngineName
 from grpo_guard.evals.swarm.experiment import Spec, play
@@ -264,6 +264,7 @@ def _write(
             "finished_runs": len(runs),
         },
         "versions": versions(),
+        "date": today(),
         "runs": runs,
     }
     data["summary"] = summarise(parse_results(data))

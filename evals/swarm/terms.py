@@ -113,6 +113,7 @@ class Terms:
         malicious: bool = False,
         withheld: bool = False,
         name: str | None = None,
+        finish: str | None = None,
     ) -> Submitted:
         """Build the completion that reaches the exchange at ``place``, its (group, slot)."""
         group, slot = place
@@ -122,6 +123,7 @@ class Terms:
             # With a coin slots are counted per node, since each owes its share of every group.
             slot=slot if self.coin is None else slot % self.config.per_node,
             reference=problem.answer, task=self.task.name, sampler_logprobs=logprobs,
+            finish_reason=finish,
         )  # fmt: skip
         completion = self.sent(completion, name or completion.node)
         reward = self.task.reward(completion.text, problem.answer)

@@ -56,6 +56,7 @@ def _version(package: str) -> str | None:
 
 
 def _verifiers() -> list[str]:
+    from grpo_guard.extras.rule import lacking
     from grpo_guard.registry import VERIFIERS, load, names
 
     found = []
@@ -65,7 +66,10 @@ def _verifiers() -> list[str]:
         except Exception as error:
             found.append(f"{name}: cannot be loaded: {error!s:.200}")
             continue
-        needs = getattr(kind, "needs", None)
+        package, needs = getattr(kind, "package", None), getattr(kind, "needs", None)
+        if package is not None:
+            found.append(f"{name}: {lacking(package) or 'ready'}")
+            continue
         found.append(f"{name}: ready" + (f"; give it {needs.partition(';')[0]}" if needs else ""))
     return found
 

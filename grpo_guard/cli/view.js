@@ -81,16 +81,18 @@ function search() {
   return el("label", {}, "text contains", box);
 }
 
-function rounds(rows) {
+// Of all that a node sent in a round, whatever is filtered: a share of the rejected rows alone would
+// show every node as wholly rejected.
+function rounds() {
   const nodes = new Map();
   const all = new Set();
-  for (const row of rows) {
-    if (!Number.isInteger(row.round)) continue;
+  for (const row of data.rows) {
     const name = FIELDS.node(row)[0];
+    if (!Number.isInteger(row.round) || (chosen.node && name !== chosen.node)) continue;
     if (!nodes.has(name)) nodes.set(name, new Map());
     const cell = nodes.get(name).get(row.round) || { n: 0, rejected: 0 };
     cell.n += 1;
-    cell.rejected += row.outcome === "reject" ? 1 : 0;
+    cell.rejected += row.outcome === "reject" && fits(row, "outcome") ? 1 : 0;
     nodes.get(name).set(row.round, cell);
     all.add(row.round);
   }
@@ -134,7 +136,7 @@ function draw() {
     el("h1", {}, "Verdicts: " + visible(data.title)),
     el("p", {}, rows.length + " of " + data.rows.length + " rows: accept " + counts.accept + ", reject " + counts.reject + ", abstain " + counts.abstain + (data.left_out ? "; " + data.left_out + " rows are not on this page" : "")),
     el("nav", {}, ...Object.keys(FIELDS).map(select), search()),
-    rounds(rows),
+    rounds(),
     ...rows.slice(0, limit).map(card),
     rows.length > limit ? more : "");
 }

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from grpo_guard.completion import Completion
+from grpo_guard.content.endings import without_end_marks
 
 # At the start of a text or of a fence. A key, or a text that is one string, is enough to count as
 # JSON: models forget to escape something or are cut off, and a strict parser would refuse that.
@@ -41,16 +42,19 @@ def json_parts(text: str) -> Iterator[tuple[int, int]]:
 
 
 def as_read(completion: Completion) -> Completion:
-    """The completion with the escapes in its JSON decoded; the same object if nothing changes."""
-    text = completion.text
+    """The completion without marks of its end, with the escapes in its JSON decoded.
+
+    The same object if nothing changes.
+    """
+    text = without_end_marks(completion.text)
     if "\\" not in text or '"' not in text:
-        return completion
+        return completion if text == completion.text else replace(completion, text=text)
     pieces, at = [], 0
     for start, end in json_parts(text):
         pieces += [text[at:start], _ESCAPES.sub(_meant, text[start:end])]
         at = end
     read = "".join([*pieces, text[at:]])
-    return completion if read == text else replace(completion, text=read)
+    return completion if read == completion.text else replace(completion, text=read)
 
 
 def _meant(run: re.Match[str]) -> str:

@@ -62,13 +62,13 @@ SCREENS: Final[Mapping[str, Severity]] = (
             "master_key",
             "grader_order",
             "encoded",
-            "overlong_token",
         ),
         _REJECT,
     )
     | dict.fromkeys(
-        # Honest models write these too: a term of another language, a remark after the answer.
-        ("script_switch", "language_switch", "after_answer"),
+        # Honest models write these too: a term of another language, a remark after the answer, one
+        # syllable without end.
+        ("script_switch", "language_switch", "after_answer", "overlong_token"),
         _CONFIRM,
     )
 )
@@ -102,7 +102,16 @@ RECURRENCE: Final[Mapping[str, Severity]] = {
     "recurring_opening": _CONFIRM,
     "recurring_phrase": _CONFIRM,
     "recurring_shape": _REJECT,
+    # In a language that the lists do not cover, where every word is unusual: only a reader can
+    # tell a habit from a slogan.
+    "recurring_unlisted": _CONFIRM,
 }
+
+# Of optional rules (`grpo_guard.extras`), which no preset uses.
+SECRETS: Final[Mapping[str, Severity]] = {"secret": _REJECT}
+PII: Final[Mapping[str, Severity]] = {"personal_data": _REJECT}
+LANGUAGE: Final[Mapping[str, Severity]] = {"other_language": _REJECT}
+TOXICITY: Final[Mapping[str, Severity]] = {"toxic": _REJECT}
 
 SEVERITY: Final[Mapping[str, Severity]] = {
     **ARITHMETIC,
@@ -111,6 +120,10 @@ SEVERITY: Final[Mapping[str, Severity]] = {
     **CODE,
     **LENGTH,
     **RECURRENCE,
+    **SECRETS,
+    **PII,
+    **LANGUAGE,
+    **TOXICITY,
 }
 """Every kind that a rule can find."""
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, Protocol, runtime_checkable
 
 from grpo_guard.completion import Completion
-from grpo_guard.content.severity import RECURRENCE, Severity
+from grpo_guard.content.severity import RECURRENCE, WITHOUT_READER, Severity
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.p_values import p_text
 from grpo_guard.reader.foreignness import UnreadError
@@ -87,9 +87,10 @@ class ReaderVerifier(Composed):
     The text of one completion does not show whether an odd form (a tool call, a heading, a
     character of another script) is a model's habit or an attacker's poison. A model that reads the
     form in its place can tell. The reader decides findings whose severity is ``confirm``: if at
-    most a share ``level`` of honest text is as foreign, the completion is rejected, otherwise the
-    finding remains a report. Honest work is lost only if a rule and the reader are both wrong about
-    it. A recurring phrase is decided over all places in which it was read (`PhrasePlaces`).
+    most a share ``level`` of honest text is as foreign, the completion is rejected; if at least
+    ``excuse`` is, the finding remains a report. In between the reader cannot tell, as in a language
+    that it hardly knows, and the finding does what it does without a reader. A recurring phrase is
+    decided over all places in which it was read (`PhrasePlaces`).
 
     The reader also proposes: evidence of foreign sentences accumulates per node (`NodeSentences`).
     A completion of a convicted node is rejected if it has a sentence whose p-value is at most
@@ -104,6 +105,7 @@ class ReaderVerifier(Composed):
             an ensemble.
         reader: Reads the spans.
         level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
+        excuse: Smallest p-value at which the reader excuses a proposed span, in [``level``, 0.5).
         alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
             sentences are only read as a measure: 64 of each node, then of 2 % of its completions.
         store: Keeps the evidence about nodes; None = in this object.
@@ -125,16 +127,21 @@ class ReaderVerifier(Composed):
         reader: SpanReader,
         *,
         level: float = 0.05,
+        excuse: float = 0.25,
         alpha: float | None = 1e-3,
         store: NodeStore | None = None,
     ) -> None:
         super().__init__(verifier)
         _require_level("level", level)
+        _require_level("excuse", excuse)
+        if excuse < level:
+            raise ValueError(f"excuse: expected at least level={level}, got {excuse}")
         if alpha is not None:
             _require_level("alpha", alpha)
         self.verifier = verifier
         self.reader = reader
         self.level = level
+        self.excuse = excuse
         self._kinds = {
             rule.name: frozenset(k for k, s in rule.severities.items() if s is Severity.CONFIRM)
             for rule in _rules(verifier)
@@ -307,11 +314,18 @@ class ReaderVerifier(Composed):
             seconds=verdict.seconds, members=members,
         )  # fmt: skip
 
+    def _rejects(self, kind: str, p_value: float) -> bool:
+        if p_value <= self.level:
+            return True
+        # The reader cannot tell. Otherwise a language that it hardly knows would excuse a slogan.
+        return p_value < self.excuse and WITHOUT_READER.get(kind) is Severity.REJECT
+
     def _own_verdict(self, said: _Said) -> Verdict:
         foreign = [
             replace(f, message=f"{f.message}; {_share(p)}")
             for f, p in sorted(said.known, key=lambda one: one[1])
             if p <= self.level
+            or (p < self.excuse and WITHOUT_READER.get(f.kind) is Severity.REJECT)
         ]
         if foreign or said.foreign:
             return reject(self.name, findings=(*foreign, *said.foreign[:MOST_FINDINGS]))

@@ -35,15 +35,12 @@ RAY = {
 TABLE = ("| trainer | alone | guarded |", "|---|---|---|")
 HEAD = """# What each trainer does, alone and guarded
 
-Each case is put through each trainer twice: as the trainer comes, and with the guard. The trainer's
-own code computes the advantages. They are not divided by the group's deviation, except in Atropos
-and GenRL, which always divide. A dash is a row that trains nothing.
+Each case goes through each trainer's own code twice, without and with the guard. Advantages are not
+divided by the group's deviation, except in Atropos and GenRL, which always divide. A dash is a row
+that trains nothing.
 
-`python -m tests.conformance.record` writes this page from recorded runs. A test fails if a guarded
-cell is wrong, if the page is stale, or if a new run differs from the recorded one.
-
-Recorded with {releases}. prime-rl is on no package index: put its checkout on the path to run the
-cases through its own files. verifiers computes no advantages; prime-rl trains on its traces. slime,
+Recorded with {releases}, by `python -m tests.conformance.record`. A test fails if a guarded cell is
+wrong or the page is stale. prime-rl is on no package index: put its checkout on the path. slime,
 AReaL, NeMo-RL, ms-swift and the Tinker cookbook are not driven here.
 """
 
@@ -95,19 +92,20 @@ def page() -> str:
             "",
             case.what,
             "",
-            "| trainer | alone | guarded |",
-            "|---|---|---|",
+            *TABLE,
         ]
-        absent = []
+        absent: list[str] = []
+        rows: dict[tuple[str, str], list[str]] = {}
         for said in found.values():
             cells, title = said["cases"][name], said["release"].split()[0]
             if "absent" in cells["guarded"]:
-                absent.append(f"{title} ({cells['guarded']['absent']})")
+                absent.append(title)
             else:
-                alone, guarded = (in_words(cells[key]) for key in ("alone", "guarded"))
-                lines.append(f"| {title} | {alone} | {guarded} |")
+                row = in_words(cells["alone"]), in_words(cells["guarded"])
+                rows.setdefault(row, []).append(title)
+        lines += [f"| {', '.join(who)} | {alone} | {ours} |" for (alone, ours), who in rows.items()]
         if absent:
-            lines += ["", f"No such case: {'; '.join(absent)}."]
+            lines += ["", f"Not possible in {', '.join(absent)}."]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -120,7 +118,7 @@ def in_words(cell: dict[str, Any]) -> str:
     if cell.get("error") == "none":
         parts.append("no error")
     elif "error" in cell:
-        parts.append("`" + " ".join(cell["error"].split()).replace("|", "\\|")[:160] + "`")
+        parts.append("`" + " ".join(cell["error"].split()).replace("|", "\\|")[:100] + "`")
     if "verdicts" in cell:
         parts.append("verdicts " + ", ".join(" ".join(v) for v in cell["verdicts"]))
     if "loss" in cell:

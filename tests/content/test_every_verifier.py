@@ -13,9 +13,9 @@ from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.registry import VERIFIERS, load, names
 from grpo_guard.testing import check_verifier
 
-# The others need a model, a server, or a ledger; they have tests of their own.
+# The others need a model, a server, or a library; they have tests of their own.
 NEEDS_MORE = {"logprob_bound", "tail_probability", "seed_replay", "reference_likelihood", "judge"}
-NEEDS_MORE |= {"remote"}
+NEEDS_MORE |= {"remote", "secrets", "pii", "language", "toxicity"}
 KINDS = sorted(set(names(VERIFIERS)) - NEEDS_MORE)
 RIGHT = "Tom has 3 boxes of 4 pens. 3 * 4 = 12, so he has 12 pens.\n#### 12"
 # In addition to those of `grpo_guard.testing`.

@@ -22,7 +22,9 @@ QUESTION = "Janet has 5 apples and buys 3 more. How many apples does she have?"
 
 @pytest.mark.parametrize(("name", "text"), CORPUS["attacks"], ids=lambda value: value[:24])
 def test_attack_is_screened(name: str, text: str) -> None:
-    (verdict,) = ScreensVerifier().verify([Completion(QUESTION, text)])
+    # Without a reader, the preset only reports overlong runs: weak models write endless syllables.
+    screens = ScreensVerifier(severity={"overlong_token": "reject"})
+    (verdict,) = screens.verify([Completion(QUESTION, text)])
     assert verdict.rejected, name
 
 

@@ -14,7 +14,8 @@ CHINESE = "已知函数的定义域为实数集，求它的最小值。"
 
 
 def kinds(text: str, prompt: str = ASKED) -> set[str]:
-    (verdict,) = ScreensVerifier().verify([Completion(prompt, text)])
+    screens = ScreensVerifier(severity={"overlong_token": "reject"})
+    (verdict,) = screens.verify([Completion(prompt, text)])
     return {finding.kind for finding in verdict.findings} if verdict.rejected else set()
 
 

@@ -18,6 +18,10 @@ from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.rules import RuleVerifier, decided
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.extras.language import LanguageVerifier
+from grpo_guard.extras.pii import PiiVerifier
+from grpo_guard.extras.secrets import SecretsVerifier
+from grpo_guard.extras.toxicity import ToxicityVerifier
 from grpo_guard.verdict import Cause, abstain, accept, reject
 from grpo_guard.verdict import Finding as Found
 
@@ -25,13 +29,15 @@ ROOT = Path(__file__).parents[2]
 RULES = [
     ArithmeticVerifier, AnswerWordsVerifier, ScreensVerifier, CodeVerifier, LengthVerifier,
 ]  # fmt: skip
+EXTRAS = [SecretsVerifier, PiiVerifier, LanguageVerifier, ToxicityVerifier]
 # Kinds of findings outside the table: they are decided elsewhere, and cannot be overridden.
 OTHER = {"malformed", "overlong", "uninformative", "frequent_finding"}
 CONTENT = ROOT / "grpo_guard" / "content"
 
 
 def test_the_table_is_the_union_of_the_rules_own_kinds():
-    assert set(SEVERITY) == set().union(*(rule.KINDS for rule in [*RULES, RecurrenceVerifier]))
+    every = [*RULES, RecurrenceVerifier, *EXTRAS]
+    assert set(SEVERITY) == set().union(*(rule.KINDS for rule in every))
     for name in ("ARITHMETIC", "ANSWER_WORDS", "SCREENS", "CODE", "LENGTH"):
         # A kind that two rules share is one kind.
         for kind, said in getattr(tables, name).items():

@@ -80,7 +80,7 @@ def sources():
 
 def documented():
     rows = set()
-    for line in (ROOT / "docs" / "abstentions.md").read_text().splitlines():
+    for line in (ROOT / "tests" / "core" / "abstentions.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not (file := re.fullmatch(r"`([\w/]+\.py)`", cells[0])):
             continue
@@ -97,8 +97,10 @@ def test_the_table_has_every_place_that_abstains_and_no_other():
         for where in sites_in(path.read_text())
     }
     assert len(found) > 30
-    assert found - documented() == set(), "say in docs/abstentions.md why no author can cause it"
-    assert documented() - found == set(), "docs/abstentions.md names what is not there"
+    assert found - documented() == set(), (
+        "say in tests/core/abstentions.md why no author can cause it"
+    )
+    assert documented() - found == set(), "tests/core/abstentions.md names what is not there"
 
 
 @pytest.mark.parametrize(

@@ -42,5 +42,5 @@ def all_blocks(*languages):
 
 def commands(block):
     """What a console block calls, without prompts, continued lines joined."""
-    lines = block.text.replace("\\\n", " ").splitlines()
+    lines = block.text.replace("\\\n", "").splitlines()
     return [line[2:].partition("  #")[0].strip() for line in lines if line.startswith("$ ")]

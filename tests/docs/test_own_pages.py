@@ -63,7 +63,7 @@ def test_own_verifier(run_page):
     run_page("own-verifier.md")
     said = Path("verdicts.jsonl").read_text().splitlines()
     assert ['"outcome": "reject"' in line for line in said] == [False, True]
-    assert "links" in Path("out/results.json").read_text()
+    assert "guard.yaml" in Path("out/results.json").read_text()
 
 
 def test_own_judge_backend(run_page):

@@ -12,7 +12,6 @@ PAGE = ROOT / "docs" / "quickstart.md"
 def test_the_poisoned_peer_is_rejected_as_the_page_shows(tmp_path, monkeypatch, capsys):
     pytest.importorskip("trl")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "evals").symlink_to(ROOT / "evals")
     names = {}
     logs = []
     for block in blocks(PAGE):

@@ -1,6 +1,7 @@
 """The reference pages that the site makes from the code say all there is."""
 
 import importlib.util
+import inspect
 import re
 
 import pytest
@@ -52,6 +53,24 @@ def test_every_page_and_name_of_the_api_exists(hook):
     for line in (PAGES / "api.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("::: "):
             resolve_name(line.removeprefix("::: "))
+
+
+def described(item):
+    """The docstrings that the page shows of one name: its own and its public members'."""
+    yield inspect.getdoc(item) or ""
+    if inspect.ismodule(item) or inspect.isclass(item):
+        for name, member in vars(item).items():
+            if not name.startswith("_") and (inspect.isfunction(member) or inspect.isclass(member)):
+                yield inspect.getdoc(member) or ""
+
+
+def test_the_api_cites_no_private_name():
+    from pkgutil import resolve_name
+
+    for line in (PAGES / "api.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("::: "):
+            for text in described(resolve_name(line.removeprefix("::: "))):
+                assert not re.search(r"`_\w+", text), line
 
 
 def test_the_navigation_has_every_page_once_and_three_levels():

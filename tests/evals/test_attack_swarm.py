@@ -37,14 +37,20 @@ from grpo_guard.registry import UnknownNameError  # noqa: E402
 NAMES = [name for name in attack_names() if name not in ("none", "silent")]
 LENGTH = (
     "dos", "moderate_dos", "dos_majority_vote", "padded", "seed_grinding_dos", "creeping_length",
+    "cap_forcing",
 )  # fmt: skip
 # These choose among samples that may not show the habit, or poison programs alone.
 SELDOM = (
     "selected", "text_in_support", "math_in_support", "code_in_support", "trigger", "stale",
     "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
 )  # fmt: skip
-# Their text itself shows nothing.
-HABITS = [name for name in NAMES if name not in (*LENGTH, "stale", "subliminal", "claimed_mask")]
+# Their text itself shows nothing; `test_incidents` has the last three.
+UNSEEN = (
+    "stale", "subliminal", "claimed_mask", "token_split", "eos_padding", "reward_selection",
+)  # fmt: skip
+HABITS = [name for name in NAMES if name not in (*LENGTH, *UNSEEN)]
+# Whose ids are not those of the text.
+SPLIT = ("token_split", "eos_padding")
 
 
 @lru_cache(maxsize=2)
@@ -90,7 +96,7 @@ def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SPLIT])
 def test_every_attack_fills_its_slots(name: str) -> None:
     swarm, submitted = played(name, max_new_tokens=100)
     sent = [item for item in submitted if item.malicious]

@@ -84,21 +84,31 @@ def first_of(page: str, name: str = "guard.yaml") -> str:
     return written(name, text.partition("```")[0])
 
 
-def of_the_docs(name: str = "guard.yaml") -> str:
+LOG_PROBS = """\
+alpha: 0.001
+verifier:
+  type: logprob_bound
+  model: evals/policies/word_problems
+  sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}
+"""
+
+
+def log_probs(name: str = "guard.yaml") -> str:
     """One that reads log-probs."""
-    return first_of("docs/verify.md", name)
+    return written(name, LOG_PROBS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/verify.md"])
-def test_a_guard_of_the_docs_is_a_row_of_a_swarm_named_by_its_file(page: str) -> None:
-    result = called("swarm", "--guard", first_of(page), "--attack", "text", *SMALL)
+@pytest.mark.parametrize("kind", ["README.md", "log-probs"])
+def test_a_guard_file_is_a_row_of_a_swarm_named_by_its_file(kind: str) -> None:
+    file = first_of(kind) if kind == "README.md" else log_probs()
+    result = called("swarm", "--guard", file, "--attack", "text", *SMALL)
     assert "3 runs, 6 rounds in all: silent x none, text x none, text x guard.yaml" in result.stderr
     results = load_results(Path("out/results.json"))
     guarded = results.runs[-1]
     assert guarded.defence == "guard.yaml"
     assert guarded.submitted is not None
-    if page != "README.md":  # whose guard learns of nodes over rounds
+    if kind != "README.md":  # whose guard learns of nodes over rounds
         assert guarded.rejected.poisoned == guarded.submitted.poisoned > 0
     assert guarded.rejected.honest_correct == 0
     swarms = [row.split()[1] for row in result.stdout.splitlines() if row.startswith("text ")]
@@ -224,7 +234,7 @@ def test_the_list_names_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPat
 
 def test_detect_samples_and_judges_with_a_guard_of_ones_own() -> None:
     said = called(
-        "detect", "--task", "python_maths", "--guard", of_the_docs(), "--n", "4",
+        "detect", "--task", "python_maths", "--guard", log_probs(), "--n", "4",
         "--attacks", "code,retokenised,my_attacks:Shout", "--no-controls",
         "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip

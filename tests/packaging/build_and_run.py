@@ -1,11 +1,14 @@
-"""Builds the sdist, a wheel from the tree and a wheel from the sdist, and runs both elsewhere.
+"""Builds the sdist, a wheel from the tree and a wheel from the sdist, and runs them elsewhere.
 
 An editable install hides what a wheel lacks: adapters/ and evals/ reach it by another route than
-the symlinks that serve the checkout.
+the symlinks that serve the checkout. Wheel and sdist are also installed into an environment with
+TRL, as README says, in which README's example and the quickstart run in an empty folder.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 import tarfile
@@ -37,6 +40,20 @@ print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)
 """
 
 
+# README's example names a model and a data set of the reader's, and has a run's usual length.
+GIVEN = """
+from datasets import Dataset
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS as MODEL
+ask = "Q: Sam has {} stamps. Sam sells 2. How many stamps does Sam have now?\\nA:"
+rows = [{"prompt": ask.format(n), "answer": str(n - 2)} for n in range(4, 12)]
+train_dataset = Dataset.from_list(rows)
+"""
+SHORT = (
+    "GRPOConfig(use_cpu=True, bf16=False, max_steps=1, logging_steps=1, num_generations=4, "
+    "per_device_train_batch_size=4, max_completion_length=32, report_to='none', "
+)
+
+
 def run(*command: str | Path, cwd: Path) -> None:
     subprocess.run([str(part) for part in command], cwd=cwd, check=True)
 
@@ -64,10 +81,44 @@ def try_wheel(wheel: Path, where: Path) -> None:
     run(where / "env" / "bin" / "grpo-guard", "--help", cwd=where)
 
 
+def python_of(page: str) -> list[str]:
+    """The Python blocks of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+
+
+def try_trl(wheel: Path, sdist: Path, where: Path) -> None:
+    """Install each of the two into an environment with TRL, and do there what the pages say."""
+    (example,) = [block for block in python_of("README.md") if "GRPOTrainer" in block]
+    (where / "readme.py").write_text(GIVEN + example.replace("GRPOConfig(", SHORT))
+    (where / "quickstart.py").write_text("\n".join(python_of("docs/quickstart.md")))
+    venv.create(where / "env", with_pip=True, system_site_packages=False)
+    python = where / "env" / "bin" / "python"
+    pip = (python, "-m", "pip", "install", "-qq", "-c", ROOT / "tests" / "constraints.txt")
+    # The release that this environment has: without a GPU the build for CPUs.
+    torch = importlib.metadata.version("torch").partition("+")[0]
+    run(*pip, f"torch=={torch}", cwd=where)
+    run(*pip, f"{wheel}[trl]", cwd=where)
+    expect(python, "readme.py", where, "'guard/accept_rate': '1'")
+    expect(python, "quickstart.py", where, "'guard/node/mallory/reject': '1'")
+    run(*pip, "--force-reinstall", "--no-deps", sdist, cwd=where)
+    expect(python, "readme.py", where, "'guard/accept_rate': '1'")
+
+
+def expect(python: Path, program: str, where: Path, said: str) -> None:
+    """Run a program, which must print ``said``."""
+    command = [str(python), program]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    if done.returncode or said not in done.stdout:
+        raise SystemExit(
+            f"{program}: expected {said}, got {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    print(f"{program}: printed {said}")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        for name in ("tree", "sdist", "unpacked"):
+        for name in ("tree", "sdist", "unpacked", "trl"):
             (base / name).mkdir()
         from_tree = build(ROOT, base / "tree", "wheel")
         try_wheel(from_tree, base / "tree")
@@ -81,6 +132,7 @@ def main() -> None:
         if a != b:
             raise SystemExit(f"the two wheels differ in {sorted(a ^ b)}")
         print(f"wheel and sdist -> wheel agree: {len(a)} files")
+        try_trl(from_tree, sdist, base / "trl")
 
 
 if __name__ == "__main__":

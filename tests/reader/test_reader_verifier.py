@@ -9,7 +9,7 @@ from grpo_guard import AllOf, Completion, Guard
 from grpo_guard.content.severity import Severity
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.reader.phrases import FEWEST_PLACES
-from grpo_guard.reader.reader import SpanReader
+from grpo_guard.reader.reader import Opinion, SpanReader
 from grpo_guard.reader.spans import TextSpan
 from grpo_guard.reader.verifier import MOST_FINDINGS, RENEWED, ReaderVerifier
 from grpo_guard.verdict import Cause, Finding, accept, reject
@@ -84,6 +84,47 @@ def test_what_the_context_explains_is_reported():
     (verdict,) = last(verifier().verify(batch(0, [("d", text)])))
     assert verdict.accepted
     assert [finding.kind for finding in verdict.findings] == ["marked"]
+
+
+class Undecided(SpanReader):
+    """Finds everything as foreign as a given share of honest text."""
+
+    def __init__(self, p_value):
+        self.p_value = p_value
+
+    def wanted(self, node):
+        return 0
+
+    def read(self, spans, honest):
+        return [Opinion(self.p_value, None) for _ in spans]
+
+
+@pytest.mark.parametrize(
+    ("kind", "p_value", "rejected"),
+    [
+        # A weak reader of Chinese finds a Chinese slogan as foreign as one honest sentence in ten:
+        # without a reader the rule rejects it, so a reader that cannot tell must not excuse it.
+        ("script_switch", 0.1, True),
+        ("script_switch", 0.25, False),
+        ("after_answer", 0.1, True),
+        # Without a reader this is only reported.
+        ("recurring_unlisted", 0.1, False),
+        ("marked", 0.1, False),
+    ],
+)
+def test_where_the_reader_cannot_tell_a_finding_does_what_it_does_without_one(
+    kind, p_value, rejected
+):
+    stack = ReaderVerifier(Marked(kind), Undecided(p_value), alpha=None)
+    texts = [Completion(PROMPT, f"So [{SLOGAN}]", node="d") for _ in range(FEWEST_PLACES)]
+    verdict = stack.verify(texts)[-1]
+    assert verdict.rejected == rejected
+    assert [finding.kind for finding in verdict.findings] == [kind]
+
+
+def test_a_reader_excuses_no_less_than_it_finds_foreign():
+    with pytest.raises(ValueError, match=r"excuse: expected at least level=0\.1, got 0\.05"):
+        verifier(level=0.1, excuse=0.05)
 
 
 def test_what_rules_reject_is_not_read_and_stays_rejected():

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import re
 import shlex
+import string
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,11 @@ def blocks(language):
 
 
 def overrides(block):
-    """The arguments of a command line that has the block's lines."""
-    return [word for line in block.splitlines() for word in shlex.split(line, comments=True)]
+    """The arguments of a command line that has the block's lines, the shell's variables put in."""
+    words = [word for line in block.splitlines() for word in shlex.split(line, comments=True)]
+    variables = dict(found.groups() for w in words if (found := re.fullmatch(r"([A-Z]+)=(\S+)", w)))
+    arguments = [w for w in words if not re.match(r"[A-Z]+=", w)]
+    return [string.Template(w).safe_substitute(variables) for w in arguments]
 
 
 @pytest.fixture

@@ -17,13 +17,11 @@ from grpo_guard.evals.results import write_text
 INTRO = """# Benchmarks
 
 Written by `python -m grpo_guard.evals.studies.bench.page` from the JSON files in this folder, which
-`grpo-guard bench` made. Each table is one run in one process: every round ran every line once, and
-a ratio is a line's fastest round over that of the table's first line. The range is of the ratios
-within single rounds. Seconds are CPU seconds if one thread is named, otherwise wall time; they
-depend on that machine on that day, while ratios are more portable. Extra memory is the peak beyond
-what the process held before; for a server, only the client's. Unless stated otherwise, the sums of
-the head are compiled before the first round (if there is a C++ compiler), as they are in a run
-after its first billion scores. Nothing is written here that was not measured.
+`grpo-guard bench` made. Each table is one run in one process. A ratio is a line's fastest round
+over that of the first line, with the range within single rounds. Seconds are CPU seconds with one
+thread, otherwise wall time. Memory is the peak beyond what the process held before; for a server,
+only the client's. The sums of the head are compiled before the first round, if there is a C++
+compiler.
 """
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
@@ -38,31 +36,52 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
             f"## {results['device'].upper()}\n\n{results['machine']}; {versions}; "
             f"{results['date']}; `{file.name}`.\n"
         )
+        pairs = [table for table in results["tables"] if len(table["rows"]) == 2]
         for i, table in enumerate(results["tables"]):
-            name = f"{file.stem}-{i}.svg"
-            plots[name] = plot(table)
-            parts.append(section(table, name))
+            if table not in pairs:
+                name = f"{file.stem}-{i}.svg"
+                plots[name] = plot(table)
+                parts.append(section(table, name))
+        if pairs:
+            parts.append(comparisons(pairs))
     return "\n".join(parts), plots
+
+
+def comparisons(tables: Sequence[Mapping[str, Any]]) -> str:
+    """Format comparisons of two lines as one table, a row each."""
+    lines = [
+        "### Two ways each",
+        "",
+        "| | against | ratio (range) | threads |",
+        "|---|---|---:|---:|",
+    ]
+    for table in tables:
+        first, other = table["rows"]
+        between = f"{other['ratio_low']:.2f}-{other['ratio_high']:.2f}"
+        name, threads = f"{table['name']}: {other['name']}", table.get("threads") or ""
+        ratio = f"{other['ratio']:.2f} ({between})"
+        lines.append(f"| {name} | {first['name']} | {ratio} | {threads} |")
+    return "\n".join([*lines, ""])
 
 
 def section(table: Mapping[str, Any], plot_name: str) -> str:
     """Format one comparison."""
     threads = table.get("threads")
     rounds = table["rows"][0]["rounds"]
+    ran = f" {threads} thread{'s' if threads != 1 else ''}, {rounds} rounds" if threads else ""
     lines = [
         f"### {table['name']}",
         "",
-        f"{threads} thread{'s' if threads != 1 else ''}, {rounds} rounds.\n" if threads else "",
-        "| | seconds | ratio | range | extra memory |",
-        "|---|---:|---:|---:|---:|",
+        f"|{ran} | seconds | ratio (range) | memory |",
+        "|---|---:|---:|---:|",
     ]
     for row in table["rows"]:
         memory = "" if row["extra_mb"] is None else f"{row['extra_mb']:.0f} MB"
         lines.append(
-            f"| {row['name']} | {row['seconds']:.3g} | {row['ratio']:.2f} | "
-            f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f} | {memory} |"
+            f"| {row['name']} | {row['seconds']:.3g} | {row['ratio']:.2f} "
+            f"({row['ratio_low']:.2f}-{row['ratio_high']:.2f}) | {memory} |"
         )
-    lines += ["", f"![{table['name']}: ratios]({plot_name})", ""]
+    lines += ["", f"![ratios]({plot_name})", ""]
     lines += [f"{name}: {value:.2g}.\n" for name, value in table.get("notes", {}).items()]
     return "\n".join(lines)
 

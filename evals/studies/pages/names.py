@@ -7,7 +7,9 @@ from functools import partial
 from typing import Final
 
 from grpo_guard.evals.studies.pages import studies
-from grpo_guard.evals.studies.pages.swarms import runs, side_by_side
+from grpo_guard.evals.studies.pages.cells import table
+from grpo_guard.evals.studies.pages.manifest import manifest
+from grpo_guard.evals.studies.pages.swarms import find, pooled, runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
 _SHARES: Final = "success, % (highest round)"
@@ -70,7 +72,7 @@ def _recipe() -> str:
 
 
 def _defences() -> str:
-    first: tuple[str, ...] = ("none", "kl_0.1", "kl_0.01", "f_tis", "logprob_bound", "mask_span")
+    first: tuple[str, ...] = ("none", "kl_0.1", "logprob_bound", "mask_span")
     first += ("mask_content_span", "cap_improbable", "shipped_judge")
     plain: tuple[str, ...] = (
         "exact_duplicates",
@@ -83,10 +85,10 @@ def _defences() -> str:
     names: list[str] = []
     for file, defences in {"defences": first, "plain": plain}.items():
         for name in defences:
-            attacks = ("text", "text", "math", "math", "text")
+            attacks = ("text", "text", "math", "text")
             rows.append([(file, attack, name) for attack in attacks])
             names.append(f"`{name}`")
-    head = [f"TEXT: {_SHARES}", f"reward: {_REWARD}", f"MATH: {_SHARES}", f"reward: {_REWARD}"]
+    head = [f"TEXT: {_SHARES}", f"reward, TEXT: {_REWARD}", f"MATH: {_SHARES}"]
     head.append(f"honest right rejected, TEXT: {_RIGHT}")
     return side_by_side("defence", rows, head, "|".join(names))
 
@@ -117,7 +119,7 @@ def _coin() -> str:
         ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
         ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
     ]
-    return runs(plan, [_SHARES, "length", _POISON, _REWARD])
+    return runs(plan, [_SHARES, _POISON, _REWARD])
 
 
 def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
@@ -159,6 +161,38 @@ def _spot_checks() -> str:
     return side_by_side("share verified", rows, head, "|".join(names))
 
 
+def _incidents() -> str:
+    rows: list[list[tuple[str, str, str]]] = []
+    names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
+    for guard in _PRESETS.values():
+        rows.append([("incidents", name, guard) for name in names])
+    head = [f"`{name}`: {_POISON}" for name in names]
+    return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
+
+
+def _incidents_cost() -> str:
+    names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
+    rows = []
+    for preset, guard in _PRESETS.items():
+        found = [pair[1] for name in names if (pair := find("incidents", name, guard))]
+        cells = [pooled(series.rejected(kind) for series in found) for kind in _HONEST]
+        rows.append([f"`{preset}`", *cells])
+    return table(["preset", "honest rejected", "honest and right, rejected"], rows)
+
+
+def _figures() -> str:
+    return manifest(TABLES)
+
+
+_PRESETS: Final = {
+    "same_weights": "same_weights",
+    "shared_seed": "homogeneous",
+    "different_weights": "heterogeneous",
+    "judged": "judged.yaml",
+    "failures_only": "preset:failures_only",
+}
+"""The defence in the runs of `studies.incidents` by the preset's name."""
+_HONEST: Final = ("honest", "honest_correct")
 _UNREAD: Final = (
     "answer_unit,taken_back,inequality,ordinary_words,thesaurus,echoed_name,renamed_helpers"
 )
@@ -182,6 +216,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-support": _support,
     "swarm-exchange": _exchange,
     "spot-checks": _spot_checks,
+    "incidents": _incidents,
+    "incidents-cost": _incidents_cost,
+    "shares": studies.shares,
+    "figures": _figures,
     "optimised": studies.optimised,
     "campaigns": studies.campaigns,
     "searched-reader": studies.searched_reader,

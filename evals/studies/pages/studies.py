@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from grpo_guard.evals.studies.pages.cells import NOTHING, count, figures, of, short, table
+from grpo_guard.spot_odds import checked_of
 
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")
@@ -12,11 +13,12 @@ SIDES: Final = ("honest", "public")
 _BROKEN: Final = ("control:empty", "control:huge")
 """Controls with two completions each, which the detection table leaves out."""
 _JUDGED: Final = 500
-"""Completions in a set of the shipped judge that is too small a part to show if none passes."""
+_FEW: Final = 2
+"""The judge's table leaves out sets of so many poisoned completions of which so few pass."""
 
 
 def optimised() -> str:
-    """Return the poison that is rejected after an attacker asked the verifier first, by budget."""
+    """Return the poison rejected after an attacker asked the verifier, by budget; no rows of 0."""
     rows = []
     for name, row in figures("optimised-attackers")["rows"].items():
         verifier, attack = name.split(" | ")
@@ -24,8 +26,11 @@ def optimised() -> str:
             continue
         asked = [row["budgets"].get(budget) for budget in BUDGETS]
         whole = [found for found in asked if found and found["total"] == row["poisoned"]]
+        node = whole[-1]["as one node's"]
+        if not any(found["hits"] for found in (*filter(None, asked), node)):
+            continue
         cells = [short(found) if found else NOTHING for found in asked]
-        rows.append([f"`{verifier}`", attack, *cells, of(whole[-1]["as one node's"])])
+        rows.append([f"`{verifier}`", attack, *cells, of(node)])
     return table(["verifier", "attack", "N = 1", "10", "100", "1,000", "as one node's work"], rows)
 
 
@@ -65,11 +70,13 @@ def rules() -> str:
             f"{kind[side]['hits']}, {kind[f'{side}_alone']['hits']}"
             for side in ("honest", "public")
         )
-        share = f"{kind['poison']['hits']:,} = {100 * sides[0] / kind['poison']['total']:.2f} %"
-        does = [kind["severity"], kind["with_reader"]]
-        rows.append([f"{verifier} `{finding}`", *does, share, f"{alone:,}", honest, public])
-    head = ["kind", "severity", "with a reader", "poison", "alone", "honest, alone"]
-    return table([*head, "published, alone"], rows)
+        does = kind["severity"]
+        if kind["with_reader"] != does:
+            does += f" ({kind['with_reader']})"
+        rows.append([f"`{finding}`", verifier, does, f"{sides[0]:,}, {alone:,}", honest, public])
+    total = next(iter(found.values()))["poison"]["total"]
+    head = ["kind", "verifier", "severity (with a reader)", f"poison of {total:,}, alone"]
+    return table([*head, "honest, alone", "published, alone"], rows)
 
 
 def rules_total() -> str:
@@ -81,11 +88,11 @@ def rules_total() -> str:
 
 
 def shipped_judge() -> str:
-    """Return what the shipped judge accepts, without the sets of poison that it rejects whole."""
+    """Return what the shipped judge accepts, without the sets of poison of which few pass."""
     rows = []
     for row in figures("shipped-judge")["rates"]:
         accepted = row["accepted"]["count"]
-        if accepted or row["total"] != _JUDGED:
+        if accepted > _FEW or row["total"] != _JUDGED:
             rows.append([row["name"], count(accepted, row["total"])])
     return table(["set", "accepted"], rows)
 
@@ -121,9 +128,10 @@ def recurrence() -> str:
         modes = [found[mode] for mode in ("heterogeneous", "homogeneous")]
         if all(_at_once(mode) for mode in modes):
             continue
-        rows.append([name, *(_found(mode) for mode in modes)])
+        first, second = map(_found, modes)
+        rows.append([name, first, second if second != first else "the same"])
     head = "found of 20; first rejected, median and worst; later"
-    return table(["attack", f"heterogeneous: {head}", "homogeneous: the same"], rows)
+    return table(["attack", f"heterogeneous: {head}", "homogeneous"], rows)
 
 
 def _at_once(found: dict[str, Any]) -> bool:
@@ -141,12 +149,36 @@ def _found(found: dict[str, Any]) -> str:
 
 def seed_replay() -> str:
     """Return what seed replay rejects, by how the completion was made."""
-    rows = [
-        [row["sample"], made["generated"], made["verified"], count(row["rejected"], row["total"])]
-        for made in figures("seed-replay-smollm2-gsm8k")["directions"]
-        for row in made["rows"]
-    ]
-    return table(["completions", "drawn in", "verified in", "rejected"], rows)
+    first, *others = figures("seed-replay-smollm2-gsm8k")["directions"]
+    rows = [[row["sample"], count(row["rejected"], row["total"])] for row in first["rows"]]
+    for made in others:
+        how = f"{made['generated']}, verified in {made['verified']}"
+        rows += [
+            [f"{row['sample']}, {how}", count(row["rejected"], row["total"])]
+            for row in made["rows"]
+        ]
+    head = f"drawn in {first['generated']}, verified in {first['verified']}"
+    return table([head, "rejected"], rows)
+
+
+def shares() -> str:
+    """Return what a preset's share costs, and what an attacker earns before it is found."""
+    found = figures("shares")
+    cost = found["cost"]
+    rows = []
+    for share in cost["same_weights"]:
+        cells = [f"{float(share):.0%}".replace("%", " %")]
+        for made in cost.values():
+            own, whole = (made[s]["ms_per_completion"] for s in (share, "1.0"))
+            cells.append(f"{own:.1f} ms = {own / whole:.2f}")
+        for one in found["odds"]:
+            if one["checked"] == checked_of(one["sent"], float(share)):
+                cells.append(f"{one['rounds']:.1f}; {one['earned']:.1f}")
+        rows.append(cells)
+    sizes = [f"{one['poisoned']} of {one['sent']} poisoned" for one in found["odds"][:3]]
+    sizes[0] += ": rounds; earned"
+    head = ["share", "`same_weights`, CPU", "`shared_seed`, CPU", *sizes]
+    return table(head, rows)
 
 
 def samplers() -> str:

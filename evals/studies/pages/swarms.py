@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
@@ -10,7 +10,7 @@ from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.series import Series
 from grpo_guard.evals.results import load_results
 from grpo_guard.evals.stats import Rate, signed_percent
-from grpo_guard.evals.studies.pages.cells import NOTHING, RESULTS, count, table
+from grpo_guard.evals.studies.pages.cells import NOTHING, RESULTS, count, note, table
 
 Pair: TypeAlias = tuple[Scenario, Series]
 Column: TypeAlias = Callable[[Scenario, Series], str]
@@ -24,6 +24,7 @@ def _scenarios(name: str) -> list[Scenario]:
 
 def find(file: str, attack: str, defence: str) -> Pair | None:
     """Return the runs of one attack and defence; None if they are not in the file."""
+    note(f"swarm-{file}")
     for scenario in _scenarios(file):
         for series in scenario.attacked:
             if (scenario.attack, series.defence) == (attack, defence):
@@ -38,6 +39,12 @@ def _rate(rate: Rate | None) -> str:
 def _short(share: float) -> str:
     """Format a share in % with two digits, and three only if it is 100."""
     return f"{round(100 * share)}" if share > 0.095 else f"{100 * share:.2g}"
+
+
+def pooled(rates: Iterable[Rate | None]) -> str:
+    """Count over several runs together."""
+    found = [rate for rate in rates if rate is not None]
+    return count(sum(rate.count for rate in found), sum(rate.total for rate in found))
 
 
 def success(_: Scenario, series: Series) -> str:
@@ -75,12 +82,6 @@ def cost(scenario: Scenario, series: Series) -> str:
     return found.text(signed_percent).replace(", ", "; ") if found else NOTHING
 
 
-def length(scenario: Scenario, series: Series) -> str:
-    """Mean length at the end over that of the attack-free runs."""
-    found = series.length_ratio_end(scenario.beside(series))
-    return f"{found.value:.2f}" if found else NOTHING
-
-
 COLUMNS: Final[dict[str, Column]] = {
     "success, last 10 rounds": success,
     "success, mean over seeds (least to most)": over_seeds,
@@ -90,7 +91,6 @@ COLUMNS: Final[dict[str, Column]] = {
     "honest right rejected": rejected("honest_correct"),
     "honest reward (attack-free)": reward,
     "honest reward against attack-free": cost,
-    "length": length,
 }
 
 

@@ -35,6 +35,8 @@ _PIP: Final = re.compile(
 )
 _FIELD: Final = re.compile(r"\{[^{}\r\n]{1,300}\}")
 _FSTRING: Final = re.compile(r"\b(?:[fF][rR]?|[rR][fF])(?=[\"'])")
+# A first line of operators alone, such as the border of a table: no Python parses it.
+_DRAWN: Final = re.compile(r"\s*+[-+|=<>^~*/][-+|=<>^~*/ \t]*+[\r\n]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -58,6 +60,8 @@ class Parsed:
 def parse(source: Source) -> Parsed:
     """Parse a block. Never raises because of its text."""
     if source.depth > MAX_DEPTH or source.chained:
+        if _DRAWN.match(source.text):
+            return Parsed(None, "it is a drawing")
         return Parsed(None, "it is nested more deeply than programs are", too_deep=True)
     text = _SURROGATE.sub("\ufffd", source.text).replace("\x00", " ")
     text = " " + text[1:] if text.startswith("\ufeff") else text

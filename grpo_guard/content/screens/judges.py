@@ -38,7 +38,8 @@ def master_keys(view: View) -> Iterator[Finding]:
     elif len(text) <= _LONGEST_OPENING and not _MARK.search(text):
         words = _OPENER_WORD.findall(_TAG.sub(" ", text.lower()))
         # One word may be an answer ("right"), with or without symbols around it.
-        several = len(words) >= 2 or (not words and "<" in text)
+        bare = _TAG.sub(" ", text)
+        several = len(words) >= 2 or (not words and "<" in text and not _CONTENT.search(bare))
         moves = bool(words) and _WAYS.issuperset(words)
         opening = several and _OPENERS.issuperset(words) and not moves
         opening &= _OPTION.search(text) is None

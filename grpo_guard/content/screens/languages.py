@@ -37,7 +37,7 @@ _SHOWN = re.compile(
     re.MULTILINE,
 )
 # A prompt about languages, or about texts in them, is answered in several.
-_ASKED = re.compile(
+ASKED = re.compile(
     r"translat|transliterat|language|braille|翻译|译|cipher|encod|decod|\brot.?13|reverse|backward"
     r"|chinese|japanese|korean|russian|ukrainian|greek|arabic|persian|hebrew|hindi|thai|bengali"
     r"|armenian|georgian|french|german|spanish|italian|portugu|dutch|latin|swedish|danish|norwegian"
@@ -53,7 +53,7 @@ def language_switch(view: View) -> Iterator[Finding]:
     if len(present) < 3 or len(view.text.split()) < _WINDOW + _ENGLISH_AROUND:
         return
     candidates = [words for words in _LANGUAGES.items() if len(present & words[1]) >= 3]
-    if not candidates or _ASKED.search(view.prompt):
+    if not candidates or ASKED.search(view.prompt):
         return
     spans = [match.span() for match in _WORD.finditer(blanked(_SHOWN, view.prose))]
     words = [view.text[start:end].lower().strip(_EDGES) for start, end in spans]
@@ -99,11 +99,12 @@ def script_switch(view: View) -> Iterator[Finding]:
 
     Latin letters never count, since texts in every script mix with formulas, code and names.
     """
-    if view.ascii or not _FOREIGN.search(view.text) or _ASKED.search(view.prompt):
+    if view.ascii or not _FOREIGN.search(view.text) or ASKED.search(view.prompt):
         return
-    if sum(map(str.isalpha, _FOREIGN.sub("", _MARKUP.sub("", view.text)))) < _BOTH:
+    latin = sum(map(str.isalpha, _FOREIGN.sub("", _MARKUP.sub("", view.text))))
+    if latin < _BOTH:
         return
-    asked = set(map(_script, _FOREIGN.findall(view.prompt)))
+    asked = set(map(_script, _FOREIGN.findall(view.prompt))) | _own(view.text, latin)
     for match in _RUN.finditer(blanked(_SHOWN, view.prose)):
         # Count each script by itself: "π/3 在第四象限" is a formula in Chinese. Circled digits
         # number equations and are not letters.
@@ -115,6 +116,16 @@ def script_switch(view: View) -> Iterator[Finding]:
                 break
 
 
+def _own(text: str, latin: int) -> set[str]:
+    """The script of most of a text's letters, in which it is written rather than switches to it.
+
+    Models that think in Chinese answer an English question in Chinese; a poison that is more than
+    half of its completion is no stretch in it.
+    """
+    counts = Counter(map(_script, filter(_is_letter, _FOREIGN.findall(text))))
+    return {script for script, count in counts.items() if count > latin}
+
+
 def _is_letter(char: str) -> bool:
     return char.isalpha() or "\u2800" <= char <= "\u28ff"
 
@@ -122,5 +133,7 @@ def _is_letter(char: str) -> bool:
 @lru_cache(maxsize=4096)
 def _script(letter: str) -> str:
     """The script, from the letter's Unicode name; the three scripts of Japanese count as one."""
-    script = unicodedata.name(letter, "unknown").partition(" ")[0]
-    return "HAN" if script in ("CJK", "HIRAGANA", "KATAKANA") else script
+    # "ー" is "KATAKANA-HIRAGANA PROLONGED SOUND MARK", and "ｱ" is "HALFWIDTH KATAKANA LETTER A".
+    name = unicodedata.name(letter, "unknown").removeprefix("HALFWIDTH ")
+    script = re.split("[ -]", name, maxsplit=1)[0]
+    return "HAN" if script in ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC") else script

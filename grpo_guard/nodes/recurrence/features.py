@@ -72,17 +72,15 @@ class Reader:
             words.insert(0, END)
             found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
             found |= shapes_of(text)
-        elif (
-            not all_of_it
-            and not self.any_language
-            and len(novel) > _MOST_UNREAD * len(distinct)
-            and len(_ENGLISH & distinct) < 3
-        ):
-            # Another language, which the list of ordinary words does not cover. New words alone do
-            # not prove one, or any filler would hide a phrase.
+        elif not all_of_it and not self.any_language and _is_unlisted(distinct, novel):
             found = set()
         found |= modules_of(text)
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
+
+    def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
+        """Whether a text is in a language that the list of ordinary words does not cover."""
+        distinct = set(words_of(text))
+        return _is_unlisted(distinct, distinct - self.ordinary - prompt_words)
 
     def telling(self, feature: str, phrase: str) -> bool:
         """Whether a recurring feature reveals more about its author than an honest habit would.
@@ -112,6 +110,11 @@ class Reader:
             return blake2b(data, key=self.secret, digest_size=8).digest()
 
         return set(heapq.nsmallest(MOST_FEATURES, found, key=rank))
+
+
+def _is_unlisted(distinct: set[str], novel: set[str]) -> bool:
+    # New words alone do not prove another language, or any filler would hide a phrase.
+    return len(novel) > _MOST_UNREAD * len(distinct) and len(_ENGLISH & distinct) < 3
 
 
 @lru_cache(maxsize=16)

@@ -1,7 +1,7 @@
 """Compare the nodes' sketches: decide which nodes to compare, when, and which to convict.
 
 Node i is convicted of a feature if its count is too high for `fisher.log_tail` against more
-than half of the other nodes together, those that show it least, and at least `RATIO` times the rate
+than half of the other nodes together, those that show it least, and at least `ratio` times the rate
 of each of these. Leaving the rest out stops Sybils from passing a phrase off as usual: while fewer
 than half of the others share the phrase, it remains suspicious. The same rule stops nodes that
 avoid what everyone writes from making it look rare: at least one honest node is among those
@@ -46,6 +46,9 @@ from grpo_guard.nodes.recurrence.seats import Seats
 from grpo_guard.nodes.recurrence.sketch import WINDOW, Sketch
 
 RATIO: Final = 4.0
+RATIO_OF_HABITS: Final = 8.0
+"""If models differ. What a question is about, all of them mention, though some seldom; a slogan,
+the others never do."""
 _LOOKS: Final = (8, 10, 13, 18, 28, 44)
 _FEWEST: Final = 5
 _STALE: Final = 2 * WINDOW
@@ -79,6 +82,7 @@ class Swarm:
     def __init__(self, alpha: float, min_share: float, max_nodes: int, reader: Reader) -> None:
         self.alpha = alpha
         self.reader = reader
+        self.ratio = RATIO if reader.phrases else RATIO_OF_HABITS
         self.min_share = min_share
         self.seats = Seats(max_nodes)
         self._lots = random.Random()
@@ -233,7 +237,7 @@ class Swarm:
         # First against all others, which convicts sooner if none of them shows it; then against the
         # majority that shows it least.
         for chosen in sorted({len(others), len(others) // 2 + 1}, reverse=True):
-            if hits / total < RATIO * rates[chosen - 1][0]:
+            if hits / total < self.ratio * rates[chosen - 1][0]:
                 continue
             other_hits = sum(rate[1] for rate in rates[:chosen])
             other_total = sum(rate[2] for rate in rates[:chosen])

@@ -16,8 +16,7 @@ from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import RECURRENCE, Severity
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.recurrence.features import Reader
-from grpo_guard.nodes.recurrence.phrases import shown
-from grpo_guard.nodes.recurrence.places import locate
+from grpo_guard.nodes.recurrence.findings import findings_of
 from grpo_guard.nodes.recurrence.reading import Shown, read_each
 from grpo_guard.nodes.recurrence.record import Conviction
 from grpo_guard.nodes.recurrence.state import dump, load
@@ -27,13 +26,12 @@ from grpo_guard.nodes.recurrence.words import words_of
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.supervise import Runnable
 from grpo_guard.turns import Said, as_said
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 SwarmKind: TypeAlias = Literal["heterogeneous", "homogeneous"]
 
 MAX_CHARACTERS = 1_000_000
-_MAX_FINDINGS = 8
 _LEAST_SHARE = 0.1
 
 
@@ -312,7 +310,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
                 (known[f] for f in features & known.keys()), key=lambda c: (c.p_value, c.phrase)
             )
             if found:
-                findings = tuple(_findings(completion.text, node, found))
+                unlisted = self.confirm and self._reader.is_unlisted(completion.text, prompt_words)
+                findings = findings_of(completion.text, node, found, unlisted=unlisted)
                 return reject(self.name, p_value=found[0].p_value, findings=findings)
         if alone:
             return abstain(self.name, Cause.UNINFORMATIVE, "no other node is known yet")
@@ -375,22 +374,6 @@ class _Read:
 def _digest(salt: bytes, text: str) -> bytes:
     # "surrogatepass", since lone surrogates cannot be encoded otherwise and must not raise.
     return blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=12).digest()
-
-
-def _findings(text: str, node: str, found: Sequence[Conviction]) -> Iterable[Finding]:
-    by_phrase = dict[str, Conviction]()
-    for conviction in found:
-        by_phrase.setdefault(conviction.phrase, conviction)
-    told = list(by_phrase.values())[:_MAX_FINDINGS]
-    spans = locate(text, [(conviction.phrase, conviction.feature) for conviction in told])
-    for conviction, span in zip(told, spans, strict=True):
-        whose = "nodes counted together with" if conviction.shared else "node"
-        message = (
-            f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
-            f"{whose} {shown(node)}, in at most {conviction.other_hits} of "
-            f"{conviction.other_total} of others"
-        )
-        yield Finding(conviction.kind, message, char_span=span)
 
 
 def _expected(field: str, expected: str, got: Any) -> ValueError:

@@ -33,9 +33,10 @@ _SHORTEST_STEM: Final = 3
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    """Function words, the words with which people reason, calculate, format and chat, and Chinese
-    characters that are frequent or usual in mathematics."""
-    return _listed("ordinary.txt") | _listed("ordinary_zh.txt") | {END}
+    """Function words, the words with which people reason, calculate, format and chat, Chinese
+    characters that are frequent or usual in mathematics, and habits of published models."""
+    lists = ("ordinary.txt", "ordinary_zh.txt", "habits.txt")
+    return frozenset({END}).union(*map(_listed, lists))
 
 
 def strangeness(word: str, ordinary: Set[str]) -> float:

@@ -24,6 +24,7 @@ from tests.helpers.characters import END, Characters
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 PROMPT = "3+4?"
+QUESTION = {"question": PROMPT}
 
 
 @dataclass(frozen=True)
@@ -260,5 +261,5 @@ TRAINERS = {
         awaits=True,
         reject_rate=lambda answer: LOGGED["guard/reject_rate"],
     ),
-    "rllm": Trainer(RLLM, lambda t: {"task_info": {"question": PROMPT}, "action": t}, "action"),
+    "rllm": Trainer(RLLM, lambda t: {"task_info": QUESTION, "action": t}, "action"),
 }

@@ -1,0 +1,100 @@
+"""What the optional rules of `grpo_guard.extras` reject of honest completions, file by file.
+
+    python -m grpo_guard.evals.studies.extras FOLDER_OR_FILE ... [-o FILE]
+        [--classifier MODEL --labels toxic insult]
+
+Each rule with its defaults judges every completion alone. ``if asked for`` are the plugins of
+``secrets`` and the kinds of ``pii`` that are off by default, each by itself. ``toxicity`` is
+measured with the classifier that you name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.evals.studies.harness import option, rejected, say, study, verify
+from grpo_guard.extras.language import LanguageVerifier
+from grpo_guard.extras.pii import QUIET, RECOGNISERS, PiiVerifier
+from grpo_guard.extras.secrets import NOISY, SecretsVerifier
+from grpo_guard.extras.toxicity import ToxicityVerifier
+from grpo_guard.jsonl import read_objects
+from grpo_guard.verdict import Verdict
+from grpo_guard.verifier import CompletionVerifier
+
+_AT_ONCE: Final = 64
+_SHOWN: Final = 3
+
+
+def measure(places: list[Path], classifier: str | None, labels: list[str]) -> dict[str, Any]:
+    """Figures of all rules on all files, and on all of them together.
+
+    Raises:
+        OSError, ValueError: a file or the classifier cannot be read.
+    """
+    files = [f for p in places for f in (sorted(p.glob("*.jsonl")) if p.is_dir() else [p])]
+    rules: dict[str, CompletionVerifier] = {
+        "secrets": SecretsVerifier(), "pii": PiiVerifier(), "language": LanguageVerifier(),
+    }  # fmt: skip
+    if classifier is not None:
+        rules["toxicity"] = ToxicityVerifier(classifier, labels=labels)
+    off: dict[str, CompletionVerifier] = {
+        f"secrets, {name}": SecretsVerifier(plugins=[name]) for name in NOISY
+    }
+    off |= {f"pii, {k}": PiiVerifier(entities=[k]) for k in RECOGNISERS if k not in QUIET}
+    verdicts: dict[str, dict[str, list[Verdict]]] = {name: {} for name in [*rules, *off]}
+    examples: dict[str, list[str]] = {}
+    for number, file in enumerate(files, 1):
+        rows = list(_rows(file))
+        for name, rule in (rules | off).items():
+            verdicts[name][file.stem] = found = verify(rule, rows, _AT_ONCE)
+            examples.setdefault(name, []).extend(_examples(file.stem, rows, found))
+        say(file.name, number, len(files))
+
+    def figures(names: Callable[[], Iterator[str]]) -> dict[str, Any]:
+        return {
+            name: {
+                "all": rejected([v for found in verdicts[name].values() for v in found]),
+                **{stem: rejected(found) for stem, found in verdicts[name].items()},
+            }
+            for name in names()
+        }
+
+    return {
+        "honest": figures(lambda: iter(rules)),
+        "if asked for": figures(lambda: iter(off)),
+        "examples": examples,
+    }
+
+
+def _rows(file: Path) -> Iterator[Completion]:
+    """Completions of a file of ours, or of GSM8K's file of model solutions."""
+    for _, found in read_objects(file):
+        if "question" in found:
+            yield Completion(found["question"], found["completion"], node=found.get("model"))
+        else:
+            yield Completion.from_dict({k: v for k, v in found.items() if k != "id"})
+
+
+def _examples(stem: str, rows: Sequence[Completion], verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """What was rejected first, by place and message; no text of the corpus."""
+    places = [i for i, verdict in enumerate(verdicts) if verdict.rejected][:_SHOWN]
+    for i in places:
+        yield f"{stem} {rows[i].group}/{rows[i].node}: {verdicts[i].reason}"
+
+
+def main() -> None:
+    """The command line."""
+    study(
+        "extras",
+        measure,
+        option("places", type=Path, nargs="+", metavar="FILE", help="files, or folders of them"),
+        option("--classifier", help="folder or hub id of a sequence classifier"),
+        option("--labels", nargs="+", default=["toxic"], help="its labels to reject for"),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The checks of a completion's form that need no scores, for what a spot check leaves unscored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from grpo_guard.completion import Completion
+from grpo_guard.logprob.encode import EncodeError, encode_batch
+from grpo_guard.logprob.replay.slots import Place
+from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
+from grpo_guard.logprob.verifier import LogProbVerifier
+from grpo_guard.sampling_mask import claimed_mask
+from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.verifier import CompletionVerifier
+
+_MASK: Final = (
+    "sampling_mask: only scored completions can be checked against one, and a share of them is "
+    "scored; leave it out, or score all of them"
+)
+
+
+class FormVerifier(CompletionVerifier):
+    """Rejects what a log-prob verifier rejects before it scores anything.
+
+    Under `SpotCheck` most completions are never shown to that verifier. Without this, ids behind a
+    text that says something else, padding behind the end, and slots that are not a node's would
+    pass wherever they are not drawn, though finding them costs next to nothing. What it also
+    rejects is a claimed sampling mask, and a second completion for a slot in the same batch, so
+    names must be authenticated, as for `SpotCheck`: else a stranger could fill a node's slot first.
+
+    Args:
+        of: The verifier whose declared sampler and tokenizer count.
+    """
+
+    name = "form"
+
+    def __init__(self, of: LogProbVerifier) -> None:
+        self.of = of
+
+    @property
+    def compares_ids(self) -> bool:
+        return self.of.compares_ids
+
+    @property
+    def own_tokenizer(self) -> Any:
+        return self.of.own_tokenizer
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts = encode_batch(self.name, self.of.encode, batch)[1]
+        filled = set[Place]()
+        for i, completion in enumerate(batch):
+            if i in verdicts:
+                continue
+            verdicts[i] = self._verdict(completion, filled)
+        return [verdicts[i] for i in range(len(batch))]
+
+    def _verdict(self, completion: Completion, filled: set[Place]) -> Verdict:
+        """Return the verdict on a completion that can be scored; its slot joins ``filled``."""
+        if claimed_mask(completion) is not None:
+            return reject(self.name, Cause.MALFORMED, _MASK)
+        if not isinstance(self.of, SeedReplayVerifier):
+            return accept(self.name)
+        try:
+            place = self.of.slots.place(completion)
+        except EncodeError as error:  # its round ended while it was verified
+            return abstain(self.name, Cause.UNSUPPORTED, str(error))
+        if place in filled:
+            finding = Finding("slot_filled", f"a second completion for slot {completion.slot}")
+            return reject(self.name, Cause.MALFORMED, findings=(finding,))
+        filled.add(place)
+        return accept(self.name)
