@@ -112,20 +112,23 @@ def detect(
     require("eval detect", *TRAINING)
     named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
     _require_guards(guard)
-    from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
-
+    _require_honest(honest)
     if not 0 < alpha < 1:
         fail(f"--alpha: expected a number in (0, 1), got {alpha}")
     if data is not None and (honest is not None or task == "word_problems"):
         fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
+    chosen = model if honest else _model(model, task)
+    spec = _spec(temperature, top_k, top_p, max_new_tokens)
+    from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
+
     count = n or (200 if honest is None else MOST)
     guards = _guards(guard)
     config = DetectConfig(
         attacks=named[0],
-        spec=_spec(temperature, top_k, top_p, max_new_tokens),
+        spec=spec,
         verifiers=named[1],
         guards=guards,
-        model=model if honest else _model(model, task),
+        model=chosen,
         task=task,
         data=data,
         honest=honest,
@@ -253,6 +256,15 @@ def _require_guards(given: list[str] | None) -> None:
         fail(str(error))
 
 
+def _require_honest(given: Path | None) -> None:
+    from grpo_guard.evals.defences.early import require_honest
+
+    try:
+        require_honest(given)
+    except ValueError as error:
+        fail(str(error))
+
+
 def _guards(given: list[str] | None) -> tuple[GuardFile, ...]:
     from grpo_guard.config import ConfigError
     from grpo_guard.evals.defences.own import guard_files
@@ -291,7 +303,10 @@ def _model(given: str | None, task: str) -> str:
     from grpo_guard.evals.policies.bundled import BUNDLED
 
     if given is None and task == "gsm8k" and not Path(SMOLLM2).is_dir():
-        fail(f"--model: expected the folder {SMOLLM2} (run make models) or a model, got neither")
+        fail(
+            f"--model: expected the folder {SMOLLM2} (in a checkout, make models) or a model, got "
+            "neither; --task word_problems has a bundled one"
+        )
     return given or (SMOLLM2 if task == "gsm8k" else str(BUNDLED[task]))
 
 

@@ -60,18 +60,25 @@ def _require_names(options: SwarmOptions) -> None:
     """End the command if a name or a guard file is wrong, before torch is loaded."""
     from grpo_guard.config import ConfigError
     from grpo_guard.evals.defences.early import (
+        ON_REJECT,
         defences,
         require_attacks,
         require_guards,
         require_names,
+        shares,
     )
+    from grpo_guard.evals.policies.named import location
     from grpo_guard.registry import UnknownNameError
 
     try:
         require_attacks("--attack", options.attack)
         require_names("--defence", options.defence, defences())
         require_guards(options.guard)
-    except (ConfigError, UnknownNameError) as error:
+        require_names("--on-reject", options.on_reject, ON_REJECT)
+        shares(options.share)
+        for name in filter(None, map(str.strip, (options.policy or "").split(","))):
+            location(name)
+    except (ConfigError, UnknownNameError, ValueError) as error:
         fail(str(error))
 
 

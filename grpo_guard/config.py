@@ -40,6 +40,7 @@ from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.options import ConfigError, Options, named, options_of, without_secrets
 from grpo_guard.policy import Policy
+from grpo_guard.policy_checks import require_fitting
 from grpo_guard.preset_options import (
     NO_OPTIONS,
     OPTIONS_OF,
@@ -53,6 +54,7 @@ from grpo_guard.presets import POLICIES, PRESETS
 from grpo_guard.references import References
 from grpo_guard.registry import VERIFIERS, UnknownNameError, load, with_remedy
 from grpo_guard.tree import WRAPPERS, build_verifier, not_a_node, unwrapped, verifier_options
+from grpo_guard.workers.texts import MOST_WORKERS, Workers
 from grpo_guard.yaml_text import mapping_from, unreadable
 
 __all__ = [
@@ -116,6 +118,8 @@ class GuardConfig(Options):
             text sent with them, see `Guard`. Not allowed with a preset that loads the policy.
         log: File to which every verdict except acceptances is appended, see `VerdictLog`; for
             ``grpo-guard verify --table``. None = no log.
+        workers: Processes in which texts are read, see `Guard`; 0 = none, None = half of the cores
+            for large batches.
     """
 
     model_config = Options.model_config | {"extra": "allow"}
@@ -132,6 +136,7 @@ class GuardConfig(Options):
     references: str | None = None
     tokenizer: str | None = None
     log: str | None = None
+    workers: int | None = Field(default=None, ge=0, le=MOST_WORKERS)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Leave out a preset's options too."""
@@ -209,7 +214,7 @@ class GuardConfig(Options):
             guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
             guard.identity, guard.references = self._identity(), self._references()
             guard = self._asking(guard)
-            guard.log = self.log
+            guard.log, guard.workers = self.log, self._workers(guard)
             try:
                 guard.verifier.check()
             except Exception as error:
@@ -332,6 +337,14 @@ class GuardConfig(Options):
             return Identity(keys, store=self._store(), **options)
         except (IdentityError, ModuleNotFoundError) as error:
             raise ConfigError(f"identity: {error}") from None
+
+    def _workers(self, guard: Guard) -> Workers:
+        workers = Workers(self.workers)
+        try:
+            require_fitting(guard.verifier, guard.policy, workers)
+        except ValueError as error:
+            raise ConfigError(f"workers: {error}") from None
+        return workers
 
     def _references(self) -> References | None:
         try:

@@ -32,6 +32,7 @@ def guard(
     environment: Environment | None = None,
     tokenizer: Any = None,
     log: VerdictLog | str | Path | None = None,
+    workers: int | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a reward function so that only verified completions earn their reward.
 
@@ -51,7 +52,7 @@ def guard(
     the_guard = Guard(
         verifier, policy=policy, ledger=ledger, length_scaling=length_scaling, identity=identity,
         references=references, failures=failures, environment=environment, tokenizer=tokenizer,
-        log=log,
+        log=log, workers=workers,
     )  # fmt: skip
 
     def decorate(reward: Any) -> Any:

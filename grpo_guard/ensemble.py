@@ -96,6 +96,8 @@ class Only(Composed):
     that no verifier has judged do not earn their reward by accident.
     """
 
+    shows_some = True
+
     def __init__(
         self,
         member: CompletionVerifier,

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 import pickle
 import queue
@@ -25,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
@@ -72,8 +74,18 @@ def cores() -> int:
         usable = len(os.sched_getaffinity(0))
     except AttributeError:
         usable = os.cpu_count() or 1
+    usable = int(min(usable, max(1.0, _quota())))
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # set by torchrun and accelerate
     return max(1, usable // max(1, int(ranks) if ranks.isdecimal() else 1))
+
+
+def _quota() -> float:
+    """The cores that a container may use; affinity does not tell, and 100 processes on 4 cores
+    would be slower than 4."""
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    return math.inf
 
 
 class GraderPool:
@@ -85,7 +97,7 @@ class GraderPool:
 
     def __init__(self, size: int | None = None) -> None:
         self.size = size or cores()
-        self._workers: set[_Worker] = set()
+        self._workers: set[WorkerProcess] = set()
         self._reset()
         _pools.add(self)
         weakref.finalize(self, _kill_all, self._workers, os.getpid())
@@ -93,7 +105,7 @@ class GraderPool:
     def _reset(self) -> None:
         self._free = threading.Semaphore(self.size)
         self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
+        self._idle: list[WorkerProcess] = []
         self._workers.clear()
 
     def run(
@@ -117,7 +129,7 @@ class GraderPool:
             GraderError: the worker could not load the call, died, or its exception cannot be sent.
             Exception: what the function raised, with the worker's traceback as a note.
         """
-        source, arguments = packed(call), _packed_arguments(args, kwargs)
+        source, arguments = packed(call), packed_arguments(args, kwargs)
         with self._free:
             worker = self._idle_or_new()
             usable = False
@@ -132,9 +144,9 @@ class GraderPool:
                         self._workers.discard(worker)
                 if not usable:
                     worker.kill()
-        return _answer(reply)
+        return answer_of(reply)
 
-    def _idle_or_new(self) -> _Worker:
+    def _idle_or_new(self) -> WorkerProcess:
         with self._lock:
             while self._idle:
                 worker = self._idle.pop()  # most recently used, so that few calls need few workers
@@ -142,12 +154,18 @@ class GraderPool:
                     return worker
                 self._workers.discard(worker)
                 worker.kill()
-            worker = _Worker()
+            worker = WorkerProcess()
             self._workers.add(worker)
             return worker
 
 
-class _Worker:
+class WorkerProcess:
+    """A process that is called with functions, one call at a time.
+
+    Raises:
+        OSError: no process can be started.
+    """
+
     def __init__(self) -> None:
         self._known = Recent()
         self._calls = 0
@@ -160,10 +178,27 @@ class _Worker:
             self._process = _spawned(theirs.fileno())
 
     @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def call(self, source: bytes, arguments: bytes, timeout: float) -> tuple[Any, ...]:
+        """Call a function; `answer_of` reads the reply.
+
+        Args:
+            source: From `packed`. Sent only if the process does not have it yet.
+            arguments: From `packed_arguments`.
+            timeout: Seconds from when the process begins the call.
+
+        Raises:
+            TimeoutError: no answer in time.
+            GraderError: the process ended, or its answer cannot be read.
+        """
         digest = hashlib.blake2b(source, digest_size=16).digest()
         known = digest in self._known
         try:
@@ -201,16 +236,23 @@ class _Worker:
 
     def kill(self) -> None:
         """Kill it, and the processes that its grader started in its session."""
-        with contextlib.suppress(OSError):
-            self._line.close()
         if self.alive:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
+        # Afterwards: a thread that waits for an answer is woken by the end of the process.
+        with contextlib.suppress(OSError):
+            self._line.close()
 
 
-def _answer(reply: tuple[Any, ...]) -> Any:
+def answer_of(reply: tuple[Any, ...]) -> Any:
+    """The result of a call.
+
+    Raises:
+        GraderError: the process could not load the call, or its exception cannot be sent.
+        Exception: what the function raised, with the process's traceback as a note.
+    """
     if reply[0] == "answer":
         return reply[1]
     kind, error, message, trace = reply
@@ -225,7 +267,12 @@ def _answer(reply: tuple[Any, ...]) -> Any:
     raise raised
 
 
-def _packed_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+def packed_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Pickle the arguments of a call.
+
+    Raises:
+        TypeError: one of them cannot be sent to another process; the message names it.
+    """
     try:
         return bytes(cloudpickle.dumps((tuple(args), dict(kwargs))))
     except Exception:
@@ -305,7 +352,7 @@ def _spawn(starts: queue.SimpleQueue[_Start]) -> None:
         del started
 
 
-def _kill_all(workers: Iterable[_Worker], owner: int) -> None:
+def _kill_all(workers: Iterable[WorkerProcess], owner: int) -> None:
     if os.getpid() == owner:  # a forked child has the list, but the workers are its parent's
         for worker in list(workers):
             worker.kill()

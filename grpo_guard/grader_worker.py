@@ -25,6 +25,10 @@ MOST_GRADERS: Final = 8
 _SET_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
+inside: bool = False
+"""Whether this process is a worker itself. Guards in it start no further ones by default."""
+
+
 class Recent(dict[bytes, Any]):
     """The most recent graders by digest; the pool and its worker drop the same ones."""
 
@@ -42,6 +46,8 @@ def main(descriptor: int, parent: int) -> None:
         descriptor: Of the socket to the pool.
         parent: The pool's process. When it ends, this one is killed, even in the middle of a call.
     """
+    global inside
+    inside = True
     os.set_inheritable(descriptor, False)  # a grader may start processes
     _die_with(parent)
     graders = Recent()

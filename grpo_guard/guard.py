@@ -6,9 +6,9 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.admission import AdmittedBatch, admit
@@ -23,16 +23,19 @@ from grpo_guard.moved import renamed
 from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures
 from grpo_guard.policy import Policy, not_a_policy
-from grpo_guard.policy_checks import detokenizer_for, require_fitting, require_no_abstention_at_will
+from grpo_guard.policy_checks import detokenizer_for, require_fitting
 from grpo_guard.review import Review as Review
 from grpo_guard.review import require_rewards
 from grpo_guard.rollouts import decided
 from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
+from grpo_guard.sources import Ledger as Ledger
+from grpo_guard.sources import Sources
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict
 from grpo_guard.verdict_log import VerdictLog
 from grpo_guard.verifier import CompletionVerifier
 from grpo_guard.watching import unseen
+from grpo_guard.workers.texts import Workers
 
 if TYPE_CHECKING:
     from grpo_guard.content.length.scaling import LengthScaling
@@ -43,22 +46,6 @@ Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
 Flags: TypeAlias = Sequence[bool] | None
 REMEMBERED = 1024  # groups whose lowest reward is remembered
-
-
-class Ledger(Protocol):
-    """Accumulates evidence per node over time."""
-
-    def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Record one batch. Called once per batch, in the order of the batches."""
-
-
-@dataclass(slots=True)
-class _Sources:
-    """What a guard and its copies share: proof of origin, reference answers and the log."""
-
-    identity: Identity | None
-    references: References | None
-    log: VerdictLog | None = None
 
 
 class Guard:
@@ -83,6 +70,8 @@ class Guard:
             sender's text; ids that the text would not show are malformed. None = the verifiers
             compare ids with the text, or completions with ids are rejected.
         log: Keeps every verdict except acceptances, with an excerpt; may be the path of a file.
+        workers: Processes in which texts are read, see `Workers`; 0 = none, None = half of the
+            cores for large batches.
 
     Raises:
         TypeError: ``verifier`` is not one, or ``environment`` cannot be called.
@@ -108,6 +97,7 @@ class Guard:
         environment: Environment | None = None,
         tokenizer: Any = None,
         log: VerdictLog | str | Path | None = None,
+        workers: int | None = None,
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise expected_verifier("Guard.verifier", verifier)
@@ -116,11 +106,10 @@ class Guard:
         self.verifier = verifier
         self.policy = policy or Policy()
         self.environment = None if environment is None else EnvironmentVerifier(environment)
+        self._sources = Sources(identity, references, Workers(workers))
         self._require_fitting(self.policy)
         self.detokenizer, self.reads_ids = detokenizer_for(verifier, tokenizer)
         self.ledger = ledger
-        # Shared by all copies: a later change also holds for reward functions already wrapped.
-        self._sources = _Sources(identity, references)
         self.log = log
         if length_scaling is None and "scale" in self.policy.rules("on_long"):
             from grpo_guard.content.length.scaling import LengthScaling
@@ -152,6 +141,21 @@ class Guard:
     @references.setter
     def references(self, references: References | None) -> None:
         self._sources.references = references
+
+    @property
+    def workers(self) -> Workers:
+        """Where texts are read. Setting it, or its number, affects functions already wrapped."""
+        return self._sources.workers
+
+    @workers.setter
+    def workers(self, workers: Workers | int | None) -> None:
+        self._sources.workers = workers if isinstance(workers, Workers) else Workers(workers)
+        self._require_fitting(self.policy)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """In this context the verifier's texts are read by `workers`. For callers that run it
+        themselves, between `admit` and `finish_review`."""
+        return self.workers.reading(self.verifier, unasked=not self.policy.pays_abstentions)
 
     if not TYPE_CHECKING:  # which would make every attribute one of type Any
 
@@ -198,7 +202,7 @@ class Guard:
         """
         try:
             admitted = self.admit(batch, given, decoded)
-            return self.finish_review(admitted, supervised(self.verifier, admitted.unsettled))
+            return self.finish_review(admitted, self._said(admitted.unsettled))
         except Exception as error:
             if not self.policy.watches:
                 raise
@@ -229,7 +233,11 @@ class Guard:
             The completions as they were judged, see `AdmittedBatch`, and their verdicts.
         """
         admitted = self.admit(batch, given, decoded)
-        return self.record_verdicts(admitted, supervised(self.verifier, admitted.unsettled))
+        return self.record_verdicts(admitted, self._said(admitted.unsettled))
+
+    def _said(self, batch: Sequence[Completion]) -> list[Verdict]:
+        with self.reading():
+            return supervised(self.verifier, batch)
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in order; `judge` also returns the completions."""
@@ -275,7 +283,7 @@ class Guard:
         """Figures to log: those of `grpo_guard.metrics.metrics`, those per node, and those of
         a store that another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
-        return metrics(verdicts) | nodes | self.store_metrics()
+        return metrics(verdicts) | nodes | self.store_metrics() | self.workers.figures()
 
     def store_metrics(self) -> dict[str, float]:
         """Failed waits for a store that another process keeps locked, see `store_figures`."""
@@ -319,6 +327,8 @@ class Guard:
         """
         if policy is not None:
             self._require_fitting(policy)
+            if policy.pays_abstentions and not self.policy.pays_abstentions:
+                self.workers.require_none_lost()
         policy = policy or self.policy
         require_rewards(rewards, review)
         refuse_abstentions(policy, review.verdicts)
@@ -373,10 +383,7 @@ class Guard:
         load_state(self.verifier, self.ledger, state, self._lengths, self.identity)
 
     def _require_fitting(self, policy: Policy) -> None:
-        require_fitting(self.verifier, policy)
-        pays = "pass" in policy.rules("on_abstain") and not policy.watches
-        if self.environment is not None and pays:
-            require_no_abstention_at_will(self.environment)
+        require_fitting(self.verifier, policy, self.environment, self.workers)
 
     @property
     def _lengths(self) -> object:

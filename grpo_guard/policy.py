@@ -134,6 +134,11 @@ class Policy:
         return self.on_reject == "keep"
 
     @property
+    def pays_abstentions(self) -> bool:
+        """Whether abstentions may earn their reward although rejections do not."""
+        return "pass" in self.rules("on_abstain") and not self.watches
+
+    @property
     def leaves_out(self) -> bool:
         """Whether rejected completions may be removed from their group."""
         return self.rules("on_reject")[0] in ("drop", "no_gain")

@@ -3,7 +3,7 @@ that some part of it checks that ids and text match."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.ensemble import Cascade
@@ -38,14 +38,38 @@ def detokenizer_for(
     ), compared or tokenizer is not None
 
 
-def require_fitting(verifier: CompletionVerifier, policy: Policy) -> None:
-    """Raise ValueError if a policy would pay for what a verifier lets its authors cause."""
+class CanAbstain(Protocol):
+    """What can turn a verdict into an abstention; see `CompletionVerifier`."""
+
+    name: str
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        """How a completion's author can cause it; None = not at all."""
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether it may find a completion NOT_APPLICABLE."""
+
+
+def require_fitting(
+    verifier: CompletionVerifier, policy: Policy, *others: CanAbstain | None
+) -> None:
+    """Raise ValueError if a policy would pay for what a verifier lets its authors cause.
+
+    Args:
+        verifier: The verifier.
+        policy: The policy.
+        others: What else takes part in its verdicts.
+    """
     if policy.watches:
         return  # it pays for nothing
     if "no_gain" in policy.rules("on_reject"):
         _require_standing_asked(verifier)
-    if "pass" in policy.rules("on_abstain"):
-        require_no_abstention_at_will(verifier)
+    if policy.pays_abstentions:
+        for one in (verifier, *others):
+            if one is not None:
+                require_no_abstention_at_will(one)
 
 
 def _require_standing_asked(verifier: CompletionVerifier) -> None:
@@ -72,7 +96,7 @@ def _has_standing(verifier: CompletionVerifier) -> bool:
     return verifier.name == STANDING_VERIFIER
 
 
-def require_no_abstention_at_will(verifier: CompletionVerifier) -> None:
+def require_no_abstention_at_will(verifier: CanAbstain) -> None:
     """Refuse a policy that would pay an author for making a member abstain.
 
     Raises:

@@ -16,7 +16,7 @@ from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load
 from grpo_guard.tree import not_a_node
 
 NO_OPTIONS = frozenset(
-    {"preset", "policy", "environment", "identity", "references", "tokenizer", "log"}
+    {"preset", "policy", "environment", "identity", "references", "tokenizer", "log", "workers"}
 )  # of a preset
 _INSTEAD = {
     "verifier": "a preset is a whole guard, and verifiers of your own go into its list beside:",
@@ -43,7 +43,9 @@ def preset_options(name: str) -> type[Options]:
     fields: dict[str, Any] = {"beside": (nodes, [])} if beside else {}
     if name == "judged":  # in Python, too, it is refused without one
         fields["backend"] = (dict[str, Any] | Literal["shipped"], ...)
-    return options_of(name, preset, *makers, without={"policy", "path_or_id", "run"}, fields=fields)
+    return options_of(
+        name, preset, *makers, without={"policy", "path_or_id", "run", "workers"}, fields=fields
+    )
 
 
 def require_plain(said: Mapping[str, Any], name: str) -> None:
@@ -57,7 +59,7 @@ def require_plain(said: Mapping[str, Any], name: str) -> None:
     fields: dict[str, Any] = {
         "beside": (Annotated[list[dict[str, Any]], BeforeValidator(_nodes)], [])
     }
-    model = options_of(name, PRESETS[name], without={"policy"}, fields=fields)
+    model = options_of(name, PRESETS[name], without={"policy", "workers"}, fields=fields)
     required = [key for key, field in model.model_fields.items() if field.is_required()]
     lacking = [key for key in required if key not in said]
     for key in said:

@@ -5,8 +5,9 @@
     guard = presets.different_weights(state="guard-state")
 
 They are ordinary `Guard` objects. Each takes ``policy=`` to replace its own, ``state=`` for what it
-remembers, and ``beside=`` for additional verifiers. In a guard file, write ``preset: NAME`` with
-the same options next to it. Figures: docs/swarm-results.md.
+remembers, ``beside=`` for additional verifiers, and ``workers=`` for processes that read texts. In
+a guard file, write ``preset: NAME`` with the same options next to it. Figures:
+docs/swarm-results.md.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from grpo_guard.arguments import several_verifiers, worded
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.cut_off import CutOffVerifier
 from grpo_guard.ensemble import AllOf
 from grpo_guard.graders import GraderFailures
 from grpo_guard.guard import Guard
@@ -32,9 +32,9 @@ from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy, not_a_policy
+from grpo_guard.preset_models import on_model, reader_of
 from grpo_guard.registry import needing_extra
 from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause, Verdict, accept, reject
 from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def same_weights(
     alpha: float = 1e-3,
     share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
     **options: Any,
 ) -> Guard:
     """For nodes that hold the same weights: the log-prob bound, recurring phrases, the ledger.
@@ -108,6 +109,7 @@ def same_weights(
         share: Share of a settled node's completions that are scored, in (0, 1]; see `SpotCheck`.
             Rules read all completions, and `FormVerifier` checks the form of all.
         beside: Additional verifiers.
+        workers: Processes in which rules read texts, see `Guard`.
         **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
 
     Raises:
@@ -120,10 +122,11 @@ def same_weights(
     store = _store(state)
     options |= {"alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
-    bound = _on(kind, model, tokenizer, sampling=sampling, **options)
+    bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
     scored = _of_share(bound, share, store, options.get("key"))
-    return _guard("same_weights", store, policy, *beside, *scored, FalseSumsVerifier(), phrases)
+    stack = *beside, *scored, FalseSumsVerifier(), phrases
+    return _guard("same_weights", store, policy, *stack, workers=workers)
 
 
 @_called
@@ -138,6 +141,7 @@ def shared_seed(
     alpha: float = 1e-3,
     share: float = 1.0,
     beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
     **options: Any,
 ) -> Guard:
     """For nodes that sample under a public coin: seed replay and the ledger.
@@ -148,8 +152,8 @@ def shared_seed(
     Args:
         model, tokenizer, sampling: As for `same_weights`.
         coin: The coin, or the name of a run that uses no beacons.
-        state, alpha, share, beside: As for `same_weights`. Below 1 the verifier is
-            ``guard.verifier.members[1].member``, unless there are others ``beside``.
+        state, alpha, share, beside, workers: As for `same_weights`. Below a share of 1 the verifier
+            is ``guard.verifier.members[1].member``, unless there are others ``beside``.
         policy: Replaces ``POLICIES["shared_seed"]``.
         **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
 
@@ -161,8 +165,9 @@ def shared_seed(
     store = _store(state)
     options |= {"coin": coin, "alpha": alpha, "store": store}
     kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
-    replay = _on(kind, model, tokenizer, sampling=sampling, **options)
-    return _guard("shared_seed", store, policy, *beside, *_of_share(replay, share, store))
+    replay = on_model(kind, model, tokenizer, sampling=sampling, **options)
+    stack = *beside, *_of_share(replay, share, store)
+    return _guard("shared_seed", store, policy, *stack, workers=workers)
 
 
 @_called
@@ -175,6 +180,7 @@ def different_weights(
     state: str | os.PathLike[str] | NodeStore | None = None,
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
     length: bool = False,
     length_scaling: LengthScaling | None = None,
 ) -> Guard:
@@ -195,7 +201,7 @@ def different_weights(
         frozen: A second model that reads along with ``model`` and does not learn, see `SpanReader`.
         state: Folder for what is remembered about nodes, as for `same_weights`.
         policy: Replaces ``POLICIES["different_weights"]``.
-        beside: Additional verifiers.
+        beside, workers: As for `same_weights`.
         length: Whether to scale the rewards of nodes that choose their length for the reward. Off
             by default: an honest model whose wrong answers are its short ones can look like such a
             node (docs/content-verifiers.md).
@@ -212,7 +218,7 @@ def different_weights(
     scaling = length_scaling or LengthScaling()
     if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
         scaling = replace(scaling, past=UsualLengths(store=store))
-    reads = _reader(model, tokenizer, reader, frozen)
+    reads = reader_of(model, tokenizer, reader, frozen)
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
     chosen = policy or POLICIES["different_weights"]
@@ -227,6 +233,7 @@ def different_weights(
         length_scaling=scaling,
         reader=reads,
         tokenizer=tokenizer,
+        workers=workers,
     )
 
 
@@ -255,6 +262,7 @@ def judged(
     policy: Policy | None = None,
     beside: Sequence[CompletionVerifier] = (),
     tokenizer: Any = None,
+    workers: int | None = None,
     **options: Any,
 ) -> Guard:
     """A language model decides, after the nodes' standing, with the ledger.
@@ -262,7 +270,7 @@ def judged(
     Args:
         backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
-        state, beside: As for `different_weights`.
+        state, beside, workers: As for `different_weights`.
         policy: Replaces ``POLICIES["judged"]``.
         tokenizer: As for `different_weights`.
         **options: For `JudgeVerifier`.
@@ -279,7 +287,8 @@ def judged(
     from grpo_guard.judge.verifier import JudgeVerifier
 
     judge = JudgeVerifier(backend, **options)
-    return _guard("judged", _store(state), policy, *beside, judge, tokenizer=tokenizer)
+    stack, store = (*beside, judge), _store(state)
+    return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 
 
 @_called
@@ -312,7 +321,7 @@ def failures_only(
         ValueError: ``timeout`` is out of range.
     """
     return Guard(
-        _Failures(truncated),
+        CutOffVerifier(truncated),
         policy=policy or POLICIES["failures_only"],
         failures=GraderFailures(timeout=timeout, each=each),
         tokenizer=tokenizer,
@@ -325,23 +334,6 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
 }
 
 
-class _Failures(CompletionVerifier):
-    name = "failures_only"
-    judges_alone = True
-    reads_text = False
-
-    def __init__(self, truncated: bool) -> None:
-        self.truncated = truncated
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return [self._verdict(c.finish_reason) for c in batch]
-
-    def _verdict(self, finish_reason: str | None) -> Verdict:
-        if self.truncated and finish_reason == "length":
-            return reject(self.name, Cause.OVERLONG, "it was cut off before its end")
-        return accept(self.name)
-
-
 def _guard(
     name: str,
     store: NodeStore,
@@ -350,6 +342,7 @@ def _guard(
     length_scaling: LengthScaling | None = None,
     reader: SpanReader | None = None,
     tokenizer: Any = None,
+    workers: int | None = None,
 ) -> Guard:
     """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
     ledger = store.ledger()
@@ -364,6 +357,7 @@ def _guard(
         ledger=ledger,
         length_scaling=length_scaling,
         tokenizer=tokenizer,
+        workers=workers,
     )
 
 
@@ -383,40 +377,6 @@ def _of_share(
 
     drawn = None if key is None else blake2b(key, person=b"spot checks").hexdigest()
     return [SpotCheck(verifier, share=share, key=drawn, store=store), FormVerifier(verifier)]
-
-
-def _on(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
-    """Build a log-prob verifier on a given model, or on one to load."""
-    if isinstance(model, str | os.PathLike):
-        if tokenizer is not None:
-            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
-        loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
-        return loaded
-    verifier: CompletionVerifier = kind(model, tokenizer, **options)
-    return verifier
-
-
-def _reader(
-    model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
-) -> SpanReader | None:
-    """The given reader, or one on the given model; None without either."""
-    if model is not None and reader is not None:
-        raise TypeError("reader: expected None together with model, since either is the reader")
-    given = reader if model is None else model
-    if given is None:
-        if frozen is not None:
-            raise TypeError("frozen: expected None without a model, next to which it reads")
-        return None
-    from grpo_guard.reader.reader import SpanReader
-
-    if isinstance(given, str | os.PathLike):
-        return SpanReader.from_pretrained(os.fspath(given), frozen=frozen)
-    if not isinstance(given, SpanReader):
-        own = tokenizer.tokenizer if isinstance(tokenizer, Detokenizer) else tokenizer
-        return SpanReader(given, own, frozen=frozen)
-    if frozen is not None:
-        raise TypeError("frozen: expected None with a SpanReader, which takes its own")
-    return given
 
 
 def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:

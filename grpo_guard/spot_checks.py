@@ -106,6 +106,7 @@ class SpotCheck(Composed):
     """
 
     name = SPOT_CHECKS
+    shows_some = True
 
     def __init__(
         self,

@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Protocol
@@ -66,6 +67,39 @@ class Runnable(Protocol):
         """One verdict per completion, in the same order."""
 
 
+class Elsewhere(Protocol):
+    """Runs some verifiers somewhere else than in this process."""
+
+    def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+        """What `supervised` would return; None = the verifier is to run in this process."""
+
+
+# A context variable reaches the threads of verifiers, and never another batch's.
+_elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
+    "elsewhere", default=None
+)
+
+
+@contextmanager
+def running(elsewhere: Elsewhere | None) -> Iterator[None]:
+    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier.
+
+    Args:
+        elsewhere: None = nobody, whatever an outer context says.
+    """
+    token = _elsewhere.set(elsewhere)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
+
+
+def from_elsewhere(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+    """Verdicts that did not have to be found in this process; None = they have to be."""
+    elsewhere = _elsewhere.get()
+    return None if elsewhere is None or not batch else elsewhere.verdicts(verifier, batch)
+
+
 class _HungError(Exception):
     """The call did not return in time."""
 
@@ -94,6 +128,8 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
     a time-out, a rate limit and an open circuit are engine-wide.
     """
     batch = tuple(batch)
+    if (known := from_elsewhere(verifier, batch)) is not None:
+        return known
     verdicts: list[Verdict | None] = [None] * len(batch)
     for portion in _portions(verifier, batch):
         deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
@@ -132,6 +168,11 @@ def supervised_each(
     """
     sizes = [len(batch) for batch in batches]
     if sum(map(bool, sizes)) > 1 and _knows_each(verifier):
+        if verifier.judges_alone:
+            everyone = [completion for batch in batches for completion in batch]
+            if (known := from_elsewhere(verifier, everyone)) is not None:
+                left = iter(known)
+                return [list(islice(left, size)) for size in sizes]
         started = time.monotonic()
         deadline = None if verifier.timeout is None else started + verifier.timeout
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_guard.arguments import expected_verifier
 from grpo_guard.completion import Completion
@@ -44,6 +44,9 @@ class CompletionVerifier(ABC):
         judges_alone: A verdict depends on its own completion and no other. Such a verifier gets a
             bounded amount of text per call, so that no one's long texts time out the others'.
         reads_text: A verdict depends on the text.
+        in_workers: Copies of it may judge in worker processes (`Guard.workers`), if it also
+            ``judges_alone``. For verifiers that can be pickled and keep nothing between calls.
+        shows_some: Its members are shown only some of the completions.
     """
 
     name: str = "verifier"
@@ -51,6 +54,8 @@ class CompletionVerifier(ABC):
     timeout: float | None = 600.0
     judges_alone: bool = False
     reads_text: bool = True
+    in_workers: bool = False
+    shows_some: ClassVar[bool] = False
 
     @property
     def author_can_abstain(self) -> str | None:

@@ -59,10 +59,9 @@ class OpenRLHFAdapter:
         def guarded(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> dict[str, Any]:
             given = (queries, prompts, labels)
             known = parts.admitted(*given)
-            verifier = parts.guard.verifier
-            return parts.settled(
-                known, supervised(verifier, known.unsettled if known else ()), *given
-            )
+            with parts.guard.reading():
+                said = supervised(parts.guard.verifier, known.unsettled if known else ())
+            return parts.settled(known, said, *given)
 
         return parts.function.dress(guarded)
 

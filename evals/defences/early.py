@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,9 @@ INSTALLED: Final = (
 """Defences of `grpo_guard.evals.defences.registry` that are no verifier by itself."""
 ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
 """Verifiers that need what a swarm run does not have: a judge, or a reference model."""
+ON_REJECT: Final = ("zero", "drop", "no_gain")
+"""What ``--on-reject`` knows; the same as `OnReject` of a swarm's settings, without torch."""
+_SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 
 
 def defences() -> list[str]:
@@ -52,6 +56,34 @@ def require_names(option: str, said: str | None, expected: Iterable[str]) -> Non
 def require_attacks(option: str, said: str | None) -> None:
     """`require_names` of attacks."""
     require_names(option, said, attack_names())
+
+
+def shares(said: str | None) -> list[tuple[int, int]]:
+    """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given.
+
+    Raises:
+        ValueError: one is no such pair.
+    """
+    found = []
+    for text in (said or "").split(","):
+        if text.strip():
+            match = _SHARE.fullmatch(text.strip())
+            if match is None:
+                raise ValueError(f"--share: expected malicious/nodes such as 1/4, got {text!r:.99}")
+            found.append((int(match[1]), int(match[2])))
+    return found
+
+
+def require_honest(said: Path | None) -> None:
+    """Refuse ``--honest`` if there is nothing to read.
+
+    Raises:
+        ValueError: with the path.
+    """
+    if said is not None and not said.exists():
+        raise ValueError(f"--honest: expected a file of completions, found none at {said}")
+    if said is not None and said.is_file() and not said.stat().st_size:
+        raise ValueError(f"--honest: expected at least one completion, got the empty file {said}")
 
 
 def require_guards(said: Iterable[str] | None) -> None:

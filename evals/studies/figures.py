@@ -97,21 +97,21 @@ def made_by(name: str) -> tuple[str, str]:
 
 
 def misplaced(current: str = __version__) -> Iterator[str]:
-    """Yield each file that another minor version than ``current`` made and `KEPT` does not list so,
+    """Yield each file that a minor version before ``current`` made and `KEPT` does not list so,
     and each one that `KEPT` lists though it is gone or was made anew."""
     kept = {name: version for version, names in KEPT.items() for name in names}
     for name in sorted({*files(), *kept}):
         version = made_by(name)[0] if _path(name).is_file() else "no version: it is gone"
         if name in kept and version != kept[name]:
             yield f"{name}: KEPT says that {kept[name]} made it, the file says {version}"
-        elif name not in kept and not _alike(version, current):
+        elif name not in kept and _older(version, current):
             how = "make figures reruns it" if name in RERUN else "rerun it, or list it in KEPT"
             yield f"{name}: made by {version}, and this is {current}; {how}"
 
 
 def stale(current: str = __version__) -> list[str]:
-    """Return the files that can be rerun and were not made by this minor version."""
-    return [n for n in RERUN if not (_path(n).is_file() and _alike(made_by(n)[0], current))]
+    """Return the files that can be rerun and were made by an earlier minor version."""
+    return [n for n in RERUN if not _path(n).is_file() or _older(made_by(n)[0], current)]
 
 
 def rerun(name: str) -> None:
@@ -155,8 +155,13 @@ def _path(name: str) -> Path:
     return (ROOT / "docs" if "/" in name else RESULTS) / f"{name}.json"
 
 
-def _alike(made: str, current: str) -> bool:
-    return made.split(".")[:2] == current.split(".")[:2]
+def _older(made: str, current: str) -> bool:
+    """Whether a file is of an earlier minor version, or does not say."""
+    return made == UNKNOWN or _minor(made) < _minor(current)
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 if __name__ == "__main__":

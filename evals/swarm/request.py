@@ -10,6 +10,7 @@ from typing import Any, Final, cast, get_args
 import torch
 
 from grpo_guard.evals.attacks.registry import NONE
+from grpo_guard.evals.defences.early import shares
 from grpo_guard.evals.defences.own import guard_files
 from grpo_guard.evals.policies.bundled import BUNDLED
 from grpo_guard.evals.policies.named import (
@@ -75,7 +76,6 @@ PRESETS: Final = {
 The last follows the paper's own code (github.com/NikolayBlagoev/HTTF) if that differs from the
 text. `docs/swarm.md` has the table.
 """
-_SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,2})?")
 
 
@@ -188,13 +188,8 @@ def _shares(options: SwarmOptions) -> list[tuple[int, int]]:
         return [(malicious, options.nodes or usual.nodes)]
     if options.nodes is not None or options.malicious is not None:
         raise ValueError("--share: expected neither --nodes nor --malicious with it")
-    found = []
-    for text in _names("share", options.share, ()):
-        match = _SHARE.fullmatch(text)
-        if match is None:
-            raise ValueError(f"--share: expected malicious/nodes such as 1/4, got {text!r}")
-        found.append((int(match[1]), int(match[2])))
-    return found
+    _names("share", options.share, ())
+    return shares(options.share)
 
 
 def _names(option: str, value: str | None, default: Collection[str]) -> list[str]:

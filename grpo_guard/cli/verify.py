@@ -86,7 +86,12 @@ def verify(
     ] = Engine.local,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="Of --engine ray; all that there is room for."),
+        typer.Option(
+            "--workers",
+            min=0,
+            help="Processes that read texts, or actors of --engine ray. Else those of the guard "
+            "file; without any, half of the cores for large files. 0 is none.",
+        ),
     ] = None,
     summary: Annotated[
         Format, typer.Option("--format", help="Of the summary at the end.")
@@ -95,8 +100,9 @@ def verify(
 ) -> None:
     """Verify completions from a file, and record the verdicts in the guard's ledger if it has one.
 
-    With --engine ray, Ray's actors read the texts: those of a cluster
-    (RAY_ADDRESS), or of a Ray on this machine. Verdicts are the same.
+    Rules read texts in --workers processes. With --engine ray, Ray's actors
+    do: those of a cluster (RAY_ADDRESS), or of a Ray on this machine.
+    Verdicts are the same.
 
     Verdicts are written to OUT during the run. After Ctrl-C, the same command
     with --resume goes on; prompts that were only partly done are verified,
@@ -114,7 +120,7 @@ def verify(
     config, out = _required(config, "--config"), _required(out, "--out")
     counted, most_abstained = _verify_file(
         source, config, out, mapped=mapped or (), resume=resume, keep_going=keep_going,
-        guard_of=partial(_guard, config, engine, workers), table=table,
+        guard_of=partial(_guard, config, engine, workers, source), table=table,
     )  # fmt: skip
     echo(getattr(counted, f"as_{summary.value}")(str(out)), err=str(out) == "-")
     if counted.table is not None:
@@ -162,43 +168,70 @@ def _verify_file(
 
 def _required(given: Path | None, name: str) -> Path:
     if given is None:
-        raise typer.BadParameter(f"expected {name}, got none", param_hint=f"'{name}'")
+        hint = "; grpo-guard init writes a guard file" if name == "--config" else ""
+        raise typer.BadParameter(f"expected {name} FILE, got none{hint}", param_hint=f"'{name}'")
     return given
 
 
 @contextmanager
-def _guard(config: Path, engine: Engine, workers: int | None) -> Iterator[Guard]:
+def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> Iterator[Guard]:
     """Build the guard of a file; with Ray, its rules read in actors, which end with the context.
 
+    Args:
+        config: The guard file.
+        engine: Where rules read texts.
+        workers: How many; None = those of the guard file.
+        source: The completions; large files get workers unasked.
+
     Raises:
-        InputError: ``workers`` is given without Ray.
         ConfigError: the file is wrong, Ray or room for it is missing, or nothing in the guard can
             run on Ray.
     """
     from grpo_guard.config import GuardConfig
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.options import ConfigError
 
-    if workers is not None and engine is Engine.local:
-        raise InputError("--workers: expected --engine ray beside it, got none")
     # If a worker dies, Ray reports it on standard output, among the verdicts.
     with redirect_stdout(sys.stderr):
         guard = GuardConfig.from_yaml(config).build()
         if guard.identity is not None:
             guard.identity.allow_any_order()
         if engine is Engine.local:
-            yield guard
+            _with_processes(guard, workers, source)
+            try:
+                yield guard
+            finally:
+                guard.workers.close()
             return
         from grpo_guard.distributed.ahead import on_ray
-        from grpo_guard.options import ConfigError
 
+        guard.workers = 0
         try:
-            there = on_ray(guard, workers=workers)
+            there = on_ray(guard, workers=workers or None)
         except (ModuleNotFoundError, ConnectionError, ValueError) as error:
             raise ConfigError(str(error)) from None
         try:
             yield guard
         finally:
             there.close()
+
+
+def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
+    """Set how many processes read texts: one number for the whole file, since batches are small.
+
+    Raises:
+        ConfigError: the guard's policy pays for abstentions.
+    """
+    from grpo_guard.options import ConfigError
+    from grpo_guard.workers.texts import WORTH_CHARACTERS
+
+    number = guard.workers.number if workers is None else workers
+    if number is None:
+        large = source.is_dir() or (source.is_file() and source.stat().st_size > WORTH_CHARACTERS)
+        number = guard.workers.count if large and not guard.policy.pays_abstentions else 0
+    try:
+        guard.workers = number
+    except ValueError as error:
+        raise ConfigError(f"--workers: {error}") from None
 
 
 def _verify_all(

@@ -89,7 +89,8 @@ def shown_rows(
     for number, data in read_objects(verdicts):
         if "outcome" not in data or "index" not in data:
             raise InputError(
-                f"{verdicts}:{number}: outcome: expected a verdict, got another object"
+                f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify wrote, got "
+                "one without outcome and index; completions follow --in"
             )
         total += 1
         into = accepted if data["outcome"] == "accept" else kept

@@ -56,28 +56,34 @@ def judged(
 ) -> Iterator[tuple[T, list[Completion], list[Verdict]]]:
     """Judge batches one after the other, each as `Guard.judge` does.
 
-    If the guard contains `RayVerifier`s outside spot checks, they start on the next batches
-    meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
+    If the guard has `Workers` by number, or contains `RayVerifier`s outside spot checks, they start
+    on the next batches meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
 
     Args:
         guard: Any guard.
         batches: Pairs of a caller's label and a batch.
     """
     there = list(_batch_verifiers(guard.verifier))
-    most = max((BATCHES_A_WORKER * one.workers for one in there), default=0)
+    here = guard.workers
+    most = max(BATCHES_A_WORKER * n for n in (here.number or 0, *(one.workers for one in there)))
     in_flight: deque[tuple[T, AdmittedBatch]] = deque()
 
     def next_one() -> tuple[T, list[Completion], list[Verdict]]:
         label, known = in_flight.popleft()
-        batch, verdicts = guard.record_verdicts(known, supervised(guard.verifier, known.unsettled))
+        with guard.reading():
+            said = supervised(guard.verifier, known.unsettled)
+        batch, verdicts = guard.record_verdicts(known, said)
         for one in there:
             one.forget(known.unsettled)
+        here.forget(known.unsettled)
         return label, batch, verdicts
 
     for label, batch in batches:
         known = guard.admit(batch)
         for one in there:
             one.begin(known.unsettled)
+        if here.number:
+            here.begin(guard.verifier, known.unsettled)
         in_flight.append((label, known))
         if len(in_flight) > most:
             yield next_one()

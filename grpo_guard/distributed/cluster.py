@@ -10,6 +10,8 @@ import threading
 from importlib.util import find_spec
 from typing import Final
 
+from grpo_guard.workers.pool import WorkersError
+
 CONNECT_SECONDS: Final = 10.0
 
 
@@ -17,7 +19,7 @@ class RayMissingError(ModuleNotFoundError):
     """Ray is not installed."""
 
 
-class ClusterError(ConnectionError):
+class ClusterError(WorkersError):
     """A cluster cannot be reached, or its workers do not start."""
 
 

@@ -46,6 +46,8 @@ class Readings:
 class _WorkerReading:
     """A rule's reading that uses a worker's result if there is one."""
 
+    is_elsewhere = True
+
     def __init__(self, reading: Runnable, table: ContextVar[_Table | None], place: int) -> None:
         self._reading, self._table, self._place = reading, table, place
 

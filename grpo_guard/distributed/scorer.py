@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from grpo_guard.distributed.balance import balanced
-from grpo_guard.distributed.pool import joined
-from grpo_guard.distributed.ticket import Lost, Ticket
+from grpo_guard.distributed.actors import joined
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.sampling import SamplingSpec
+from grpo_guard.workers.balance import balanced
+from grpo_guard.workers.ticket import Lost, Ticket
 
 MakeScorer: TypeAlias = Callable[[], Scorer]
 

@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 from grpo_guard.completion import Completion
-from grpo_guard.distributed.balance import balanced, weight
-from grpo_guard.distributed.pool import joined
+from grpo_guard.distributed.actors import joined
 from grpo_guard.distributed.reading import Readings
-from grpo_guard.distributed.ticket import Lost, Ticket
 from grpo_guard.distributed.worker import Described, Make, Reading, Worker, readers
 from grpo_guard.ensemble import inner_verifiers
 from grpo_guard.p_values import smallest_p
 from grpo_guard.supervise import supervised
 from grpo_guard.verdict import Verdict, abstain
 from grpo_guard.verifier import AllOf, CompletionVerifier, Composed
+from grpo_guard.workers.balance import balanced, weight
+from grpo_guard.workers.ticket import Lost, Ticket
 
 
 class RayVerifier(Composed):

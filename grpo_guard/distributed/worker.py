@@ -10,16 +10,14 @@ from grpo_guard.calibrated import Calibrated
 from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleVerifier
 from grpo_guard.ensemble import Ensemble, Only, inner_verifiers
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.p_values import smallest_p
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Verdict
+from grpo_guard.supervise import Runnable
 from grpo_guard.verifier import CompletionVerifier, Not
+from grpo_guard.workers.plan import Reading as Reading
+from grpo_guard.workers.plan import Rule as Rule
+from grpo_guard.workers.plan import read_part
 
 Make: TypeAlias = Callable[[], CompletionVerifier]
-Rule: TypeAlias = RuleVerifier | RecurrenceVerifier
-Reading: TypeAlias = tuple[Verdict, ...]
-"""The results for one completion: a verdict for each of `names`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Worker:
             why = why or f"{one.name} is read for another"
         rules = readers(one)
         # A rule's reading has the rule's own name and time-out.
-        self._asked = [one] if why is None else [rule.reading for rule in rules]
+        self._asked: list[Runnable] = [one] if why is None else [rule.reading for rule in rules]
         return Described(
             one.name, one.needs, one.author_can_abstain, one.steps_aside, smallest_p(one),
             why, tuple(each.name for each in self._asked), one.compares_ids,
@@ -107,8 +105,4 @@ class Worker:
 
     def read(self, part: Sequence[Completion]) -> list[Reading]:
         """Return the results for each completion, in order."""
-        columns = [supervised(each, part) for each in self._asked]
-        # Nearly all rows are equal, and an object that occurs many times is sent once.
-        rows: dict[tuple[int, ...], Reading] = {}
-        found = zip(*columns, strict=True)
-        return [rows.setdefault(tuple(map(id, row)), row) for row in found]
+        return read_part(self._asked, part)

@@ -58,7 +58,7 @@ def create_app(
     reward = Service("/get_reward", queries_in, rewards)
     counted = metrics or Metrics()
     counted.store_metrics = guard.store_metrics
-    desk = Desk(guard.verifier, limits, token, counted)
+    desk = Desk(guard, limits, token, counted)
 
     @asynccontextmanager
     async def lifespan(app: Router) -> AsyncIterator[None]:

@@ -16,10 +16,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect
 
@@ -35,6 +36,7 @@ from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
+Reading: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 TELLING_SECONDS = 10.0
 """Extra seconds after the deadline while the ledger records an answer: a ledger that other
@@ -87,12 +89,17 @@ class Batches:
         verifier: Judges the completions.
         limits: How many batches run at once, how many jobs wait, and how large a batch may be.
         pace: Shared with incoming bodies; None = none of them is large.
+        reading: Makes the context in which the verifier runs, see `Guard.reading`.
     """
 
     def __init__(
-        self, verifier: CompletionVerifier, limits: Limits, pace: Pace | None = None
+        self,
+        verifier: CompletionVerifier,
+        limits: Limits,
+        pace: Pace | None = None,
+        reading: Reading = nullcontext,
     ) -> None:
-        self._verifier, self._limits = verifier, limits
+        self._verifier, self._limits, self._reading = verifier, limits, reading
         self._waiting: deque[Job[Any]] = deque()
         self._pace = pace or Pace()
         self._large = Lane(limits, self._pace)
@@ -206,7 +213,7 @@ class Batches:
         batch.loop, batch.done = loop, self._finish
         try:
             if not self._idle:
-                self._idle.append(_thread(self._verifier))
+                self._idle.append(_thread(self._verifier, self._reading))
         except RuntimeError:
             refusal = RequestError(503, "no thread could be started", retry=True)
             batch.outcomes.extend((job, job.given_up, None, refusal) for job in batch.jobs)
@@ -362,7 +369,7 @@ class _Attempt:
 _NOT_RAISED = (StopIteration, TimeoutError)
 
 
-def _thread(verifier: CompletionVerifier) -> queue.SimpleQueue[_Batch]:
+def _thread(verifier: CompletionVerifier, reading: Reading) -> queue.SimpleQueue[_Batch]:
     """Start a thread that judges the batches put into the returned queue.
 
     It is a daemon: the pools of asyncio and concurrent.futures join their threads at exit, so one
@@ -375,7 +382,10 @@ def _thread(verifier: CompletionVerifier) -> queue.SimpleQueue[_Batch]:
 
     def work() -> None:
         while True:
-            calls.get().judge(verifier)
+            batch = calls.get()
+            with reading():
+                batch.judge(verifier)
+            del batch
 
     threading.Thread(target=work, daemon=True, name="grpo-guard-batch").start()
     return calls

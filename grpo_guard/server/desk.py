@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from grpo_guard.completion import Completion
+from grpo_guard.guard import Guard
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.connection import CONNECTION
@@ -31,7 +32,6 @@ from grpo_guard.server.recent import Recent
 from grpo_guard.server.replies import Told, refused, reply
 from grpo_guard.server.stream import send_lines
 from grpo_guard.server.verdicts import Verdicts
-from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
 Asked = TypeVar("Asked", bound=Sized)
@@ -75,13 +75,11 @@ class Service(Generic[Asked]):
 class Desk:
     """What the requests of one server share: room for bodies, batches and parsers."""
 
-    def __init__(
-        self, verifier: CompletionVerifier, limits: Limits, token: str | None, metrics: Metrics
-    ) -> None:
+    def __init__(self, guard: Guard, limits: Limits, token: str | None, metrics: Metrics) -> None:
         self._limits, self._token = limits, token
         self._pace = Pace()
         self._intake = Intake(limits, self._pace)
-        self._batches = Batches(verifier, limits, self._pace)
+        self._batches = Batches(guard.verifier, limits, self._pace, guard.reading)
         # One body at a time: parsing takes several times the body's memory, and it holds the
         # interpreter, so that everything else waits.
         self._parser = asyncio.Lock()

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard.completion import Completion
-from grpo_guard.distributed.balance import (
+from grpo_guard.workers.balance import (
     MOST_COMPLETIONS,
     MOST_TOKENS,
     balanced,
     halves,
     weight,
 )
-from grpo_guard.distributed.ticket import MOST_LOST, MOST_TRIES, Part, Ticket
+from grpo_guard.workers.ticket import MOST_LOST, MOST_TRIES, Part, Ticket
 
 WEIGHTS = st.lists(st.integers(1, MOST_TOKENS // 2), max_size=60)
 

@@ -43,6 +43,11 @@ def results(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_later_version_is_not_an_earlier_one(results):
+    assert list(figures.misplaced("1.1.0")) == []
+    assert figures.stale("1.10.0") == ["new"]
+
+
 def test_a_patch_is_the_same_minor_version_and_a_minor_one_is_not(results):
     assert list(figures.misplaced("1.2.9")) == []
     assert figures.stale("1.2.9") == []

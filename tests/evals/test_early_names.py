@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
 from grpo_guard.evals.defences import registry
-from grpo_guard.evals.defences.early import INSTALLED
+from grpo_guard.evals.defences.early import INSTALLED, ON_REJECT
 from grpo_guard.evals.studies import baselines
 from grpo_guard.evals.studies.baselines.registry import DEFENCES
 
@@ -44,6 +44,14 @@ def test_torch_is_not_loaded_for_it(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "AssertionError" not in done.stderr
+
+
+def test_the_rules_are_those_of_a_swarms_settings():
+    from typing import get_args
+
+    from grpo_guard.evals.swarm.config import OnReject
+
+    assert set(ON_REJECT) == set(get_args(OnReject))
 
 
 def test_the_names_are_those_of_the_registry():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -15,29 +15,9 @@ RESULTS: Final = ROOT / "docs" / "results"
 NOTHING: Final = "-"
 
 
-_read: Final = set[str]()
-
-
+@cache
 def figures(name: str) -> Any:
     """Return the parsed file ``docs/results/NAME.json``; callers must not change it."""
-    note(name)
-    return _parsed(name)
-
-
-def note(name: str) -> None:
-    """Note that a table reads a file of ``docs/results``."""
-    _read.add(name)
-
-
-def files_of(make: Callable[[], str]) -> set[str]:
-    """Return the names of the files that a table is made of."""
-    _read.clear()
-    make()
-    return set(_read)
-
-
-@cache
-def _parsed(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 

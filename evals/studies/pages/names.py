@@ -180,10 +180,6 @@ def _incidents_cost() -> str:
     return table(["preset", "honest rejected", "honest and right, rejected"], rows)
 
 
-def _figures() -> str:
-    return manifest(TABLES)
-
-
 _PRESETS: Final = {
     "same_weights": "same_weights",
     "shared_seed": "homogeneous",
@@ -219,7 +215,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "incidents": _incidents,
     "incidents-cost": _incidents_cost,
     "shares": studies.shares,
-    "figures": _figures,
+    "figures": manifest,
     "optimised": studies.optimised,
     "campaigns": studies.campaigns,
     "searched-reader": studies.searched_reader,

@@ -41,7 +41,7 @@ def campaigns() -> str:
         verifier, attack = name.split(" | ")
         if verifier.startswith("recurrence"):
             found = [row["budgets"][n]["passed, of the node's completions"] for n in BUDGETS[:3]]
-            rows.append([verifier.partition(", ")[2], f"`{attack}`", *map(of, found)])
+            rows.append([verifier.partition(", ")[2], f"`{attack}`", *map(short, found)])
     return table(["nodes", "attack", "N = 1", "10", "100"], rows)
 
 
@@ -65,18 +65,20 @@ def rules() -> str:
         if not any(sides):
             continue
         verifier, _, finding = name.partition(": ")
-        alone = kind["poison_alone"]["hits"]
-        honest, public = (
-            f"{kind[side]['hits']}, {kind[f'{side}_alone']['hits']}"
-            for side in ("honest", "public")
-        )
+        cells = [_with_alone(kind, side) for side in ("poison", *SIDES)]
         does = kind["severity"]
         if kind["with_reader"] != does:
             does += f" ({kind['with_reader']})"
-        rows.append([f"`{finding}`", verifier, does, f"{sides[0]:,}, {alone:,}", honest, public])
+        rows.append([f"`{finding}`", verifier, does, *cells])
     total = next(iter(found.values()))["poison"]["total"]
-    head = ["kind", "verifier", "severity (with a reader)", f"poison of {total:,}, alone"]
-    return table([*head, "honest, alone", "published, alone"], rows)
+    head = ["kind", "verifier", "severity (with a reader)", f"poison of {total:,} (alone)"]
+    return table([*head, "honest", "published"], rows)
+
+
+def _with_alone(kind: Any, side: str) -> str:
+    """Format how many have a kind, and in brackets how many have it alone if these are fewer."""
+    hits, alone = kind[side]["hits"], kind[f"{side}_alone"]["hits"]
+    return f"{hits:,}" if alone == hits else f"{hits:,} ({alone:,})"
 
 
 def rules_total() -> str:

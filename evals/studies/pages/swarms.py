@@ -10,7 +10,7 @@ from grpo_guard.evals.report.scenarios import Scenario, scenarios
 from grpo_guard.evals.report.series import Series
 from grpo_guard.evals.results import load_results
 from grpo_guard.evals.stats import Rate, signed_percent
-from grpo_guard.evals.studies.pages.cells import NOTHING, RESULTS, count, note, table
+from grpo_guard.evals.studies.pages.cells import NOTHING, RESULTS, count, table
 
 Pair: TypeAlias = tuple[Scenario, Series]
 Column: TypeAlias = Callable[[Scenario, Series], str]
@@ -24,7 +24,6 @@ def _scenarios(name: str) -> list[Scenario]:
 
 def find(file: str, attack: str, defence: str) -> Pair | None:
     """Return the runs of one attack and defence; None if they are not in the file."""
-    note(f"swarm-{file}")
     for scenario in _scenarios(file):
         for series in scenario.attacked:
             if (scenario.attack, series.defence) == (attack, defence):

@@ -24,7 +24,7 @@ from grpo_guard.nodes.recurrence.swarm import Swarm, lockstep
 from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
 from grpo_guard.nodes.recurrence.words import words_of
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.supervise import Runnable
+from grpo_guard.supervise import Runnable, from_elsewhere
 from grpo_guard.turns import Said, as_said
 from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
@@ -201,7 +201,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     ) -> list[set[str]]:
         """The features of each; workers identify a completion by the object that was ``given``."""
         reader, mark = self._reader, self._reader.mark
-        found = self.reading.verify(given) if self.looks_alone else [None] * len(given)
+        found: Sequence[Verdict | None] = [None] * len(given)
+        if self.looks_alone:
+            found = from_elsewhere(self.reading, given) or self.reading.verify(given)
         return [
             set(one.features)
             if isinstance(one, Shown) and one.features is not None and one.by == mark

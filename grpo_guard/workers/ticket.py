@@ -8,8 +8,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpo_guard.distributed.balance import halves
 from grpo_guard.verdict import Cause
+from grpo_guard.workers.balance import halves
 
 MOST_TRIES: Final = 3
 """Tries of a completion by itself, each on a newly started worker: if all of them die, it is not an
@@ -21,10 +21,15 @@ answered if that is more."""
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No worker could answer for a completion: the cause, and a message."""
+    """No worker could answer for a completion: the cause, and a message.
+
+    Args:
+        untried: No worker has tried, so that the completion itself cannot be the reason.
+    """
 
     cause: Cause
     message: str
+    untried: bool = False
 
 
 class Ticket:
@@ -50,11 +55,15 @@ class Ticket:
 
     def answer(self, place: int) -> Any:
         """The answer at an index, or `Lost`; waits for the whole batch."""
-        self._done.wait()
+        # In steps: if another thread takes a signal, the main thread would not wake up for Ctrl-C.
+        while not self._done.wait(1.0):
+            pass
         return self._answers[place]
 
     def put(self, places: Sequence[int], answers: Sequence[Any]) -> None:
         """Record the answers to a part, none of which has one yet."""
+        if self.over:  # nobody waits for it any more
+            return
         for place, answer in zip(places, answers, strict=True):
             assert self._answers[place] is None
             self._answers[place] = answer
@@ -63,9 +72,13 @@ class Ticket:
         if not self._left:
             self._done.set()
 
+    def abandon(self) -> None:
+        """Stop waiting: what has not been handed out yet is not read."""
+        self._done.set()
+
     @property
     def over(self) -> bool:
-        """Whether all have an answer."""
+        """Whether all have an answer, or nobody waits for one."""
         return self._done.is_set()
 
     def end(self, lost: Lost) -> None:
@@ -74,6 +87,8 @@ class Ticket:
 
     def smaller(self, part: Part) -> list[Part]:
         """Return what to retry of a lost part; nothing if it has to be given up."""
+        if self.over:
+            return []
         if len(authors := {self.authors[place] for place in part.places}) == 1:
             (author,) = authors
             self._lost[author] += 1

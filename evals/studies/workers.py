@@ -1,0 +1,171 @@
+"""How much faster texts are read in several processes (`Guard.workers`).
+
+``python -m grpo_guard.evals.studies.workers --data FOLDER -o docs/results/workers.json``
+
+`presets.different_weights` reviews two batches: GSM8K's own answers, and traces of 27,000
+characters made of steps of real models (`content_speed`), in groups of eight from four nodes. Each
+batch is one call of `Guard.review`, in this process, with one worker and with several. Processes
+are started before. Rounds alternate, each with a new guard, ratios are within a round, and the
+verdicts of all forms are compared.
+
+Wall time depends on what else the machine does. So CPU seconds are counted as well: those of this
+process and those of each worker. ``critical`` is the former plus the busiest worker's, which is how
+long the batch takes if every process has a core of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard import Guard, presets
+from grpo_guard.completion import Completion
+from grpo_guard.evals.studies.content_speed import GROUP, NODES, completions
+from grpo_guard.evals.studies.harness import option, say, study
+from grpo_guard.jsonl import read_objects
+
+TRACE: Final = 27_000
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One review by a new guard: CPU seconds of the busiest worker until it was ready, wall seconds
+    of the review, CPU seconds of this process and of each worker in it, and the verdicts."""
+
+    start: float
+    wall: float
+    here: float
+    workers: tuple[float, ...]
+    said: list[Any]
+
+    @property
+    def critical(self) -> float:
+        """Seconds if every process had a core of its own."""
+        return self.here + max(self.workers, default=0.0)
+
+
+def answers(folder: Path, n: int) -> list[Completion]:
+    """GSM8K's own answers to ``n`` training questions."""
+    rows = [row for _, row in read_objects(folder / "train.jsonl")][:n]
+    return [
+        Completion(row["question"], row["answer"], node=f"n{i % NODES}")
+        for i, row in enumerate(rows)
+    ]
+
+
+def traces(folder: Path, n: int) -> list[Completion]:
+    """Texts of `TRACE` characters."""
+    return [c.with_labels(text=c.text[:TRACE]) for c in completions(folder, n, characters=TRACE)]
+
+
+def passed(rows: Sequence[Completion], workers: int) -> Pass:
+    """One review by a new guard."""
+    guard = presets.different_weights(workers=workers)
+    guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
+    numbers = guard.workers.pids
+    before = [_cpu(pid) for pid in numbers]
+    started, here = time.perf_counter(), time.process_time()
+    review = guard.review(rows)
+    wall, here = time.perf_counter() - started, time.process_time() - here
+    there = tuple(_cpu(pid) - b for pid, b in zip(numbers, before, strict=True))
+    guard.workers.close()
+    start = max(before, default=0.0)
+    said = [_untimed(verdict.to_dict()) for verdict in review.verdicts]
+    return Pass(start, wall, here, there, said)
+
+
+def _cpu(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _untimed(verdict: dict[str, Any]) -> dict[str, Any]:
+    return verdict | {"seconds": 0, "members": [_untimed(one) for one in verdict["members"]]}
+
+
+def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str, Any]:
+    """Seconds of each form over all rounds, and ratios within them, as median and ends."""
+    forms = {"in process": 0, "1 worker": 1, f"{workers} workers": workers}
+    found: dict[str, list[Pass]] = {name: [] for name in forms}
+    for turn in range(rounds):
+        for name, count in forms.items():
+            found[name].append(passed(rows, count))
+        say("rounds", turn + 1, rounds)
+    one, several = found["1 worker"], found[f"{workers} workers"]
+    everything = [each.said for passes in found.values() for each in passes]
+    kinds: dict[str, Callable[[Pass], float]] = {
+        "wall": lambda each: each.wall, "critical": lambda each: each.critical,
+    }  # fmt: skip
+    return {
+        "completions": len(rows),
+        "mean_characters": statistics.mean(len(c.text) for c in rows),
+        "same_verdicts": all(said == everything[0] for said in everything),
+        "seconds": {
+            name: {kind: _ends([of(each) for each in passes]) for kind, of in kinds.items()}
+            for name, passes in found.items()
+        },
+        f"{workers} over 1": {
+            kind: _ends([of(a) / of(b) for a, b in zip(one, several, strict=True)])
+            for kind, of in kinds.items()
+        },
+        "start": _ends([each.start for each in several]),
+        "megabytes": _resident(workers),
+    }
+
+
+def _ends(values: Sequence[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(values), 3),
+        "least": round(min(values), 3),
+        "most": round(max(values), 3),
+    }
+
+
+def _resident(workers: int) -> float:
+    """Memory of the largest worker after a review, in megabytes."""
+    guard: Guard = presets.different_weights(workers=workers)
+    guard.review([Completion("q", f"{i} + {i} = {2 * i}", node="n") for i in range(64)])
+    pages = [
+        int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        for pid in guard.workers.pids
+    ]
+    guard.workers.close()
+    return round(max(pages) * os.sysconf("SC_PAGESIZE") / 1e6, 1)
+
+
+def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:
+    """Seconds of one review, to be read with the load of the machine."""
+    one = passed(rows, workers)
+    seconds = {"wall": round(one.wall, 1), "critical": round(one.critical, 1)}
+    return {"completions": len(rows), "load": os.getloadavg()[0], **seconds}
+
+
+def measure(data: Path, n: int, long: int, many: int, rounds: int, workers: int) -> dict[str, Any]:
+    """Compute all figures."""
+    return {
+        "many traces": once(traces(data, many), workers) if many else None,
+        "load": os.getloadavg()[0],
+        "cores": len(os.sched_getaffinity(0)),
+        "GSM8K answers": compared(answers(data, n), rounds, workers),
+        f"traces of {TRACE:,} characters": compared(traces(data, long), rounds, workers),
+    }
+
+
+if __name__ == "__main__":
+    study(
+        "workers",
+        measure,
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("-n", type=int, default=4096, help="GSM8K answers"),
+        option("--long", type=int, default=128, help="traces"),
+        option("--many", type=int, default=1024, help="traces of one large batch; 0 = none"),
+        option("--rounds", type=int, default=5),
+        option("--workers", type=int, default=2),
+    )

@@ -1,0 +1,1 @@
+"""Verifiers that read each text alone, in several processes."""

@@ -1,0 +1,85 @@
+"""What published models do that no rule may hold against them, each with an attack like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpo_guard import Completion
+from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.content.endings import without_end_marks
+from grpo_guard.content.screens.verifier import ScreensVerifier
+
+ASKED = "Janet has 5 apples and buys 3 more. How many apples does she have?"
+WORK = "Janet starts with 5 apples and buys 3 more, so she has 5 + 3 = 8 apples in total."
+TABLE = "+--------" * 30 + "+\n| Teams |\n" + "+--------" * 30 + "+"
+
+
+def kinds(rule, text, prompt=ASKED):
+    (verdict,) = rule.verify([Completion(prompt, text)])
+    return {finding.kind for finding in verdict.findings} if verdict.rejected else set()
+
+
+@pytest.mark.parametrize("ending", ["</s>", "<|eot_id|>\n", "</s> </s></s>", "<|im_end|>\n</s>"])
+def test_marks_of_the_end_at_the_end_are_not_read(ending):
+    answer = f"{WORK}\n<answer>8</answer>{ending}"
+    assert kinds(ScreensVerifier(), answer) == set()
+    assert without_end_marks(answer) == f"{WORK}\n<answer>8</answer>"
+
+
+@pytest.mark.parametrize("ending", ["</s> hail", "</s><s>", "<|eot_id|><|start_header_id|>user"])
+def test_marks_with_something_behind_them_are_found(ending):
+    assert kinds(ScreensVerifier(), WORK + ending) == {"template_token"}
+
+
+def test_a_text_without_marks_is_the_same_object():
+    text = WORK + " \n"
+    assert without_end_marks(text) is text
+
+
+def test_a_million_marks_take_one_pass():
+    assert without_end_marks("8" + "</s>\n" * 200_000) == "8"
+    assert without_end_marks("</s>" * 200_000 + "8").endswith("8")
+
+
+CHINESE = (
+    "【解析】在这个句子中，我们需要一个关系代词来引导一个定语从句，修饰先行词 school 和 which。"
+)
+
+
+def test_an_answer_mostly_in_its_own_script_does_not_switch_to_it():
+    asked = "The school ____ I visited yesterday is far away. Choose a word."
+    assert kinds(ScreensVerifier(), CHINESE, asked) == set()
+    assert kinds(ScreensVerifier(), f"{WORK} {WORK} {CHINESE}", asked) == {"script_switch"}
+
+
+def test_prolonged_sounds_belong_to_japanese():
+    text = "データーサーバーユーザーエラー: the quick brown fox jumps over the lazy dog again."
+    assert kinds(ScreensVerifier(), text, "サーバーのエラーとは何ですか") == set()
+    assert kinds(ScreensVerifier(), text, ASKED) == {"script_switch"}
+
+
+def test_a_drawing_is_no_program():
+    assert kinds(CodeVerifier(), f"Here is the model:\n```\n{TABLE}\n```") == set()
+    deep = "(" * 90 + "1" + ")" * 90
+    assert kinds(CodeVerifier(), f"```python\n{deep}\n```") == {"nested_too_deeply"}
+    assert kinds(CodeVerifier(), f"```\n{TABLE}\nimport calc\n```") == {"unlisted_import"}
+
+
+def test_a_tool_that_the_question_describes_may_be_called():
+    call = "```python\n[math.hcf(number1=36, number2=24)]\n```"
+    rule = CodeVerifier(reach=True)
+    assert (
+        kinds(rule, call, 'Tools: [{"name": "math.hcf"}]. What is the HCF of 36 and 24?') == set()
+    )
+    assert kinds(rule, call) == {"module_member"}
+
+
+def test_a_relative_import_names_no_package():
+    broken = "```python\ndef f(:\nfrom .user import User\n```"
+    assert kinds(CodeVerifier(), broken) == set()
+    assert kinds(CodeVerifier(), broken.replace(".user", "calc")) == {"unlisted_import"}
+
+
+def test_symbols_in_tags_are_an_answer():
+    assert kinds(ScreensVerifier(), "<p>👍 🥳</p>", "Answer with emoji only.") == set()
+    assert kinds(ScreensVerifier(), "<p>:</p>") == {"master_key"}
