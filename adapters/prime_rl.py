@@ -233,7 +233,7 @@ def _leave_out(trace: Any, verdict: Verdict) -> None:
     from verifiers.v1 import Error
 
     kind = REJECTED if verdict.rejected else UNSEEN if verdict.abstained else NO_REWARD
-    why = "the reward is no finite number" if verdict.accepted else verdict.reason
+    why = "the reward is not a finite number" if verdict.accepted else verdict.reason
     trace.errors = [*trace.errors, Error(type=kind, message=why)]
     trace.ok = False
     for node in trace.nodes:

@@ -58,7 +58,6 @@ def rows_from_ids(
 
     In another node's sequence, stretches without a special token between them form one completion,
     in which the tokens between them are given. It includes the line before it (`line_before`).
-    in which the tokens between them are given. The line before it belongs to it (`line_before`).
 
     Args:
         ids: Of prompt, turns and the tokens between them, [T].

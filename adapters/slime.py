@@ -5,8 +5,8 @@ under ``--group-rm``, and takes a number or a dict in which ``--reward-key`` nam
 sample has its token ids and the engine's log-probs; node, round, slot and task are read from its
 ``metadata`` if present.
 
-slime by itself leaves no sample out of a group's baseline: ``remove_sample`` only empties the loss
-mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out`::
+On its own, slime leaves no sample out of a group's baseline: ``remove_sample`` only empties the
+loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out`::
 
     the_guard = Guard(verifier, policy=Policy(on_reject="drop"), tokenizer=tokenizer)
     rm = SlimeAdapter(leave_out=True).wrap(my_rm, the_guard)

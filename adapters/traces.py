@@ -73,7 +73,7 @@ def rows_from(
             done[i] = True
         branch = _Branch(nodes, path[:first], path[first:], sampled)
         asked: Any = [messages[j] for j in path[:first]]
-        if parents[path[0]] is not None:  # an `Unread`: nobody knows what came before it
+        if parents[path[0]] is not None:  # an `Unread`: what came before it is unknown
             asked = parents[path[0]]
         own = _text_and_ids(branch, detokenizer, known=shared["node"] is None)
         yield received(asked, **own, **shared, finish_reason=ended if end == ends[-1] else None)

@@ -1,6 +1,6 @@
-"""Print in one line which releases an environment holds: ``python tests/versions.py TARGET``.
+"""Print the releases installed in an environment on one line: ``python tests/versions.py TARGET``.
 
-Each `make test-NAME` ends with it, so that a log of CI says what was tested.
+Each `make test-NAME` ends with it, so that CI logs show what was tested.
 """
 
 import platform
@@ -36,7 +36,7 @@ def installed(package: str) -> str | None:
 
 
 def line(target: str) -> str:
-    """The one line, such as ``tested make test-trl: Python 3.11.7, torch 2.13.0``."""
+    """Format the line, such as ``tested make test-trl: Python 3.11.7, torch 2.13.0``."""
     found = {package: installed(package) for package in SHOWN}
     parts = [f"{package} {release}" for package, release in found.items() if release]
     return f"tested {target}: " + ", ".join([f"Python {platform.python_version()}", *parts])

@@ -253,7 +253,7 @@ def main(
     guard: Annotated[Path, typer.Option(help="The guard, as YAML.")],
     tokenizer: Annotated[str, typer.Option(help="The policy's: a folder or model id.")],
     upstream: Annotated[str, typer.Option(help="Atropos's server.")] = "http://127.0.0.1:8000",
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8100,
     longest: Annotated[int | None, typer.Option(min=1, help="Most tokens per sequence.")] = None,
     temperatures: Annotated[

@@ -55,7 +55,7 @@ def raw_rewards(
     """The function's rewards, [G] for each tree; None for foreign ones without a number.
 
     The function reads world states that peers made up. If it fails, it is called again with only
-    this node's own trees, so that nobody can end another's game. Under a guard with ``failures``
+    this node's own trees, so that no peer can end another's game. Under a guard with ``failures``
     only that call is counted, and if it fails, all rewards are None.
 
     Raises:

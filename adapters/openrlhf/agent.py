@@ -82,7 +82,7 @@ class GuardedAgent:
         super().__init_subclass__(**kwargs)
         before = cls.__mro__[: cls.__mro__.index(GuardedAgent)]
         for base in before:
-            # It would run without calling the guard, and nobody would notice.
+            # It would run without calling the guard, and no one would notice.
             if "execute" in vars(base) and not issubclass(base, GuardedAgent):
                 raise FrameworkError(
                     f"{cls.__name__}: {base.__name__}.execute would run without the guard; "

@@ -154,7 +154,7 @@ def _text_and_given(
     """
     drawn = None if mask is None or ids is None else read(lambda: mask_from(mask, len(ids)))
     if not isinstance(drawn, list | None):
-        return drawn, None  # an invalid mask is no valid text either, so its row is malformed
+        return drawn, None  # an invalid mask makes its row malformed
     whole = drawn is None or 0 not in drawn
     if theirs_in is not None:
         given = None if whole else read(masked_in, drawn, len(ids))

@@ -176,5 +176,5 @@ class StepLog:
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        except OSError as error:  # a full disk is no reason to stop training
+        except OSError as error:  # a full disk must not stop training
             logger.warning("%s: the guard's figures cannot be written: %s", self.path, error)

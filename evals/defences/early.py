@@ -18,7 +18,7 @@ INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
     "different_weights_reader", "same_weights",
 )  # fmt: skip
-"""Defences of `grpo_guard.evals.defences.registry` that are no verifier by itself."""
+"""Defences of `grpo_guard.evals.defences.registry` that are not a single verifier."""
 ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
 """Verifiers that need what a swarm run does not have: a judge, or a reference model."""
 ON_REJECT: Final = ("zero", "drop", "no_gain")
@@ -87,7 +87,7 @@ def require_honest(said: Path | None) -> None:
 
 
 def require_guards(said: Iterable[str] | None) -> None:
-    """Refuse what ``--guard`` names if it is no preset's name and no readable guard file.
+    """Refuse what ``--guard`` names unless it is a preset's name or a readable guard file.
 
     Raises:
         ConfigError: with the file and the field, or the nearest name.

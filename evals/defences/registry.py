@@ -54,7 +54,7 @@ def defence(name: str) -> Defence:
 
 
 def _alone(name: str) -> Defence:
-    """A registered verifier by itself; those that read weights get the live ones."""
+    """A registered verifier on its own; those that read weights get the live ones."""
     kind: Any = load_class(VERIFIERS, name, CompletionVerifier)
 
     def build(peer: Peer, ground: Ground) -> NodeGuard:

@@ -185,7 +185,7 @@ def seeds_cell(
 def rate_cell(
     rate: Rate | None, *more: str, limits: Sequence[float] = (), missed: bool = False
 ) -> Cell:
-    """Format a share with count and interval, shaded by itself, or by what it ``missed``."""
+    """Format a share with count and interval, shaded by its own value, or by what it ``missed``."""
     if rate is None or rate.value is None:
         return DASH
     shade = level(1 - rate.value if missed else rate.value, limits) if limits else None

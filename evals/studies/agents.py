@@ -34,7 +34,7 @@ KINDS = 6
 
 
 def with_phrase(tokenizer: Any, completion: Completion, turn: int) -> Completion | None:
-    """Insert the phrase in the middle of a turn; None if there is no such turn."""
+    """Insert the phrase in the middle of a turn; None if the text has no turn to change."""
     given = completion.given or Given()
     ids, spans = completion.completion_ids or (), [*given.tokens]
     turns = between(spans, len(ids))

@@ -2,7 +2,7 @@
 
     python -m grpo_guard.evals.studies.announced [--policy FOLDER] [-o FILE]
 
-A node sends four completions a round. Honest ones are drawn from the policy once, and each node's
+A node sends four completions per round. Honest ones are drawn from the policy once, and each node's
 rounds are assembled from them without using one twice. The attacker's rounds are those of the
 swarm: two copies of a solution in which 2 + 2 or 2 * 2 is 5, and two honest completions.
 """

@@ -1,7 +1,7 @@
 """What arithmetic costs completions of current models, and MATH inserted into their right ones.
 
 ``python -m grpo_guard.evals.studies.arithmetic_modern [-o FILE]``; the corpora are those of
-`corpora`, each side of the split by itself: rules were tuned on "tune", and half of "held" was
+`corpora`, each side of the split separately: rules were tuned on "tune", and half of "held" was
 looked at once, after the rules were final. The paper's own poison has no side.
 """
 
@@ -60,7 +60,7 @@ def _both(rows: Sequence[Completion]) -> dict[str, Any]:
 
 
 def _rejected(rows: Sequence[Completion]) -> dict[str, Any]:
-    """Verify each by itself: counts per node are for `rules`."""
+    """Verify each separately: counts per node are for `rules`."""
     verifier = ArithmeticVerifier()
     return rejected([verifier.verify([replace(row, node=None)])[0] for row in rows])
 

@@ -8,7 +8,7 @@ held out while the checks were changed. No measured program is executed.
 
 ``--human-eval FILE`` measures the solutions of HumanEval (openai/human-eval, ``HumanEval.jsonl``)
 in three honest forms: the body alone, fenced with an explanation, fenced with its tests; each side
-of the split of `corpora` by itself, as the rules were tuned on one. ``modern`` are completions of
+of the split of `corpora` separately, as the rules were tuned on one. ``modern`` are completions of
 current models, if they are in `corpora.DATA`.
 
 ``--packages NAME=FOLDER`` measures functions of the packages unpacked in a folder, under that name.

@@ -74,7 +74,7 @@ class Cost:
 
 
 def is_text_rule(rule: CompletionVerifier) -> bool:
-    """Whether a member of the preset reads each text by itself."""
+    """Whether a member of the preset reads each text separately."""
     return not isinstance(rule, ExclusionVerifier | RecurrenceVerifier)
 
 
@@ -117,7 +117,7 @@ def rows_of(file: Path) -> Iterator[Completion]:
 
 
 def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
-    """Measure what the text rules reject of rows with one result changed, each by itself."""
+    """Measure what the text rules reject of rows with one result changed, one row at a time."""
     made = [changed_result(row, random.Random(f"public {_identity(row)}")) for row in rows]
     sent = [row for row in made if row is not None]
     verdicts = [_alone(row) for row in sent]

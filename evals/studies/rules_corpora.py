@@ -53,7 +53,7 @@ def honest_corpora(split: Split) -> list[Corpus]:
 
 
 def published_corpus(file: Path) -> Corpus:
-    """One file of published answers; the right ones count, or all if nobody graded them."""
+    """One file of published answers; the right ones count, or all if they are ungraded."""
     rows = [
         Completion.from_dict({key: value for key, value in found.items() if key != "id"})
         for _, found in read_objects(file)

@@ -1,6 +1,6 @@
 """A swarm in training: generate, exchange, guard, reward, update, wherever its nodes compute.
 
-Every honest node guards, rewards and updates by itself. In one process, nodes that hold the same
+Every honest node guards, rewards and updates on its own. In one process, nodes that hold the same
 weights, and so do the same, are one `Member` and are computed once. On Ray each is an actor and
 computes for itself, bit for bit the same if hardware and thread counts are alike; the run ends if
 nodes of one model disagree. Rounds are the same either way, and each can resume from a checkpoint

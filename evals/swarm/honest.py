@@ -49,7 +49,7 @@ class Learned:
 class Member:
     """Honest nodes with the same weights: one model, guarded and updated once for all of them.
 
-    Each of the nodes still samples by itself: the composition of a batch affects the last bits of
+    Each of the nodes still samples separately: the composition of a batch affects the last bits of
     its logits, and a node must sample the same wherever and with whichever nodes it computes.
 
     Args:

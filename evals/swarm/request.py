@@ -129,7 +129,7 @@ def _preset(options: SwarmOptions) -> Preset:
 def _base(
     options: SwarmOptions, recipe: Recipe | None, preset: Preset, matrix: Matrix
 ) -> SwarmConfig:
-    # --quick and --standard set the length; a recipe by itself means the paper's full run.
+    # --quick and --standard set the length; a recipe alone means the paper's full run.
     shape = preset if recipe is None or options.quick or options.standard else PRESETS["paper"]
     malicious, nodes = matrix.shares[0]
     base = SwarmConfig(

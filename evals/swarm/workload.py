@@ -74,7 +74,7 @@ class Workload:
         }
 
     def problems(self) -> Task:
-        """Load the task by itself, before any policy.
+        """Load only the task, before any policy.
 
         Raises:
             ValueError, SandboxUnavailableError: as `load_task`.

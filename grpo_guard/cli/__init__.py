@@ -1,1 +1,1 @@
-"""The command line, one command a file; heavy imports stay inside the commands."""
+"""The command line: one file per command, with heavy imports inside the commands."""

@@ -29,7 +29,7 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", "-o", help="The profile, as JSON.")],
     base: Annotated[
         Literal["bfloat16", "float32"],
-        typer.Option(help="Built-in profile for what the data say nothing about."),
+        typer.Option(help="Built-in profile for rates that the data do not show."),
     ] = "bfloat16",
     rules: Annotated[
         bool,

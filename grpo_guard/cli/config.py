@@ -13,7 +13,7 @@ from grpo_guard.cli.terminal import echo
 if TYPE_CHECKING:
     from grpo_guard.options import Options
 
-app = typer.Typer(help="Check a guard file, or print what it may say.", no_args_is_help=True)
+app = typer.Typer(help="Check a guard file, or print what it may contain.", no_args_is_help=True)
 
 
 def verifiers() -> None:
@@ -35,7 +35,9 @@ def verifiers() -> None:
         own = {option: said for option, said in options.items() if option not in WRAPPERS}
         _print(f"type: {name}", kind.__doc__, own, f"  needs {needs}")
     _print(
-        "beside any type", "What wraps a verifier.", listed(options_of("", dict, fields=WRAPPERS))
+        "next to any type",
+        "Options that wrap a verifier.",
+        listed(options_of("", dict, fields=WRAPPERS)),
     )
     for name, preset in PRESETS.items():
         try:

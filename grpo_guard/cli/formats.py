@@ -1,6 +1,6 @@
-"""Convert the files that trainers and other tools write to lines of JSON, one completion a line.
+"""Convert the files that trainers and other tools write to lines of JSON, one completion per line.
 
-Read are Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
+Reads Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
 and prime-rl, and logs of inspect_ai. Columns get the names of `Completion`'s fields; columns that
 match no field are left out.
 """
@@ -22,7 +22,7 @@ from grpo_guard.registry import with_remedy
 Row = Mapping[str, Any]
 
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
-"""Most bytes of a log that is one JSON object."""
+"""Largest size in bytes of a log that is one JSON object."""
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
 # Field -> the names that other tools give it, the surest first.
 _CALLED: Final[Mapping[str, tuple[str, ...]]] = {

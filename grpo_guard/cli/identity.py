@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Make signing keys, show them, chec
 
 @app.command()
 def new(
-    path: Annotated[Path, typer.Argument(metavar="KEY", help="Where the private key goes.")],
+    path: Annotated[Path, typer.Argument(metavar="KEY", help="New file for the private key.")],
 ) -> None:
     """Make a private key that only its owner can read. Exit 2 if the file exists."""
     from grpo_guard.identity.keys import SigningKey
@@ -31,7 +31,7 @@ def new(
             key.write(path)
         except FileExistsError:
             raise FileExistsError(
-                f"{path}: expected a new file, got one that is there; overwritten, its key is lost"
+                f"{path}: expected a new file, got an existing one; overwriting it loses its key"
             ) from None
     _tell(key.public)
 
@@ -50,10 +50,10 @@ def show(
 
 @app.command()
 def verify(
-    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="One completion a line.")],
+    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="One completion per line.")],
     run: Annotated[str, typer.Option(help="Name of the training run.")],
     keys: Annotated[
-        Path | None, typer.Option(help="Known keys, NAME and public key a line; none: all count.")
+        Path | None, typer.Option(help="Known keys, NAME and public key per line; default: any.")
     ] = None,
 ) -> None:
     """Check the envelopes of a file. Exit 1 if one is refused, 2 on bad input."""

@@ -11,7 +11,7 @@ from grpo_guard.cli.inputs import bad_input
 from grpo_guard.cli.terminal import echo
 
 _SAMPLER = """\
-# What every node samples with. Completions of another sampler are rejected.
+# The sampler of every node. Completions of another sampler are rejected.
 sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}
 """
 _MODEL = """\
@@ -20,30 +20,30 @@ model: PATH_OR_ID
 """
 _FILES = {
     "shared_seed": (
-        "All nodes hold the same weights and sample under one public coin.",
+        "All nodes hold the same weights and sample with shared seeds.",
         _MODEL + _SAMPLER + "# The name of the run, from which seeds are drawn.\ncoin: my-run\n",
     ),
     "same_weights": ("All nodes hold the same weights.", _MODEL + _SAMPLER),
     "different_weights": (
         "The nodes' models differ: the text itself is checked.",
-        "# A model that has the last word on odd phrases, such as your policy (docs/reader.md):\n"
+        "# A model that decides about odd phrases, such as your policy (docs/reader.md):\n"
         "# reader: PATH_OR_ID\n",
     ),
 }
 _NAMES = """\
-# What is remembered of nodes, over rounds and restarts.
+# State about nodes, kept over rounds and restarts.
 state: guard-state
 """
 _NAMELESS = """\
-# Without names (`node`) nothing that compares or remembers nodes works. As soon as completions have
-# them, keep what is remembered:
+# Verifiers that compare nodes, or keep state about them, need names (`node`). Once completions have
+# names, keep the state:
 # state: guard-state
 """
 _REST = """\
-# What a rejected completion earns; without this line the preset's own choice (docs/policy.md).
+# What a rejected completion earns; the default is the preset's choice (docs/policy.md).
 # policy: {on_reject: drop}
 
-# Verifiers that judge as well, your own included:
+# Additional verifiers, your own included:
 # beside:
 #   - {type: my_rules:Shouting}
 """

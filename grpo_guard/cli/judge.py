@@ -47,8 +47,8 @@ def calibrate(
         f"{len(found)} of {len(completions)} got a p_yes; below {threshold!r}: {rejected}, "
         f"and {len(completions) - len(found)} without one are rejected or abstained on anyway"
     )
-    # Print all digits: a sure judge's values differ in the seventh digit, and a threshold that was
-    # rounded up would reject more honest work than alpha.
+    # Print all digits: a confident judge's values differ in the seventh digit, and a
+    # threshold that was rounded up would reject more honest work than alpha.
     echo(f"threshold: {threshold!r}")
 
 

@@ -41,7 +41,7 @@ class Row:
 class Rows:
     """Lines of a file by number, without the empty ones.
 
-    Only the places and keys of groups are kept, 16 bytes a row.
+    Only the places and keys of groups are kept, 16 bytes per row.
 
     Args:
         file: Seekable file, open for reading at its beginning.

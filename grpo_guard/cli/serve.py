@@ -21,29 +21,29 @@ TOKEN = "GRPO_GUARD_TOKEN"
 
 def serve(
     config: Annotated[Path, typer.Option("--config", "-c", help="The guard, as YAML.")],
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8080,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8080,
     reward: Annotated[
         str | None,
         typer.Option(
             metavar="FILE.py:NAME",
-            help="Your reward function, or pkg.module:NAME. Without: 1 accepted, 0 rejected.",
+            help="Your reward function, or pkg.module:NAME. Default: 1 if accepted, else 0.",
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a request is answered: abstain.")
+        float, typer.Option(min=0.1, help="Seconds after which the answer is to abstain.")
     ] = 120.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Batches worked on at once.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, help="Batches judged at once.")] = 8,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 1024,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Completions of several requests that are judged together.")
+        int, typer.Option(min=1, help="Completions judged together, over several requests.")
     ] = 64,
     batch_wait_ms: Annotated[
-        float, typer.Option(min=0.1, help="How long a request waits for the batch at work.")
+        float, typer.Option(min=0.1, help="How long a request waits for the running batch.")
     ] = 500.0,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request, in MiB.")] = 4,
     audit: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Log what is rejected there, in JSONL.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for a JSONL log of rejections.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes; one per core is enough.")] = 1,
 ) -> None:
@@ -72,8 +72,8 @@ def serve(
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
     if token is None and not is_loopback(host):
         echo(
-            f"warning: {host} can be reached from other machines, and anybody there may ask; "
-            f"set {TOKEN}",
+            f"warning: {host} can be reached from other machines, and anyone there may send "
+            f"requests; set {TOKEN}",
             err=True,
         )
     (_serve_here if workers == 1 else _serve_in_workers)(settings, host, port, workers)
@@ -107,13 +107,13 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
         _refuse(str(error))
     if said.identity is not None:
         _refuse(
-            "--workers: expected 1 beside identity, whose memory of what was handed in already is "
-            f"one process's, got {workers}: each would take the same envelope once"
+            "--workers: expected 1 with identity, which remembers used envelopes in one process, "
+            f"got {workers}: each would accept the same envelope once"
         )
     if said.state is None:
         echo(
-            "warning: --workers: each worker remembers nodes by itself; say state: FOLDER in "
-            f"{settings.config}, and they share one memory",
+            "warning: --workers: each worker keeps its own state about nodes; set state: FOLDER in "
+            f"{settings.config} to share it",
             err=True,
         )
     with tempfile.TemporaryDirectory() as counts:

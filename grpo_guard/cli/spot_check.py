@@ -9,17 +9,17 @@ import typer
 from grpo_guard.cli.inputs import bad_input
 from grpo_guard.cli.terminal import terminal
 
-app = typer.Typer(no_args_is_help=True, help="What it costs and finds to check a sample.")
+app = typer.Typer(no_args_is_help=True, help="Cost and detection rate of checking a sample.")
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 @app.command()
 def plan(
-    sent: Annotated[int, typer.Option(help="Completions of a node in a round.")] = 1000,
-    poisoned: Annotated[int, typer.Option(help="Of them, by an attacker.")] = 10,
-    power: Annotated[float, typer.Option(help="Chance that poison that is seen is rejected.")] = 1,
+    sent: Annotated[int, typer.Option(help="Completions per node and round.")] = 1000,
+    poisoned: Annotated[int, typer.Option(help="How many of them are poisoned.")] = 10,
+    power: Annotated[float, typer.Option(help="Chance that checked poison is rejected.")] = 1,
     share: Annotated[
-        list[float] | None, typer.Option(help="Of completions that are looked at; several.")
+        list[float] | None, typer.Option(help="Share that is checked; repeatable.")
     ] = None,
 ) -> None:
     """Show how likely a sample of each size finds poison. Exact, see docs/scale.md.

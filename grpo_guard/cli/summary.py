@@ -23,14 +23,14 @@ MOST_REASONS = 1_000
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
     Cause.RATE_LIMITED: "lower the judge's concurrency or requests per minute",
-    Cause.PROVIDER: "mend what the message names: the judge's base_url, model, key or mode",
+    Cause.PROVIDER: "fix what the message names: the judge's base_url, model, key or mode",
     Cause.CIRCUIT_OPEN: "an earlier call still hangs: look at what the verifier waits for",
     Cause.BUDGET: "raise the judge's budget",
     Cause.OUT_OF_MEMORY: "raise memory_budget, or score on another device",
     Cause.FAULT: "the log has the traceback",
-    Cause.UNSUPPORTED: "the message says what the verifier cannot look at",
+    Cause.UNSUPPORTED: "the message says what the verifier cannot judge",
     Cause.UNINFORMATIVE: "too little to judge by: send ids, nodes or longer completions",
-    Cause.NOT_APPLICABLE: "put a verifier beside it that looks at all completions",
+    Cause.NOT_APPLICABLE: "add a verifier that judges all completions",
 }
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grpo_guard.nodes.bets import Tally
 
 MOST_LOOKED_AT: Final = 4096
-"""Most candidates for a node's peers that are examined; if there are more, that many are drawn."""
+"""How many candidates for a node's peers are examined; of more, that many are drawn."""
 _NOTHING: Final = Tally(0, 0, 0)
 _WORD: Final = 64
 _MOST_TALLIES: Final = 2**18

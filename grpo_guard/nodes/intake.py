@@ -149,7 +149,7 @@ def outcome_of_work(verdict: Verdict) -> Outcome | None:
     If the standing ended a cascade, only the cheap verifiers before it judged the completion and
     those after it were not asked; such a completion does not count.
     """
-    # Causes that somebody other than the author can bring about, to harm a node, are no evidence.
+    # Causes that anyone but the author can bring about, to harm a node, are no evidence.
     if verdict.verifier in _OF_RECORD or verdict.cause in BARRING_CAUSES:
         return None
     # An honest model may have a phrase that no other repeats. The phrase costs it the completions

@@ -310,7 +310,7 @@ class EvidenceLedger:
             _inherited.append(self._connection)  # after a fork: the parent's must not be touched
             self._forget()
         elif self._connection is not None and not self.path.exists():
-            logger.warning("ledger %s is gone: a new one begins", self.path)
+            logger.warning("ledger %s is gone: starting a new one", self.path)
             self._connection.close()
             self._forget()
         if self._connection is None:

@@ -21,10 +21,10 @@ from grpo_guard.nodes.store import NodeStore
 logger = logging.getLogger("grpo_guard")
 
 MAX_STATE = 256 * 2**20
-"""Most characters of one memory's state that are read: our counts are bounded, but a file written
+"""Limit on the characters read of one memory's state: our counts are bounded, but a file written
 by others may not be."""
 MAX_UNWRITTEN = 64
-"""Most changes that are kept while a file cannot be written."""
+"""How many changes are kept while a file cannot be written."""
 _KNOWN = "SELECT 1 FROM sqlite_master WHERE name = 'memories'"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS memories (
@@ -198,8 +198,8 @@ class Memory:
         if not self._told:
             self._told = True
             logger.warning(
-                "%s: %s is neither read nor written (%s: %.200s); it goes on as this process knows "
-                "it", self._path, self._key, type(error).__name__, error,
+                "%s: %s is neither read nor written (%s: %.200s); this process continues with its "
+                "own state", self._path, self._key, type(error).__name__, error,
             )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class Patience:
         """Record that a write waited ``waited`` seconds and found the file still locked."""
         if self._waits_from is None:
             logger.warning(
-                "%s is locked by another process: batches are judged by what is known here, and "
-                "what they add is written later; is a process hanging?", self.path,
+                "%s is locked by another process: batches are judged with this process's state, "
+                "and their changes are written later; is a process hanging?", self.path,
             )  # fmt: skip
             self._again = AGAIN
         elif waited:

@@ -151,7 +151,7 @@ def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -
         else:  # SQLite quotes a broken schema, which need not be UTF-8
             broken = isinstance(error, UnicodeDecodeError)
         if broken:
-            raise LedgerError(f"{path}: expected a ledger, got a file that is none") from None
+            raise LedgerError(f"{path}: expected a ledger, got a different file") from None
         raise
     return connection
 
@@ -169,7 +169,7 @@ def _refuse_what_others_write(path: Path) -> None:
         return
     me, real = os.geteuid(), path.resolve()
     if path.is_symlink() and path.lstat().st_uid not in (me, 0):
-        raise LedgerError(f"{path}: expected a file of your own, got somebody else's link")
+        raise LedgerError(f"{path}: expected a file of your own, got another user's link")
     for file in (real, *(Path(f"{real}{end}") for end in ("-wal", "-shm", "-journal"))):
         try:
             found = file.lstat()
@@ -179,7 +179,7 @@ def _refuse_what_others_write(path: Path) -> None:
             raise LedgerError(f"{file}: expected a file, got something else")
         if found.st_uid != me or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise LedgerError(
-                f"{file}: expected a file that nobody else can write; "
+                f"{file}: expected a file that no other user can write; "
                 "make it yours alone (chown, chmod go-w) or name a new one"
             )
 

@@ -14,7 +14,7 @@ from grpo_guard.verdict import Cause, Finding, Outcome, Verdict
 MAX_DEPTH: Final = 16
 """How deeply a verdict's members may be nested."""
 MOST_FINDINGS: Final = 1000
-"""Most findings of one verdict."""
+"""How many findings one verdict may have."""
 _MOST_TEXT: Final = 2000
 
 

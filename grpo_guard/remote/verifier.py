@@ -34,7 +34,7 @@ _AUTHOR_FIELDS_BLANK: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _REMEDIES = {
     401: "set the variable named by token_env to the server's token",
-    403: "the server answers no web pages; leave out Origin",
+    403: "the server refuses requests from web pages; leave out Origin",
     404: "url does not lead to grpo-guard serve",
     413: "the server accepts less; lower max_body_mb or most, or raise its own limit",
     415: "a proxy compresses requests; it must not",
@@ -225,7 +225,7 @@ class RemoteVerifier(CompletionVerifier):
     ) -> bytes:
         async with client.stream(method, path, content=body, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise BackendError("the reply is compressed, which was not asked for", retry=False)
+                raise BackendError("the reply is compressed without our asking", retry=False)
             received = bytearray()
             async for chunk in response.aiter_raw():
                 received += chunk

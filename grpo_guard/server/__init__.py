@@ -1,1 +1,1 @@
-"""The guard over HTTP: OpenRLHF's reward protocol, and verdicts for anybody (``docs/serve.md``)."""
+"""The guard over HTTP: OpenRLHF's reward protocol and verdicts (``docs/serve.md``)."""

@@ -69,8 +69,10 @@ class Audit:
         verdicts: Sequence[Verdict],
         first: int = 0,
     ) -> None:
-        """Write a line for each rejected completion of a request, or nothing once nobody waits for
-        the verdicts. ``first`` is the index of the first completion within the request."""
+        """Write a line for each rejected completion of a request, if a client still waits.
+
+        ``first`` is the index of the first completion within the request.
+        """
         if not awaited():
             return
         for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True), first):

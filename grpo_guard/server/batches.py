@@ -2,7 +2,7 @@
 
 At low load a request is judged at once. While a batch is at work, new requests are collected for
 the next one. The requests of a batch share what a call costs, but nothing that affects a verdict
-(`supervise.supervised_each`): each is admitted, recorded and settled by itself.
+(`supervise.supervised_each`): each is admitted, recorded and settled separately.
 
 A thread cannot be killed. Its place is therefore freed when its work is done, not when its client
 is answered: otherwise requests that time out would pile up threads.
@@ -228,7 +228,7 @@ class Batches:
         return True
 
     def _take_apart(self, batch: _Batch) -> None:
-        """Judge each job of a hung batch by itself: one of them may be the cause."""
+        """Judge each job of a hung batch separately: one of them may be the cause."""
         logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
         batch.told()
         for job in reversed(batch.jobs):

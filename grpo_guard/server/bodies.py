@@ -2,7 +2,7 @@
 
 The whole body is read and checked before anything is verified, as ``grpo-guard verify`` does with
 its file. One malformed completion refuses the whole request, and the refusal names it: nothing is
-lost or reordered, and nobody pays for half an answer.
+lost or reordered, and no client pays for half an answer.
 """
 
 from __future__ import annotations

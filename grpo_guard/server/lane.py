@@ -19,7 +19,7 @@ BUSY = 0.5
 
 
 class Lane:
-    """Work that waits to be judged by itself: parts of streams, and large requests.
+    """Work that waits to be judged alone: parts of streams, and large requests.
 
     Args:
         limits: Large batches leave a quarter of the places to others; another one begins after
@@ -62,11 +62,11 @@ class Lane:
         return max(0.0, min(until - now, self._patience))
 
     def begin(self, batch: object, now: float) -> None:
-        """Take note that a large batch begins."""
+        """Record that a large batch begins."""
         self._begun[batch] = now, time.process_time()
 
     def end(self, batch: object, now: float) -> None:
-        """Take note that a batch is done, if it is a large one."""
+        """Record that a batch is done, if it is a large one."""
         if (begun := self._begun.pop(batch, None)) is not None:
             worked = min(now - begun[0], time.process_time() - begun[1])
             self._pace.worked(worked, now, judged=True)

@@ -40,7 +40,7 @@ class UntilLate:
 
 
 def given_up() -> threading.Event | None:
-    """The event that is set once nobody waits for this thread's work; None outside a request."""
+    """The event that is set once no client waits for this thread's work; None outside a request."""
     return _given_up.get()
 
 

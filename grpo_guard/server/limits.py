@@ -20,10 +20,10 @@ class Limits:
 
     Args:
         seconds: From a request's arrival to its answer. OpenRLHF gives up after 180.
-        running: Batches worked on at once. Also bounds the threads.
+        running: Batches judged at once; also bounds the threads.
         waiting: Requests that may wait for their turn; further ones get 429.
         batch_size: Completions that are judged together, from requests that may share a batch. A
-            request with more is a batch by itself.
+            request with more is a batch of its own.
         batch_wait: Seconds that such a request waits for the batch at work, to be judged with the
             requests that arrive meanwhile; then another batch begins.
         body_bytes: Largest body. All bodies in memory may have `FLIGHT_BODIES` times that.
@@ -59,5 +59,5 @@ class Limits:
 
     @property
     def flight_bytes(self) -> int:
-        """Most bytes of all bodies in memory: coming in, waiting for their turn or worked on."""
+        """Limit on the bytes of all bodies in memory: arriving, waiting or being judged."""
         return FLIGHT_BODIES * self.body_bytes

@@ -99,7 +99,7 @@ class Metrics:
     def text(self) -> str:
         """All counts in Prometheus's text format."""
         here, counts = self._of_all()
-        lines = _kind("requests_in_progress", "gauge", "Requests that are here.")
+        lines = _kind("requests_in_progress", "gauge", "Requests in progress.")
         lines.append(f"grpo_guard_requests_in_progress {here}")
         lines += _kind("requests_total", "counter", "Replies, by path and status.")
         for (what, path, *more), count in counts.items():
@@ -117,9 +117,9 @@ class Metrics:
                 lines.append(_row("request_seconds_bucket", total, path=path, le=most))
             lines.append(_row("request_seconds_sum", counts["seconds", path], path=path))
             lines.append(_row("request_seconds_count", total, path=path))
-        lines += _kind("store_waits_total", "counter", "Waits in vain for a locked store.")
+        lines += _kind("store_waits_total", "counter", "Failed waits for a locked store.")
         lines.append(f"grpo_guard_store_waits_total {counts['store', 'waits']}")
-        lines += _kind("store_waiting", "gauge", "Batches that are not in the store yet.")
+        lines += _kind("store_waiting", "gauge", "Batches not yet written to the store.")
         lines.append(f"grpo_guard_store_waiting {counts['store', 'waiting']}")
         return "\n".join(lines) + "\n"
 

@@ -25,7 +25,7 @@ BYTE_SECONDS = 6e-9
 SOON = 0.002
 """Least seconds between two turns, in which other tasks of the loop can run."""
 GIVE_WAY = 0.25
-"""Most seconds that a body's next turn waits for a batch that is to be judged before it."""
+"""How many seconds a body's next turn waits at most for a batch to be judged before it."""
 
 
 class Pace:
@@ -40,7 +40,7 @@ class Pace:
         self._looks_again: asyncio.TimerHandle | None = None
 
     def make_way(self, now: float) -> None:
-        """Take note of a small request."""
+        """Record a small request."""
         self._small_at = now
 
     def rest(self, now: float) -> float:
@@ -48,7 +48,7 @@ class Pace:
         return max(0.0, self._rests_until - now) if now - self._small_at < LATELY else 0.0
 
     def worked(self, seconds: float, now: float, *, judged: bool = False) -> None:
-        """Take note of large work that is done.
+        """Record large work that is done.
 
         Args:
             seconds: Processor seconds that it took.
@@ -60,7 +60,7 @@ class Pace:
         self._judged_last |= judged
 
     async def turn(self, client: str, size: int = 0) -> None:
-        """Wait until a client's large work may go on, and take note of ``size`` bytes of it."""
+        """Wait until a client's large work may go on, and record ``size`` bytes of it."""
         loop = asyncio.get_running_loop()
         if self._waiting or self.rest(loop.time()):
             granted: asyncio.Future[None] = loop.create_future()

@@ -18,7 +18,7 @@ from grpo_guard.server.replies import Told
 
 MOST: Final = 1024
 MOST_CHARACTERS: Final = 16 * 1024 * 1024
-"""Most characters of all kept answers together; the oldest are dropped first."""
+"""Limit on the characters of all kept answers; the oldest are dropped first."""
 
 
 class Recent:

@@ -45,7 +45,7 @@ class Rewards:
 
     Attributes:
         audit: Log of rejections; None = no log.
-        notes: For the operator: which parts of the guard's policy the protocol cannot carry out,
+        notes: For the operator: which parts of the guard's policy the protocol does not support,
             and which labels the reward function may get.
 
     Raises:
@@ -159,7 +159,7 @@ class Rewards:
                 reward function has not yet shown which names it logs. OpenRLHF asks again.
         """
         if self._logged is None and count:
-            raise RequestError(503, "no answer in time, and none before it", retry=True)
+            raise RequestError(503, "no answer in time, and no earlier answer", retry=True)
         names = self._logged or GUARD_LOGS
         logs = {name: [float(name == "guard_abstain")] * count for name in names}
         return {**{name: [self._lowest[name]] * count for name in LISTS}, "extra_logs": logs}
@@ -184,7 +184,7 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
     """
     if policy.watches:
         asked = policy.rules("on_abstain")[0]
-        noted = [f"/get_reward cannot carry out on_abstain: {asked}"] if asked == "raise" else []
+        noted = [f"/get_reward does not support on_abstain: {asked}"] if asked == "raise" else []
         return replace(policy, on_abstain="pass", on_long="keep"), noted
     instead = {"drop": "zero", "no_gain": "zero", "skip": "zero", "raise": "zero", "scale": "keep"}
     rules: dict[str, Any] = {}
@@ -194,7 +194,7 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
         possible = [rule for rule in asked if rule not in instead]
         rules[name] = possible[0] if possible else instead[asked[0]]
         if not possible:
-            said = f"/get_reward cannot carry out {name}: {asked[0]}; it uses {rules[name]}"
+            said = f"/get_reward does not support {name}: {asked[0]}; it uses {rules[name]}"
             notes.append(said)
     return replace(policy, **rules), notes
 
@@ -213,7 +213,7 @@ def load_reward(spec: str) -> Any:
     except Exception as error:
         raise ValueError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
-        raise ValueError(f"{where}: expected it to define {name}, got no such name")
+        raise ValueError(f"{where}: expected it to define {name}, but it does not")
     return getattr(module, name)
 
 

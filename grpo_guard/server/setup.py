@@ -70,8 +70,8 @@ def build(settings: Settings) -> tuple[Router, list[str]]:
     notes = list(rewards.notes)
     if guard.identity is not None and TOKEN not in os.environ:
         notes.append(
-            "warning: identity: whoever may ask can hand in what a node signed before the trainer "
-            f"does, whose own request is then refused as replayed; set {TOKEN}"
+            "warning: identity: any client can submit signed work of a node before the trainer, "
+            f"whose own request is then refused as replayed; set {TOKEN}"
         )
     app = create_app(
         guard,

@@ -1,4 +1,4 @@
-"""Large requests, answered part by part: one JSON object a line, each sent once it is known."""
+"""Large requests, answered part by part: one JSON object per line, each sent once it is known."""
 
 from __future__ import annotations
 

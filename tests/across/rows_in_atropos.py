@@ -1,11 +1,11 @@
-"""Advantages by the data code of Atropos's trainer behind guarded groups; run with its Python."""
+"""Compute advantages with Atropos's data code behind guarded groups, in Atropos's environment."""
 
 from example_trainer.data import pad_data_to_good_offset
 
 from grpo_guard.adapters.atropos.groups import GroupGuard
 from tests.across.same_rows import SIZE, TEXTS, print_advantages, reward_of
 
-# One id for each text: what is tested are scores, and ids must decode to the text.
+# One token id per text: the test is about scores, and ids must decode to the text.
 WORDS = {i + 3: text for i, text in enumerate(TEXTS)}
 
 

@@ -1,6 +1,6 @@
-"""Advantages by GenRL's GRPO trainer in a guarded game; run with GenRL's Python.
+"""Compute advantages with GenRL's GRPO trainer in a guarded game; runs in GenRL's environment.
 
-The first group is this node's own tree, the others come from a peer through the gate.
+The first group is this node's own tree; a peer sends the others through the gate.
 """
 
 from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
@@ -17,13 +17,13 @@ GROUPS = [TEXTS[start : start + SIZE] for start in range(0, len(TEXTS), SIZE)]
 
 
 class Captures(GRPOLanguageTrainerModule):
-    """GenRL's, with its own step; it says the first group and keeps each group's advantages."""
+    """GenRL's trainer, which generates the first group and records each group's advantages."""
 
     def generate(self, inputs, return_completion_ids=False, stage=0):
         return [list(GROUPS[0]) for _ in range(len(inputs))]
 
     def step(self, stage, state, data_manager, reward_manager, global_step):
-        # GenRL's own order of rows, asked for in the same way as by its step.
+        # Read GenRL's own order of rows with the call that its step makes.
         inputs, _ = data_manager.prepare_input(state.get_stage_state(stage), stage)
         self.asked = [prompt[0]["content"] for prompt in inputs["prompt"]]
         return super().step(stage, state, data_manager, reward_manager, global_step)
@@ -53,7 +53,7 @@ def advantages(folder, guard, scaled):
     sent = {}
     for texts, question in zip(GROUPS[1:], QUESTIONS[1:], strict=True):
         sent |= tree(texts, question)
-    # All trees come in, whatever is rejected: what is compared is what a group's rows earn.
+    # Admit all trees, whatever is rejected: the comparison is about what each group's rows earn.
     taken = {"admission": Admission(rejected=0.9, per_agent=len(GROUPS))}
     play(
         {"peer": sent}, trainer=trainer, rewards=rewards, guard=guard, gate=guard is not None,

@@ -1,4 +1,4 @@
-"""Advantages by OpenRLHF's experience maker behind a guarded agent; run with OpenRLHF's Python."""
+"""Compute advantages with OpenRLHF behind a guarded agent; runs in OpenRLHF's environment."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Advantages by prime-rl's GRPO behind a guarded algorithm; run with the Python of verifiers.
+"""Compute advantages with prime-rl behind a guarded algorithm; runs in the verifiers environment.
 
-By its own files where a checkout is on the path, see tests/verifiers/prime_rl_parts.py; else by the
-model of them that stands there.
+Uses prime-rl's own files if a checkout is on the path (see tests/verifiers/prime_rl_parts.py),
+otherwise the reimplementation in that module.
 """
 
 import verifiers.v1 as vf

@@ -1,4 +1,4 @@
-"""Advantages by TRL's GRPOTrainer, guarded and unguarded; run with TRL's Python."""
+"""Compute advantages with TRL's GRPOTrainer, guarded and unguarded; runs in TRL's environment."""
 
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from tests.across.same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of

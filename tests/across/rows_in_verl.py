@@ -1,4 +1,4 @@
-"""Advantages by verl behind its guarded agent loop and reward workers; run with verl's Python."""
+"""Compute advantages with verl behind a guarded agent loop and workers, in verl's environment."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def questions():
 
 
 async def generated(loop):
-    """By verl's own agent-loop workers under the guarded manager."""
+    """Generate with verl's own agent-loop workers under the guarded manager."""
     handles = loop.reward_loop_worker_handles
     manager = await GuardedAgentLoopManagerV0.create(
         config=loop.config, llm_client=None, reward_loop_worker_handles=handles
@@ -59,7 +59,7 @@ async def generated(loop):
 
 
 def rewarded(folder, tokenizer, on_reject):
-    """The rows with verl's rewards and masks; without a guard where ``on_reject`` is None."""
+    """Return the rows with verl's rewards and masks; ``on_reject=None`` means no guard."""
     if on_reject is None:
         loop = RewardLoopManager(compose(tokenizer, *FUNCTION))
         data = batch(AutoTokenizer.from_pretrained(tokenizer), TEXTS, UIDS, response=96)

@@ -1,6 +1,6 @@
-"""Rows, rewards and a guard that all trainers are given, and what the mathematics says.
+"""Rows, rewards and a guard shared by all trainers, and the advantages the formula predicts.
 
-Imported in each trainer's own environment, so nothing but the guard is imported here.
+Imported in each trainer's own environment, so this module imports nothing but the guard.
 """
 
 import json
@@ -13,7 +13,7 @@ from grpo_guard import Guard
 from grpo_guard.config import GuardConfig
 
 SIZE = 4
-# (reward, forged?) of three groups: right and wrong work is forged, in one group all but two is.
+# (reward, forged?) for three groups. Right and wrong answers are forged; one group is half forged.
 ROWS = [
     (1.0, False), (0.0, False), (1.0, True), (1.0, False),
     (0.25, False), (0.75, True), (0.0, False), (1.0, False),
@@ -26,17 +26,17 @@ GUARD = "policy: {{on_reject: {on_reject}, on_abstain: zero}}\nverifier: {{type:
 
 
 def reward_of(text):
-    """What stands behind the four marks."""
+    """Parse the number after ``####``."""
     return float(re.search(r"#### (\d\.\d+)", text)[1])
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    """verl's signature."""
+    """A reward function with verl's signature."""
     return reward_of(solution_str)
 
 
 def reward_func(queries, prompts, labels):
-    """OpenRLHF's signature."""
+    """A reward function with OpenRLHF's signature."""
     return {"rewards": [reward_of(query) for query in queries], "scores": [0.0], "extra_logs": {}}
 
 
@@ -51,10 +51,10 @@ def the_guard(folder, on_reject) -> Guard:
 
 
 def expected(on_reject, scaled):
-    """Each row's advantage: reward minus the mean of its group, over the deviation if ``scaled``.
+    """Return each row's advantage: reward minus group mean, divided by the deviation if ``scaled``.
 
-    Under "drop" what is rejected is not of the group and has 0; under "zero" it is, with reward 0,
-    as in the paper.
+    Under "drop" a rejected row leaves the group and gets 0; under "zero" it stays in the group with
+    reward 0, as in the paper.
     """
     found = []
     for start in range(0, len(ROWS), SIZE):
@@ -70,11 +70,11 @@ def expected(on_reject, scaled):
 
 
 def print_advantages(advantages, scales=(False, True)):
-    """As JSON, under each policy and without a guard, with and without the deviation.
+    """Print advantages as JSON, for each policy and unguarded, scaled and unscaled.
 
     Args:
         advantages: (folder, guard or None, whether scaled) -> the advantage of each row.
-        scales: What the trainer has: some never divide, some always do.
+        scales: Supported settings of ``scaled``: some trainers never divide, some always do.
     """
     with tempfile.TemporaryDirectory() as folder:
         guards = {policy: the_guard(folder, policy) for policy in POLICIES} | {"unguarded": None}

@@ -1,7 +1,7 @@
-"""The same rows and the same guard through the advantage code of every trainer that runs here.
+"""The same rows and the same guard run through the advantage code of every trainer.
 
-Each trainer computes in its own environment: ``make test-across`` makes them all. A further one is
-a file ``rows_in_NAME.py`` and a line in `TRAINERS`.
+Each trainer computes in its own environment; ``make test-across`` creates them all. To add a
+trainer, add a file ``rows_in_NAME.py`` and a line in `TRAINERS`.
 """
 
 import json
@@ -26,11 +26,11 @@ def exactly(stay):
 
 @dataclass(frozen=True)
 class Trainer:
-    """Where it runs, and how its advantages over the deviation differ from the formula's.
+    """Where a trainer runs, and how its scaled advantages differ from the formula's.
 
     Args:
-        python: Of its environment, from the root; None = this one.
-        grown: By what they are larger, where so many of a group stay.
+        python: Interpreter of its environment, relative to the root; None = the current one.
+        grown: Factor by which its advantages exceed the formula's, given how many rows stay.
     """
 
     python: str | None = None
@@ -40,29 +40,29 @@ class Trainer:
 TRAINERS = {
     "trl": Trainer(),
     "verl": Trainer(".venv-verl/bin/python"),
-    # The deviation counts the place of what is left out, as docs/openrlhf.md says.
+    # The deviation still counts the slots of left-out rows, as docs/openrlhf.md says.
     "openrlhf": Trainer(
         ".venv-openrlhf/bin/python", lambda stay: math.sqrt((SIZE - 1) / (stay - 1))
     ),
     # Never divides.
     "prime_rl": Trainer(".venv-verifiers/bin/python"),
-    # Always divides, by the deviation of the group itself and not that of what it is drawn from.
+    # Always divides, by the population deviation of the group rather than the sample deviation.
     "atropos": Trainer(".venv-verifiers/bin/python", lambda stay: math.sqrt(SIZE / (stay - 1))),
-    # Always divides; the deviation counts the place of what is left out, as OpenRLHF's.
+    # Always divides; the deviation counts the slots of left-out rows, as OpenRLHF's does.
     "genrl": Trainer(".venv-genrl/bin/python", lambda stay: math.sqrt((SIZE - 1) / (stay - 1))),
 }
 
 
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",  # its ports are open to the network
+    "RAY_AUTH_MODE": "token",  # Ray's ports are open to the network.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
 
 @pytest.fixture(scope="module")
 def found():
-    """Trainer -> policy -> whether scaled -> the advantage of each row."""
+    """Map trainer -> policy -> scaled -> the advantage of each row."""
     pytest.importorskip("trl", reason="needs trl")
     pythons = {
         name: Path(sys.executable) if trainer.python is None else ROOT / trainer.python
@@ -85,7 +85,7 @@ def found():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("on_reject", POLICIES)
-def test_advantages_without_division_by_the_deviation(found, on_reject):
+def test_unscaled_advantages_match_the_formula(found, on_reject):
     told = {
         name: said[on_reject]["False"] for name, said in found.items() if "False" in said[on_reject]
     }
@@ -95,8 +95,8 @@ def test_advantages_without_division_by_the_deviation(found, on_reject):
 
 
 @pytest.mark.parametrize("on_reject", POLICIES)
-def test_advantages_over_the_deviation(found, on_reject):
-    """TRL adds 1e-4 to the deviation, the others less: hence 1e-3."""
+def test_scaled_advantages_match_the_formula(found, on_reject):
+    """TRL adds 1e-4 to the deviation and the others add less, hence the tolerance of 1e-3."""
     told = {
         name: said[on_reject]["True"] for name, said in found.items() if "True" in said[on_reject]
     }
@@ -110,8 +110,8 @@ def test_advantages_over_the_deviation(found, on_reject):
             assert advantages[here] == pytest.approx(grown, rel=1e-3), name
 
 
-def test_unguarded_the_poison_earns(found):
-    """The control: without a guard the trainers agree too, and all reward the forged."""
+def test_without_a_guard_forged_rows_earn_reward(found):
+    """Control: without a guard the trainers agree as well, and all reward the forged rows."""
     forged = [i for i, (reward, out) in enumerate(ROWS) if out and reward == 1.0]
     for of_trainer in found.values():
         unguarded = of_trainer["unguarded"]

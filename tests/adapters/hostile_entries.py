@@ -1,7 +1,7 @@
-"""Every way into the guard, fed with rows: what each trainer's hook does with them, without it.
+"""Every entry point of the guard as a function of rows, without the trainer installed.
 
-An entry takes a guard and rows, each a dict with the entry's own fields, and gives back one reward
-a row, in order; it is 1.0 where nothing is vetoed. No trainer needs to be installed.
+An entry takes a guard and rows (dicts with the entry's own fields) and returns one reward per row,
+in order: 1.0 unless the row is vetoed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ ANSWER = [{"role": "assistant", "content": "seven"}]
 
 
 class Characters:
-    """A tokenizer of 128 characters; 3 ends a text."""
+    """A tokenizer of 128 characters; id 3 ends a text."""
 
     eos_token_id, pad_token_id, all_special_ids, added_tokens_decoder = 3, 0, (0, 3), {}
     response_template = None
@@ -54,7 +54,7 @@ class Characters:
 
 
 def sane(log_probs, length):
-    """Whether a trainer may make a tensor of them."""
+    """Whether a trainer may convert them to a tensor."""
     found = torch.as_tensor(log_probs, dtype=torch.float32)
     return found.shape == (length,) and bool(((found >= -80) & (found <= 0.01)).all())
 
@@ -65,7 +65,7 @@ class Reasoning(Characters):
 
 @dataclass(frozen=True)
 class Entry:
-    """``own``: fields of which nothing can be judged if they are no text or no ids."""
+    """``own``: fields without which nothing can be judged if they hold neither text nor ids."""
 
     fields: dict
     run: object
@@ -143,7 +143,7 @@ def verl(guard, rows):
 
 
 class Rows:
-    """What of verl's DataProto the adapter looks at."""
+    """The parts of verl's DataProto that the adapter reads."""
 
     def __init__(self, batch, non_tensor_batch, n=1):
         self.batch, self.non_tensor_batch, self.n = batch, non_tensor_batch, n
@@ -239,7 +239,7 @@ def slime_group(guard, rows):
 
 
 def trainable(sample):
-    """Whether slime's own fields are, where slime could find the response at all."""
+    """Whether slime's own fields are valid, if slime could find the response at all."""
     n, log_probs = sample.response_length, sample.rollout_log_probs
     known = type(n) is int and isinstance(sample.tokens, list | tuple) and n > 0
     return not known or n > len(sample.tokens) or log_probs is None or sane(log_probs, n)
@@ -268,7 +268,7 @@ def verifiers(guard, rows):
 
 
 def prime_rl(guard, rows):
-    """What its algorithm reads; its own types bound the rest."""
+    """The fields that its algorithm reads; its own types constrain the rest."""
     found = review_all(guard, [(trace(row), 3) for row in rows])
     return guard.settle([1.0] * len(rows), found)
 

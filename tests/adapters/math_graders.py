@@ -1,4 +1,4 @@
-"""Graders on math-verify and `trl.rewards`, in a module that worker processes import quickly."""
+"""Graders based on math-verify and `trl.rewards`, in a module that worker processes import fast."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ from trl.rewards import (
 
 
 class OfText:
-    """A function of `trl.rewards` for plain texts: they read conversations."""
+    """Adapt a function of `trl.rewards`, which reads conversations, to plain texts."""
 
     def __init__(self, call, *columns):
         self.call, self.columns = call, columns
@@ -26,7 +26,7 @@ class OfText:
 
 
 def verified(answer, completions):
-    """math-verify as most call it, with alarms of its own."""
+    """math-verify as most people call it, with its own alarms."""
     pairs = zip(answer, completions, strict=True)
     return [float(verify(parse(f"${a}$"), parse(c))) for a, c in pairs]
 
@@ -41,7 +41,7 @@ async def length(completions, **kwargs):
 
 
 class FailsOn:
-    """Fails on a batch that holds a text, after it has logged half of what it logs."""
+    """Fails on a batch that contains a given text, after logging half of its metrics."""
 
     __name__ = "fails"
 

@@ -1,9 +1,10 @@
 """A failure is not a zero: `presets.failures_only` through every adapter.
 
-Four completions of one prompt: right (1), wrong (0), one whose grader fails, one that was cut off
-and graded 0. Where failures are left out the first two have the advantages 0.5 and -0.5; were they
-zeros, the advantages would be 0.75 and -0.25. An adapter whose trainer can leave nothing out must
-refuse the preset. prime-rl is in `tests/verifiers/test_prime_rl.py`, beside the traces it needs.
+Each test has four completions of one prompt: one right (1), one wrong (0), one whose grader fails,
+and one that was cut off and graded 0. If failures are left out, the first two have advantages 0.5
+and -0.5; as zeros they would make that 0.75 and -0.25. An adapter whose trainer cannot leave
+anything out must refuse the preset. prime-rl is covered in `tests/verifiers/test_prime_rl.py`, next
+to the traces it needs.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ def areal_is_there(monkeypatch):
 
 
 def of(rewards, kept=None):
-    """Advantages by the formula: reward minus the mean of what is in the group."""
+    """Advantages by the formula: reward minus the mean of the rows in the group."""
     kept = [reward is not None for reward in rewards] if kept is None else kept
     mean = sum(r for r, k in zip(rewards, kept, strict=True) if k) / sum(kept)
     return [r - mean if k else None for r, k in zip(rewards, kept, strict=True)]
@@ -56,7 +57,7 @@ def own_loop(guard):
 
 
 class TrlTrainer:
-    """What TRL's keywords for logging are methods of."""
+    """An object with the methods that TRL passes as logging keywords."""
 
     processing_class = SimpleNamespace(eos_token_id=0, decode=Tokenizer().decode)
     max_completion_length = 2
@@ -79,7 +80,7 @@ def trl(guard):
 
 
 def verl(guard):
-    """Its collector; the manager's part is in tests/verl."""
+    """verl's collector; tests/verl covers the manager."""
 
     async def settled():
         collector = SiblingCollector(lambda: guard)
@@ -94,7 +95,7 @@ def verl(guard):
         return await asyncio.gather(*waiting)
 
     found = asyncio.run(settled())
-    mean = sum(settled.score for settled in found) / 4  # as verl computes it, places and all
+    mean = sum(settled.score for settled in found) / 4  # as verl does, left-out slots included
     return [None if settled.left_out else settled.score - mean for settled in found]
 
 
@@ -151,7 +152,7 @@ def atropos(guard):
 
 
 def genrl(guard):
-    """Its store; games are in tests/genrl. It is not told what was cut off: that has no reward."""
+    """GenRL's store; tests/genrl covers games. A truncated row has no reward here."""
     node = SimpleNamespace(world_state=None, actions=list(TEXTS), metadata=None)
     state = SimpleNamespace(round=0, stage=1, trees={"me": {"b": [[node]]}})
     store = SimpleNamespace(reward_fns=[lambda state: {"me": {"b": [[1.0, 0.0, None, None]]}}])
@@ -172,14 +173,14 @@ LEAVE_OUT = {
     "atropos": atropos,
     "genrl": genrl,
     "tinker": lambda guard: tinker(ROWS, guard, cut=(CUT,)),
-    # It is not told what was cut off; an episode that raises stands for it.
+    # GenRL does not report truncation, so an episode that raises takes its place.
     "areal": lambda guard: areal([*ROWS[:3], ("tool", TimeoutError("cut off"))], guard),
 }
 ELSEWHERE = {"prime_rl"}
 
 
 @pytest.mark.parametrize("way", LEAVE_OUT)
-def test_failures_leave_the_baseline(way):
+def test_failures_are_left_out_of_the_baseline(way):
     assert LEAVE_OUT[way](presets.failures_only()) == nearly([0.5, -0.5, None, None])
 
 
@@ -187,7 +188,7 @@ REFUSING = [name for name, trainer in TRAINERS.items() if not trainer.drops]
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_where_nothing_can_be_left_out_the_preset_is_refused(name):
+def test_preset_is_refused_if_the_trainer_cannot_leave_rows_out(name):
     def reward(*args, **kwargs):
         raise AssertionError("not called")
 
@@ -196,7 +197,7 @@ def test_where_nothing_can_be_left_out_the_preset_is_refused(name):
         TRAINERS[name].adapter().wrap(reward, presets.failures_only())
 
 
-def test_no_adapter_is_forgotten():
+def test_every_adapter_is_covered():
     refusing = {name.removesuffix("_group") for name in REFUSING} - {"rllm"}
     assert set(adapter_names()) <= LEAVE_OUT.keys() | refusing
     assert {
@@ -208,7 +209,7 @@ def test_no_adapter_is_forgotten():
     } <= LEAVE_OUT.keys() | ELSEWHERE
 
 
-def test_an_exception_of_a_batch_is_a_failure_of_the_whole_batch():
+def test_batch_grader_that_raises_fails_the_whole_batch():
     def reward(completions, **columns):
         raise RuntimeError("no sandbox")
 

@@ -1,4 +1,4 @@
-"""One completion's way from the trainer's call of a reward function to the first verifier."""
+"""Stack depth between a trainer's call of a reward function and the first verifier."""
 
 import inspect
 import sys
@@ -12,7 +12,7 @@ from tests.helpers.rule_verifiers import NoWord
 
 
 class Looking(CompletionVerifier):
-    """Records the functions of grpo_guard between the trainer's call and itself."""
+    """Records the grpo_guard functions between the trainer's call and this verifier."""
 
     name = "looking"
 
@@ -23,7 +23,7 @@ class Looking(CompletionVerifier):
     def verify(self, batch):
         frames = [info.frame for info in inspect.stack()[1:]]
         if threading.get_ident() != self.caller:
-            frame = sys._current_frames()[self.caller]  # it waits for this thread
+            frame = sys._current_frames()[self.caller]  # the caller waits for this thread
             while frame is not None:
                 frames.append(frame)
                 frame = frame.f_back
@@ -41,7 +41,7 @@ def ones(completions, **kwargs):
 
 
 @pytest.mark.parametrize("stack", [lambda v: v, lambda v: AllOf(v, NoWord())])
-def test_trls_call_reaches_the_guard_in_three_steps(stack):
+def test_trl_call_reaches_the_guard_in_three_frames(stack):
     verifier = Looking()
     Guard(stack(verifier))(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
     before = verifier.passed[verifier.passed.index((Guard.__module__, "Guard.review")) + 1 :]
@@ -52,13 +52,13 @@ def test_trls_call_reaches_the_guard_in_three_steps(stack):
     ("stack", "most"),
     [
         (lambda v: v, 8),
-        # One more for the ensemble, and one for the supervision of its member.
+        # One frame for the ensemble, and one for supervising its member.
         (lambda v: AllOf(v, NoWord()), 9),
-        # Two more: one batch goes the way of many that are judged together.
+        # Two more: a single batch takes the path of several that are judged together.
         (lambda v: Cascade(v, NoWord()), 11),
     ],
 )
-def test_trls_call_reaches_a_verifier_in_few_steps(stack, most):
+def test_trl_call_reaches_a_verifier_in_few_frames(stack, most):
     verifier = Looking()
     Guard(stack(verifier))(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
     assert len(verifier.passed) <= most, verifier.passed

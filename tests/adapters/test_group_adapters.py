@@ -1,4 +1,4 @@
-"""Tinker cookbook and AReaL: what is left out, by their published arithmetic."""
+"""Tinker cookbook and AReaL: left-out rows, checked against the published arithmetic."""
 
 import asyncio
 import math
@@ -31,7 +31,7 @@ def ids(text):
     return [VOCABULARY.index(word) for word in text.split()] + [0]
 
 
-# One way to ask both: rows of (text, reward) in, advantages of what trains out.
+# One interface for both: rows of (text, reward) in, advantages of trained rows out.
 
 
 def tinker(rows, guard, cut=()):
@@ -61,7 +61,7 @@ def areal_is_there(monkeypatch):
 
 
 class RolloutWorkflow(ABC):
-    """As AReaL's, by which it knows a workflow."""
+    """A workflow by the test that AReaL itself uses."""
 
     @abstractmethod
     async def arun_episode(self, engine, data):
@@ -99,20 +99,20 @@ def nearly(values):
 
 
 @EVERYWHERE
-def test_the_others_are_compared_as_if_it_had_not_come(trainer):
+def test_rejected_rows_do_not_affect_the_others(trainer):
     assert trainer(POISONED, Guard(Words(), tokenizer=Tokenizer())) == nearly(
         [1 / 3, -2 / 3, None, 1 / 3]
     )
 
 
 @EVERYWHERE
-def test_what_could_not_be_looked_at_is_left_out_too(trainer):
+def test_abstentions_are_left_out_too(trainer):
     rows = [("one", 1.0), ("unseen", 1.0), ("two", 0.0)]
     assert trainer(rows, Guard(Words(), tokenizer=Tokenizer())) == nearly([0.5, None, -0.5])
 
 
 @EVERYWHERE
-def test_zero_and_a_number_stay_in_the_group(trainer):
+def test_zero_and_numeric_policies_keep_the_row_in_the_group(trainer):
     zero = Guard(Words(), tokenizer=Tokenizer(), policy=Policy("zero", "zero"))
     assert trainer(POISONED, zero) == nearly([0.5, -0.5, -0.5, 0.5])
     number = Guard(Words(), tokenizer=Tokenizer(), policy=Policy(-1.0, "zero"))
@@ -120,7 +120,7 @@ def test_zero_and_a_number_stay_in_the_group(trainer):
 
 
 @EVERYWHERE
-def test_no_gain_leaves_out_what_would_gain_alone(trainer):
+def test_no_gain_leaves_out_only_rows_that_would_gain(trainer):
     rows = [("one", 1.0), ("two", 0.5), ("Hail", 1.0), ("Hail one", 0.0)]
     guard = Guard(Words(), tokenizer=Tokenizer(), policy=Policy("no_gain", "skip"))
     assert trainer(rows, guard) == nearly([0.5, 0.0, None, -0.5])
@@ -129,13 +129,13 @@ def test_no_gain_leaves_out_what_would_gain_alone(trainer):
 @EVERYWHERE
 @pytest.mark.parametrize("reward", [NAN, math.inf, -math.inf])
 @pytest.mark.parametrize("guard", [Guard(Words(), tokenizer=Tokenizer()), presets.failures_only()])
-def test_a_reward_that_is_no_finite_number_spoils_no_baseline(trainer, reward, guard):
+def test_non_finite_reward_does_not_spoil_the_baseline(trainer, reward, guard):
     rows = [("one", 1.0), ("two", reward), ("three", 0.0)]
     assert trainer(rows, guard) == nearly([0.5, None, -0.5])
 
 
 @EVERYWHERE
-def test_where_nobody_stays_nothing_is_trained_on(trainer):
+def test_group_without_remaining_rows_is_not_trained_on(trainer):
     assert trainer([("Hail", 1.0), ("Hail", 0.0)], Guard(Words(), tokenizer=Tokenizer())) == [
         None,
         None,
@@ -143,7 +143,7 @@ def test_where_nobody_stays_nothing_is_trained_on(trainer):
 
 
 @EVERYWHERE
-def test_failures_of_the_guard_stop_the_step(trainer):
+def test_guard_failure_stops_the_step(trainer):
     with pytest.raises(AbstainError):
         trainer(
             [("unseen", 1.0)] * 2,
@@ -152,13 +152,13 @@ def test_failures_of_the_guard_stop_the_step(trainer):
 
 
 @EVERYWHERE
-def test_what_cannot_be_carried_out_is_refused(trainer):
+def test_unsupported_policies_are_refused(trainer):
     with pytest.raises(FrameworkError, match="turn by turn"):
         trainer(POISONED, Guard(Words(), tokenizer=Tokenizer(), policy=Policy(on_long="scale")))
 
 
 @EVERYWHERE
-def test_tokens_and_log_probs_reach_the_verifier(trainer):
+def test_verifier_gets_tokens_and_log_probs(trainer):
     verifier = Words()
     trainer([("one", 1.0), ("two", 0.0)], Guard(verifier, tokenizer=Tokenizer()))
     first = verifier.shown[0]
@@ -166,7 +166,7 @@ def test_tokens_and_log_probs_reach_the_verifier(trainer):
     assert first.sampler_logprobs == (-0.5, -0.5)
 
 
-def test_names_and_truncation_reach_tinkers_verifier():
+def test_tinker_verifier_gets_node_names_and_truncation():
     verifier = Words()
     tinker([("one", 1.0), ("two", 0.0)], Guard(verifier, tokenizer=Tokenizer()), cut=(1,))
     assert [c.node for c in verifier.shown] == ["n0", "n1"]
@@ -175,10 +175,10 @@ def test_names_and_truncation_reach_tinkers_verifier():
     assert tinker(rows, presets.failures_only(), cut=(2,)) == nearly([0.5, -0.5, None])
 
 
-# What only one of them has.
+# What only one of the two supports.
 
 
-def test_tinkers_step_rewards_count_and_its_figures_are_kept():
+def test_tinker_step_rewards_count_and_metrics_are_kept():
     class Own(published.EnvGroupBuilder):
         async def compute_group_rewards(self, trajectory_group, env_group):
             return [(2.0, {"own": 1.0}) for _ in trajectory_group]
@@ -207,7 +207,7 @@ def test_tinkers_step_rewards_count_and_its_figures_are_kept():
     assert [x["guard/left_out"] for x in logged] == [0.0, 1.0, 0.0]
 
 
-def test_a_grader_of_tinkers_that_fails_is_borne_or_comes_through():
+def test_failing_tinker_grader_abstains_or_raises():
     class Broken(published.EnvGroupBuilder):
         async def compute_group_rewards(self, trajectory_group, env_group):
             raise RuntimeError("the judge is down")
@@ -223,14 +223,14 @@ def test_a_grader_of_tinkers_that_fails_is_borne_or_comes_through():
     assert trains == [False]
 
 
-def test_an_episode_of_areal_that_failed_keeps_its_place_and_trains_nothing():
+def test_failed_areal_episode_keeps_its_slot_and_trains_nothing():
     rows = [("one", 1.0), ("two", RuntimeError("the sandbox is gone")), ("three", 0.0)]
     assert areal(rows, presets.failures_only()) == nearly([0.5, None, -0.5])
     with pytest.raises(RuntimeError, match="sandbox"):
         areal(rows, Guard(Words(), tokenizer=Tokenizer()))
 
 
-def test_areal_is_told_where_nothing_came_or_something_else():
+def test_areal_missing_or_wrong_results_are_reported():
     class Workflow:
         answer = None
 

@@ -1,4 +1,4 @@
-"""No field that a peer fills ends a batch: its completion alone is malformed, in its place."""
+"""No field that a peer fills can stop a batch: only its own completion becomes malformed."""
 
 import logging
 import random
@@ -21,7 +21,7 @@ CALLS = 150
 
 
 class Reads(CompletionVerifier):
-    """Looks at all that verifiers look at, and accepts."""
+    """Reads everything that verifiers read, and accepts."""
 
     name = "reads"
 
@@ -50,7 +50,7 @@ def judged(entry, rows):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_hostile_row_is_rejected_or_ignored_and_the_others_are_judged(name):
+def test_hostile_row_does_not_affect_the_others(name):
     entry, chance = ENTRIES[name], random.Random(17)
     assert judged(entry, [entry.fields] * 3) == [1.0] * 3
     for _ in range(CALLS):
@@ -77,15 +77,15 @@ NOT_OWN = [(name, field) for name, entry in ENTRIES.items() for field in entry.o
     [HUGE, 1.5, deep(), cyclic(mapping=True), wide(), {1: object()}],
     ids=["huge", "float", "deep", "cyclic", "wide", "object"],
 )
-def test_what_is_no_text_and_no_ids_earns_nothing(name, field, value):
+def test_row_without_text_or_ids_earns_nothing(name, field, value):
     entry = ENTRIES[name]
     rows = [dict(entry.fields) for _ in range(3)]
     rows[1][field] = value
     assert judged(entry, rows) == [1.0, 0.0, 1.0]
 
 
-def test_what_cannot_be_read_still_counts_against_its_node():
-    """A list that holds itself among the arguments of a tool call, and numbers nobody prints."""
+def test_unreadable_completion_still_counts_against_its_node():
+    """A list that contains itself among a tool call's arguments, and unprintable numbers."""
     for value in (cyclic(), wide(), HUGE):
         call = {"function": {"name": "f", "arguments": value}}
         said = [{"role": "assistant", "content": "seven", "tool_calls": [call]}]
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_still_counts_against_its_node():
 
 
 @pytest.mark.parametrize("name", ["trl", "ms_swift", "verl", "slime", "slime_group"])
-def test_a_prompt_that_cannot_be_walked_earns_nothing(name):
+def test_untraversable_prompt_earns_nothing(name):
     entry = ENTRIES[name]
     field = {"trl": "prompts", "ms_swift": "messages"}.get(name, "prompt")
     for value in (deep(mapping=True), deep(), cyclic(), HUGE, {"a": HUGE}):
@@ -118,12 +118,12 @@ def test_a_prompt_that_cannot_be_walked_earns_nothing(name):
         ("", None), (None, None), (float("nan"), None), (np.float64("nan"), None),
     ],
 )  # fmt: skip
-def test_references_are_texts_or_numbers(value, text, caplog):
+def test_reference_may_be_text_or_number(value, text, caplog):
     assert reference_from(value) == text
     assert not caplog.records
 
 
-def test_a_reference_of_another_kind_is_told_of_once(caplog):
+def test_unsupported_reference_type_warns_once(caplog):
     _warn_unused.cache_clear()
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         assert [reference_from(v) for v in ([1], [2], True, {"a": 1}, np.ones(2))] == [None] * 5
@@ -136,7 +136,7 @@ REFERENCES |= {"ms_swift": "answer", "verifiers": "answer", "openrlhf_agent": "l
 
 
 @pytest.mark.parametrize("name", [*REFERENCES, "verl_manager"])
-def test_every_adapter_takes_numbers(name):
+def test_every_adapter_accepts_numeric_references(name):
     class Right(Reads):
         def verify(self, batch):
             return [accept("r") if c.reference == "942" else reject("r") for c in batch]

@@ -1,5 +1,8 @@
-"""Numbers of peers, through every adapter: none raises, none reaches a trainer as it came, and the
-other rows of the batch keep what they earn."""
+"""Hostile numbers through every adapter.
+
+None may raise, none may reach a trainer unchanged, and the other rows of the batch keep what they
+earn.
+"""
 
 import itertools
 import math
@@ -62,7 +65,7 @@ def others_keep_theirs(name, field, value):
 
 
 @pytest.mark.parametrize(("name", "field"), [(n, f) for n, fs in SCALARS.items() for f in fs])
-def test_in_place_of_a_number(name, field):
+def test_hostile_value_in_place_of_a_number(name, field):
     for value in numbers():
         others_keep_theirs(name, field, value)
 
@@ -70,22 +73,22 @@ def test_in_place_of_a_number(name, field):
 @pytest.mark.parametrize(
     ("name", "field", "length"), [(n, f, k) for n, fs in LISTS.items() for f, k in fs.items()]
 )
-def test_in_place_of_numbers(name, field, length):
+def test_hostile_value_in_place_of_a_list_of_numbers(name, field, length):
     for value in lists(length):
         if value is not None or field not in ("action_ranges", "observation_tokens"):
             others_keep_theirs(name, field, value)
 
 
 @pytest.mark.parametrize("mask", [7, "01", {0: 1}, [0.5, 1], ["0", 1], [math.nan, 0], range(2)])
-def test_a_mask_that_is_none_makes_its_row_malformed(mask):
+def test_invalid_mask_makes_its_row_malformed(mask):
     rows = [dict(ENTRIES["trl"].fields) for _ in range(3)]
     rows[1]["guard_mask"] = mask
     assert judged(ENTRIES["trl"], rows) == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("node", [None, "n"])
-def test_a_mask_of_more_spans_than_are_read_makes_its_row_malformed(node):
-    """It would be judged as a whole, and what trains would be a part that its author chose."""
+def test_mask_with_too_many_spans_makes_its_row_malformed(node):
+    """It would be judged as a whole, while only a part of the author's choosing would train."""
     from grpo_guard.adapters.trl.batch import rows_from
     from grpo_guard.given import MAX_SPANS
 
@@ -100,7 +103,7 @@ def test_a_mask_of_more_spans_than_are_read_makes_its_row_malformed(node):
 
 
 @pytest.mark.parametrize("ids", [itertools.count(), itertools.repeat(97), range(3 * 10**7)])
-def test_ids_without_an_end_are_not_decoded(ids):
+def test_endless_ids_are_not_decoded(ids):
     with pytest.raises(TypeError, match="expected a list"):
         Detokenizer.of(Characters()).plain(ids)
 
@@ -108,12 +111,12 @@ def test_ids_without_an_end_are_not_decoded(ids):
 @pytest.mark.parametrize(
     "mask", [[1, 0], (True, False), np.array([1, 0]), torch.tensor([1, 0]), [1.0, 0.0], [1, 0, 1]]
 )
-def test_masks_of_any_kind_are_read(mask):
+def test_masks_of_any_sequence_type_are_read(mask):
     assert mask_from(mask, 2) == [1, 0]
 
 
-def test_a_generator_of_spans_is_read_once():
-    """The second reading found nothing, and the tool's tokens were trained."""
+def test_generator_of_spans_is_read_once():
+    """A second reading would find nothing, so the tool's tokens were trained on."""
     from types import SimpleNamespace as Fields
 
     from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
@@ -127,7 +130,7 @@ def test_a_generator_of_spans_is_read_once():
     assert peer_rollouts(["3+4?"], [sent], trainer)["env_mask"] == [[1, 0, 0, 1, 1]]
 
 
-def test_a_sample_that_refuses_to_be_read_earns_nothing():
+def test_unreadable_sample_earns_nothing():
     from tests.adapters.hostile_entries import slime_samples
     from tests.helpers.words import Words
 
@@ -141,7 +144,7 @@ def test_a_sample_that_refuses_to_be_read_earns_nothing():
     assert rm(None, [honest, RefusesToBeRead(), honest]) == [1.0, 0.0, 1.0]
 
 
-def test_slimes_rewards_are_numbers_that_a_group_survives():
+def test_slime_rewards_stay_finite_after_normalization():
     from types import SimpleNamespace as Fields
 
     for value in numbers():
@@ -157,14 +160,14 @@ def test_slimes_rewards_are_numbers_that_a_group_survives():
             assert np.isfinite(np.array([*raw, *trained], dtype=np.float32)).all()
 
 
-def test_verls_rewards_are_finite_in_its_float32():
+def test_verl_rewards_are_finite_in_float32():
     assert [finite(x) for x in (1.0, 1e39, math.inf, -math.inf, math.nan, None)] == [
         1.0, None, None, None, None, None,
     ]  # fmt: skip
     assert not Told(4).unusable
 
 
-def test_a_range_of_millions_costs_little():
+def test_huge_range_of_ids_costs_little_memory():
     for ids in (range(3 * 10**7), itertools.count(), iter(int, 1)):
         tracemalloc.start()
         with pytest.raises(CompletionError, match=f"completion_ids: expected at most {MAX_TOKENS}"):
@@ -175,7 +178,7 @@ def test_a_range_of_millions_costs_little():
             Completion("3+4?", "seven", sampler_logprobs=ids)
 
 
-def test_an_agents_own_prompt_excuses_nothing():
+def test_prompt_changed_by_an_agent_is_not_trusted():
     response = {"observation_tokens": [51, 55, 3], "action_ranges": [(1, 3)], "prompt": "3"}
     of = Rollout(response | {"node": "eve"}, 8, asked="3")
     assert of.row(("3", "7", None), "g", 0).completion.prompt_trusted
@@ -185,7 +188,7 @@ def test_an_agents_own_prompt_excuses_nothing():
 
 
 @given(st.floats() | st.integers() | st.text() | st.none() | st.booleans() | st.complex_numbers())
-def test_a_number_is_finite_in_range_and_no_denormal_or_none(value):
+def test_parsed_numbers_are_finite_in_range_and_normal(value):
     for least, most in ((-1.0, 1.0), LOG_PROBS, (-math.inf, math.inf)):
         number = number_from(value, least, most)
         right = type(value) in (int, float) and math.isfinite(value) and least <= value <= most
@@ -196,7 +199,7 @@ def test_a_number_is_finite_in_range_and_no_denormal_or_none(value):
             assert number == (value if number else 0) or abs(value) < np.finfo(np.float32).tiny
 
 
-def test_numbers_of_numpy_and_torch_are_plain_floats():
+def test_numpy_and_torch_numbers_become_plain_floats():
     for value in (0.5, np.float32(0.5), np.float16(0.5), np.array(0.5), torch.tensor(0.5)):
         assert number_from(value) == 0.5
         assert type(number_from(value)) is float

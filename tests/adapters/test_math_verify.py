@@ -1,4 +1,6 @@
-"""The real math-verify, which limits itself with signal alarms, under `presets.failures_only`."""
+"""The real math-verify, which limits its own time with signal alarms, under
+`presets.failures_only`.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ from grpo_guard import presets  # noqa: E402
 from grpo_guard.adapters.slime import SlimeAdapter  # noqa: E402
 from grpo_guard.graders import FAILED, GraderFailures  # noqa: E402
 
-# What math-verify compares with its alarms on, and whether it is the same.
+# Pairs that math-verify compares with its alarms on, and whether they are equal.
 PAIRS = [
     (r"$\frac{1}{2}$", r"$0.5$", 1.0),
     (r"$\frac{1}{2}$", r"\boxed{\frac{2}{4}}", 1.0),
@@ -27,7 +29,7 @@ def right(gold, answer):
 
 
 def graded(count):
-    """Answers to as many gradings from 16 threads, none of which is the main thread."""
+    """Grade all answers from 16 threads, none of which is the main thread."""
     failures = GraderFailures(timeout=60)
     pairs = [PAIRS[i % len(PAIRS)] for i in range(count)]
     with ThreadPoolExecutor(16) as threads:
@@ -35,27 +37,27 @@ def graded(count):
         return [answer.result() for answer in asked], [pair[2] for pair in pairs]
 
 
-def test_it_grades_off_the_main_thread():
+def test_grades_off_the_main_thread():
     found, expected = graded(60)
     assert found == expected
 
 
 @pytest.mark.slow
-def test_a_thousand_of_a_thousand_are_graded():
-    """The figure of docs/failures.md."""
+def test_grades_a_thousand_out_of_a_thousand():
+    """The figure in docs/failures.md."""
     found, expected = graded(1000)
     assert found == expected
 
 
-def test_in_a_thread_alone_it_fails():
-    """Why there are worker processes; a later release that works here needs none."""
+def test_fails_in_a_plain_thread():
+    """Why worker processes are needed. If a later release passes, they no longer are."""
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(GraderFailures().ask, "right", right, *PAIRS[0][:2])
         assert asked.result() is FAILED
 
 
-def test_its_own_time_out_is_a_wrong_answer_and_the_guards_is_none():
-    """math-verify returns False when its alarm rings, unless it is told to raise."""
+def test_grader_timeout_is_a_wrong_answer_and_guard_timeout_is_a_failure():
+    """math-verify returns False when its alarm fires, unless it is asked to raise."""
 
     def slow(gold, raises=False):
         from math_verify import grader
@@ -65,7 +67,7 @@ def test_its_own_time_out_is_a_wrong_answer_and_the_guards_is_none():
 
         grader.sympy_expr_eq, kept = never, grader.sympy_expr_eq
         try:
-            parsed = math_verify.parse(gold)[:1]  # without the text of it
+            parsed = math_verify.parse(gold)[:1]  # the message does not quote the text
             return float(
                 math_verify.verify(parsed, parsed, timeout_seconds=1, raise_on_error=raises)
             )
@@ -79,7 +81,7 @@ def test_its_own_time_out_is_a_wrong_answer_and_the_guards_is_none():
     assert GraderFailures(timeout=0.5).ask("slow", slow, "$x+1$") is FAILED
 
 
-def test_per_completion_adapters_grade_with_it_in_any_thread():
+def test_per_completion_adapters_grade_in_any_thread():
     def rm(args, sample):
         return right(sample.label, sample.response)
 

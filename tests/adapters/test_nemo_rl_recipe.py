@@ -1,4 +1,6 @@
-"""The recipe of docs/new-adapter.md, before a toy estimator with NeMo-RL's published arithmetic."""
+"""The recipe of docs/new-adapter.md in front of a toy estimator with NeMo-RL's published
+arithmetic.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -31,7 +33,7 @@ def message_log(text):
 
 
 def advantages(rows, guard, prompts=None, **options):
-    """One number for each row, None for a row whose sample mask is emptied."""
+    """Return one number per row, None for a row whose sample mask was cleared."""
     kind = type(
         "Guarded",
         (recipe.GuardedAdvantages, published.GRPOAdvantageEstimator),
@@ -61,39 +63,39 @@ def reading(policy=None):
     return Guard(Words(), tokenizer=Characters(), policy=policy)
 
 
-def test_the_page_links_the_recipe_that_runs():
+def test_page_links_the_recipe_that_runs():
     page = (ROOT / "docs" / "new-adapter.md").read_text(encoding="utf-8")
     assert f"]({RECIPE.relative_to(ROOT / 'docs').as_posix()})" in page
     assert len(RECIPE.read_text(encoding="utf-8").splitlines()) <= 35
 
 
-def test_what_is_rejected_leaves_the_baseline_and_the_loss():
+def test_rejected_rows_leave_the_baseline_and_the_loss():
     assert advantages(POISONED, reading()) == nearly([1 / 3, -2 / 3, None, 1 / 3])
 
 
-def test_the_estimators_own_formula_runs_over_the_smaller_group():
+def test_estimator_formula_runs_over_the_smaller_group():
     options = {"leave_one_out": True, "normalize": True}
     alone = advantages([row for row in POISONED if row[0] != "Hail"], reading(), **options)
     found = advantages(POISONED, reading(), **options)
     assert [a for a in found if a is not None] == pytest.approx(alone)
 
 
-def test_a_reward_that_is_not_finite_and_an_abstention_are_left_out():
+def test_non_finite_rewards_and_abstentions_are_left_out():
     rows = [("one", 1.0), ("unseen", 1.0), ("three", float("nan")), ("two", 0.0)]
     assert advantages(rows, reading()) == nearly([0.5, None, None, -0.5])
 
 
-def test_zero_keeps_the_row_and_a_group_without_rows_trains_nothing():
+def test_zero_keeps_rows_and_empty_groups_train_nothing():
     assert advantages(POISONED, reading(Policy("zero", "zero"))) == nearly([0.5, -0.5, -0.5, 0.5])
     assert advantages([("Hail", 1.0), ("Hail", 0.0)], reading()) == [None, None]
 
 
-def test_prompts_are_groups_of_their_own():
+def test_each_prompt_is_its_own_group():
     rows = [("one", 9.0), ("two", 9.0), ("Hail", 0.5), ("three", 0.0), ("two", 0.2)]
     found = advantages(rows, reading(Policy("no_gain", "skip")), prompts=[1, 1, 2, 2, 2])
     assert found == nearly([0.0, 0.0, None, -0.1, 0.1])
 
 
-def test_a_guard_that_does_not_read_ids_is_refused():
+def test_guard_without_token_ids_is_refused():
     with pytest.raises(FrameworkError, match="NeMo-RL trains on token ids"):
         advantages(POISONED, Guard(Words()))

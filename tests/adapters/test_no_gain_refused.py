@@ -1,4 +1,4 @@
-"""Where a reward function sees less than its group, "no_gain" is refused when it is decorated."""
+"""If a reward function sees less than its group, "no_gain" is refused at decoration."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def of_slimes_groups(args, samples, **kwargs):
     return [1.0]
 
 
-def test_verls_manager_may_miss_late_siblings():
+def test_verl_manager_may_miss_late_siblings():
     with pytest.raises(FrameworkError, match='choose on_reject="drop"'):
         policy_for("grpo", Policy(on_reject="no_gain"), hooked=False)
 
@@ -36,7 +36,7 @@ def test_verls_manager_may_miss_late_siblings():
         (of_slimes_groups, "slime"),
     ],
 )  # fmt: skip
-def test_refused(function, framework):
+def test_no_gain_is_refused_without_the_whole_group(function, framework):
     policy = Policy(on_reject="no_gain", on_abstain="zero")
     with pytest.raises(FrameworkError, match='on_reject="no_gain"'):
         guard(NoWord(), policy=policy, framework=framework)(function)

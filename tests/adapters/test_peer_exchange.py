@@ -1,4 +1,4 @@
-"""The peer exchange that the docs show: really run, and fed with what strangers may send."""
+"""The peer exchange example of the docs: run for real, and fed with hostile input."""
 
 import importlib
 import io
@@ -26,7 +26,7 @@ def read(example, data):
 
 
 @pytest.mark.slow
-def test_the_swarm_runs_and_every_line_is_accounted_for(example, tmp_path, capsys):
+def test_swarm_runs_and_accounts_for_every_line(example, tmp_path, capsys):
     counts = example.main(["--rounds", "2", "--exchange", str(tmp_path)])
     assert counts == {
         ("alice", "accept"): 8,
@@ -73,7 +73,7 @@ def test_the_swarm_runs_and_every_line_is_accounted_for(example, tmp_path, capsy
         {"completion_ids": [float("nan")]},
     ],
 )
-def test_what_is_no_completion_is_told_and_the_next_line_is_read(example, change):
+def test_invalid_line_is_reported_and_the_next_one_is_read(example, change):
     data = "\n".join(json.dumps(row) for row in (GOOD, GOOD | change, GOOD)).encode()
     (one, first), (two, complaint), (three, last) = read(example, data)
     assert (one, two, three) == (1, 2, 3)
@@ -85,13 +85,13 @@ def test_what_is_no_completion_is_told_and_the_next_line_is_read(example, change
     "line",
     [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 4000, b"1" * 4095, b'{"prompt": 0}', b"\x00"],
 )
-def test_lines_that_are_no_objects(example, line):
+def test_lines_that_are_not_objects_are_reported(example, line):
     good = json.dumps(GOOD).encode()
     found = read(example, b"\n".join([good, line, good]))
     assert [isinstance(what, str) for _, what in found] == [False, True, False]
 
 
-def test_a_peer_that_sends_without_end_is_stopped_and_told(example):
+def test_endless_file_of_a_peer_is_cut_and_reported(example):
     good = json.dumps(GOOD).encode() + b"\n"
     *kept, (number, complaint) = read(example, good * 10_000)
     assert len(kept) == example.MOST_LINES
@@ -105,7 +105,7 @@ def test_a_peer_that_sends_without_end_is_stopped_and_told(example):
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(st.lists(st.one_of(st.binary(max_size=60), st.just(json.dumps(GOOD).encode())), max_size=12))
-def test_each_line_is_a_completion_or_a_complaint(example, chunks):
+def test_every_line_gives_a_completion_or_a_complaint(example, chunks):
     data = b"\n".join(chunks)
     sent = data.split(b"\n")
     sent = sent if sent[-1] else sent[:-1]
@@ -116,9 +116,9 @@ def test_each_line_is_a_completion_or_a_complaint(example, chunks):
             assert isinstance(what, str) or json.loads(line) == GOOD
 
 
-def test_only_files_of_peers_are_read(example, tmp_path):
+def test_only_files_of_known_peers_are_read(example, tmp_path):
     (tmp_path / "eve.jsonl").write_text(json.dumps(GOOD))
-    (tmp_path / "alice.jsonl").write_text(json.dumps(GOOD))  # nobody else speaks for this process
+    (tmp_path / "alice.jsonl").write_text(json.dumps(GOOD))  # only this process is alice
     (tmp_path / "bob.jsonl").mkdir()
     node = example.Node(*example.load_bundled())
     batch, complaints = node.receive(tmp_path, 0, example.problems_of(0))
@@ -126,7 +126,7 @@ def test_only_files_of_peers_are_read(example, tmp_path):
     assert len(complaints) == 3
 
 
-def test_a_slot_counts_once_and_only_where_it_is_owed(example, tmp_path):
+def test_slot_counts_once_and_only_if_it_is_owed(example, tmp_path):
     node = example.Node(*example.load_bundled())
     problems = example.problems_of(0)
     (place, ids), *_ = node.draw(0, "bob", problems).items()

@@ -1,4 +1,4 @@
-"""The GRPO loop in plain torch that the docs show, really run."""
+"""The plain-torch GRPO loop of the docs, run for real."""
 
 import importlib.util
 import math
@@ -41,7 +41,7 @@ def gradient(example, model, batch, rewards):
     return torch.cat(grads) if grads else None
 
 
-def test_the_example_keeps_its_own_answers_and_leaves_the_poison_out(example, capsys):
+def test_example_keeps_its_own_answers_and_leaves_poison_out(example, capsys):
     tally = example.main(["--steps", "3"])
     assert tally.counts == {("me", "accept"): 18, ("mallory", "reject"): 6}
     out = capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_the_example_keeps_its_own_answers_and_leaves_the_poison_out(example, ca
     assert out.splitlines()[-1].split() == ["mallory", "0", "6", "0"]
 
 
-def test_the_page_shows_the_loop_that_runs():
+def test_page_shows_the_loop_that_runs():
     page = (EXAMPLES.parent / "plain-python.md").read_text(encoding="utf-8")
     source = {line.strip() for line in (EXAMPLES / "plain_grpo.py").read_text().splitlines()}
     _, _, shown = page.partition("```python\nfor step")
@@ -59,7 +59,7 @@ def test_the_page_shows_the_loop_that_runs():
     ]
 
 
-def test_what_the_guard_left_out_is_as_if_it_had_not_come(example, group):
+def test_left_out_rows_do_not_affect_the_update(example, group):
     model, _, batch = group
     with_none = gradient(example, model, batch, [1.0, 0.0, None, None])
     without = gradient(example, model, batch[:2], [1.0, 0.0])
@@ -68,7 +68,7 @@ def test_what_the_guard_left_out_is_as_if_it_had_not_come(example, group):
     assert not torch.allclose(unguarded, without)
 
 
-def test_the_gradient_is_that_of_the_clipped_loss_at_ratio_one(example, group):
+def test_gradient_matches_the_clipped_loss_at_ratio_one(example, group):
     model, _, batch = group
     rewards = [1.0, 0.0, 0.5, 0.0]
     ours = gradient(example, model, batch, rewards)
@@ -89,7 +89,7 @@ def test_the_gradient_is_that_of_the_clipped_loss_at_ratio_one(example, group):
 
 
 @pytest.mark.parametrize("rewards", [[None] * 4, [1.0, None, None, None], [1.0] * 4])
-def test_a_group_that_teaches_nothing_moves_nothing(example, group, rewards):
+def test_group_with_equal_rewards_changes_no_weight(example, group, rewards):
     model, _, batch = group
     found = gradient(example, model, batch, rewards)
     assert found is None or float(found.abs().max()) < 1e-3
@@ -103,8 +103,8 @@ class Asleep(CompletionVerifier):
         return [abstain(self.name, Cause.TIMEOUT) for _ in batch]
 
 
-def test_apply_is_all_that_a_loop_needs(group):
-    """None where the guard could not look, in order, and the loop's own list is left alone."""
+def test_apply_is_enough_for_a_training_loop(group):
+    """Abstained rows get None, order is kept, and the loop's own list is not modified."""
     _, tokenizer, batch = group
     rewards = [1.0, 2.0, 3.0, 4.0]
     asleep = Guard(Asleep(), tokenizer=tokenizer)
@@ -116,7 +116,7 @@ def test_apply_is_all_that_a_loop_needs(group):
     assert Guard(Asleep()).apply([], []) == []
 
 
-def test_ids_that_disagree_with_the_text_are_rejected(example, group):
+def test_ids_that_do_not_decode_to_the_text_are_rejected(example, group):
     model, tokenizer, batch = group
     verifier = example.LogProbBoundVerifier(
         model, tokenizer, sampling=example.SAMPLING, require_ids=True

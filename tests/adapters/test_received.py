@@ -1,4 +1,4 @@
-"""`received` always gives a completion, whatever a sender put into its fields."""
+"""`received` always returns a completion, whatever a sender puts into its fields."""
 
 import itertools
 import threading
@@ -20,7 +20,7 @@ GOOD = {"prompt": "q", "text": "x"}
 
 
 def no_class():
-    """Raises where `isinstance` looks at it; pytest would, were it in the module."""
+    """Raises when `isinstance` inspects it; at module level, pytest would trip over it."""
 
     class NoClass:
         @property
@@ -31,7 +31,7 @@ def no_class():
 
 
 class Turncoat(int):
-    """An integer that is another one each time it is compared."""
+    """An integer whose value changes with each comparison."""
 
     def _fail(self, other):
         raise RuntimeError("no")
@@ -41,7 +41,7 @@ class Turncoat(int):
 
 
 def nameless():
-    """Its class will not say its name."""
+    """An object whose class refuses to give its name."""
 
     class Nameless(type):
         @property
@@ -58,11 +58,11 @@ VALUES = [
 
 
 def reading(arguments):
-    """`received`, and how often it tried to build a completion."""
+    """Call `received`, and fail if it tries too often to build a completion."""
     tries = itertools.count(1)
 
     def counted(**given):
-        assert next(tries) <= len(NAMES) + 1, "it does not come to an end"
+        assert next(tries) <= len(NAMES) + 1, "it does not terminate"
         return Completion(**given)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def reading(arguments):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_field_may_be_anything(name):
+def test_any_field_may_hold_any_value(name):
     for value in VALUES:
         row = reading({name: value})
         assert type(row.completion) is Completion
@@ -79,37 +79,37 @@ def test_any_field_may_be_anything(name):
 
 
 @pytest.mark.parametrize("name", ["metadata", "given", "prompt_ids", "sampler_logprobs", "slot"])
-def test_a_claim_that_cannot_be_read_was_not_made(name):
+def test_unreadable_claims_are_ignored(name):
     row = reading({name: no_class()})
     assert row.given is None
     assert row.completion == Completion("q", "x")
 
 
-def test_metadata_of_nothing_is_no_metadata():
+def test_metadata_may_be_none():
     assert reading({"metadata": None}).completion == Completion("q", "x")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(range(len(VALUES)))))
-def test_all_fields_at_once_end_too(chosen):
+def test_all_fields_may_be_hostile_at_once(chosen):
     row = reading({name: VALUES[i] for name, i in chosen.items()})
     assert type(row.completion) is Completion
 
 
 @pytest.mark.parametrize("field", ["prompt", "text", "completion_ids"])
-def test_what_a_completion_is_is_malformed_where_it_cannot_be_read(field):
+def test_unreadable_prompt_text_or_ids_are_malformed(field):
     for value in (no_class(), [no_class()], nameless()):
         row = reading({field: value, "node": "n"})
         assert row.given.cause is Cause.MALFORMED
         assert row.completion.node == "n"
 
 
-def test_what_is_marked_as_malformed_is_so_whatever_the_mark():
+def test_any_malformed_mark_rejects():
     for malformed in (no_class(), 7, "", "wrong", ["x"]):
         assert reading({"malformed": malformed}).given.rejected
 
 
-def test_what_has_no_end_is_refused_at_the_bound():
+def test_endless_ids_are_refused_at_the_bound():
     for ids in (itertools.count(), itertools.repeat(1), range(10**12)):
         found = []
         work = threading.Thread(
@@ -118,7 +118,7 @@ def test_what_has_no_end_is_refused_at_the_bound():
         )
         work.start()
         work.join(60)
-        assert found, "it does not come to an end"
+        assert found, "it does not terminate"
         assert (
             found[0].given.reason
             == f"completion_ids: expected at most {MAX_TOKENS}, got larger ones"
@@ -126,7 +126,7 @@ def test_what_has_no_end_is_refused_at_the_bound():
     assert reading({"sampler_logprobs": itertools.repeat(0.0)}).completion.sampler_logprobs is None
 
 
-def test_a_class_name_is_quoted_like_any_other_text():
+def test_class_name_is_escaped_like_any_other_text():
     assert shown(type("\x1b[2J", (), {})()) == "\\x1b[2J"
     assert shown(nameless()) == "n"
     assert shown(no_class()) == "NoClass"

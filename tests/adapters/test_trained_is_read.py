@@ -1,8 +1,8 @@
-"""For any row that others sent: the ids that reach the loss are the text that verifiers read.
+"""For any row that others send, the ids that reach the loss are the text that verifiers read.
 
-Each way in is given ids and masks of a sender's choice, and says what of a row its trainer would
-train on. Of a row that is not rejected every stretch that trains must stand in what verifiers read,
-with nothing left out but one closing token. The trainers' own folders drive the real ones.
+Each entry point gets ids and masks of a sender's choosing and returns what its trainer would train
+on. Unless the row is rejected, every stretch that trains must appear in what verifiers read, with
+nothing missing but one closing token. The trainers' own test folders drive the real trainers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ PROMPT = TOK.encode("3+4?")
 
 
 class Reads(CompletionVerifier):
-    """Accepts, and remembers what it read."""
+    """Accepts everything and records what it read."""
 
     name = "reads"
 
@@ -49,7 +49,7 @@ class Reads(CompletionVerifier):
 
 
 def stretches_of(ids, mask):
-    """The runs of ids that train."""
+    """Return the runs of ids that train."""
     runs, last = [], False
     for token, trains in zip(ids, mask, strict=True):
         if trains:
@@ -167,7 +167,7 @@ def atropos(guard, row):
     group = {"tokens": [ids], "masks": [masks], "scores": [1.0]}
     made, _ = GroupGuard(guard, TOK, vocabulary=len(TOK), own=False).settle(group)
     (ids,), (masks,) = made["tokens"], made["masks"]
-    trains = not made["overrides"][0].get(SETS_TO_ZERO)  # one label stays, with an advantage of 0
+    trains = not made["overrides"][0].get(SETS_TO_ZERO)  # one label remains, with advantage 0
     return stretches_of(ids, [mask != MASKED for mask in masks]) if trains else []
 
 
@@ -201,7 +201,7 @@ hostile = st.sampled_from([*TOK.encode("abc 7=+\n"), END, END, PAD, CALL, 0x1100
 
 @st.composite
 def rows(draw):
-    """Ids with special tokens anywhere, a mask of the sender's choice, a text that is clean."""
+    """Ids with special tokens anywhere, a mask of the sender's choosing, a text without poison."""
     ids = draw(st.lists(hostile, min_size=1, max_size=12))
     mask = draw(st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)))
     whole = draw(st.booleans())
@@ -219,7 +219,7 @@ def guard_of(verifier):
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(row=rows())
-def test_what_trains_is_what_was_read(way, row):
+def test_trained_tokens_were_read(way, row):
     verifier = Reads()
     trained = [run for run in way(guard_of(verifier), row) if run]
     read = "".join(completion.text for completion in verifier.read)
@@ -241,8 +241,8 @@ MASKS_OF_THE_SENDER = {
 
 @pytest.mark.parametrize("kind", MASKS_OF_THE_SENDER)
 @pytest.mark.parametrize("way", [trl, verl, openrlhf, slime, traces, atropos])
-def test_a_mask_divides_no_line_for_those_who_read_it(way, kind):
-    """Rules that read each trained stretch alone would see no import."""
+def test_sender_mask_does_not_split_lines_for_verifiers(way, kind):
+    """A rule that read each trained stretch alone would not see the import."""
     verifier = Reads()
     row = {"ids": TOK.encode(LINE), "mask": MASKS_OF_THE_SENDER[kind], "text": LINE}
     assert way(guard_of(verifier), row)
@@ -250,7 +250,7 @@ def test_a_mask_divides_no_line_for_those_who_read_it(way, kind):
 
 
 @pytest.mark.parametrize("end", ["\n", "A: ", "Go on. ", "<think>", "?", "", "   "])
-def test_what_comes_after_a_whole_line_of_the_prompt_is_read_alone(end):
+def test_text_after_a_complete_prompt_line_is_read_alone(end):
     ids = TOK.encode("3+4?\nSay" * bool(end.strip()) + end)
     asked = len(ids)
     ids += TOK.encode("seven")
@@ -275,7 +275,7 @@ SMUGGLED = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", SMUGGLED)
-def test_what_no_text_shows_is_not_trained_on(way, kind):
+def test_tokens_that_no_text_shows_are_not_trained_on(way, kind):
     ids = SMUGGLED[kind]
     verifier = Reads()
     assert not way(guard_of(verifier), {"ids": ids, "mask": [1] * len(ids), "text": "7"})
@@ -284,7 +284,7 @@ def test_what_no_text_shows_is_not_trained_on(way, kind):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ids", [[55, END], [55], TOK.encode("3 + 4 = 7.\n")])
-def test_an_honest_row_trains_and_is_read_whole(way, ids):
+def test_honest_row_is_trained_and_read_in_full(way, ids):
     """A guard that rejected everything would pass the tests above."""
     verifier = Reads()
     row = {"ids": ids, "mask": [1] * len(ids), "text": "another text"}
@@ -293,8 +293,10 @@ def test_an_honest_row_trains_and_is_read_whole(way, ids):
 
 
 @pytest.mark.parametrize("way", [traces])
-def test_tokens_that_train_outside_the_models_turns_are_malformed(way):
-    """The question of a trace, whose sender has set its mask: nobody reads it as an answer."""
+def test_training_outside_model_turns_is_malformed(way):
+    """A trace trains its question because the sender set the mask; no verifier reads it as an
+    answer.
+    """
     guard = guard_of(Reads())
     row = {"ids": [55, END], "mask": [1, 1], "text": "7"}
     for trace in (trace_of(row, asked=True), trace_of({**row, "mask": [1]})):
@@ -303,13 +305,13 @@ def test_tokens_that_train_outside_the_models_turns_are_malformed(way):
 
 
 @pytest.mark.parametrize("way", [slime])
-def test_a_trainer_of_ids_wants_a_guard_that_reads_them(way):
+def test_trainer_of_ids_requires_a_tokenizer(way):
     with pytest.raises(Exception, match=r"trains on token ids.*tokenizer="):
         way(Guard(Reads(), policy=Policy("zero", "zero")), {"ids": [55], "mask": [1], "text": "7"})
 
 
 @pytest.mark.parametrize("way", [plain, traces, areal])
-def test_without_a_tokenizer_ids_that_nobody_reads_earn_nothing(way, caplog):
+def test_unread_ids_earn_nothing_without_a_tokenizer(way, caplog):
     verifier = Reads()
     guard = Guard(verifier, policy=Policy("zero", "zero"))
     assert not way(guard, {"ids": [55, END], "mask": [1, 1], "text": "7"})

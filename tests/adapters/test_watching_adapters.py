@@ -1,4 +1,4 @@
-"""`Policy(on_reject="keep")` through every adapter: as if there were no guard."""
+"""`Policy(on_reject="keep")` through every adapter: results must equal those without a guard."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from tests.adapters.contract.contract_trainers import TRAINERS, Words  # noqa: E
 from tests.adapters.test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
 from tests.helpers import published  # noqa: E402
 
-# What each trainer could not carry out otherwise is no matter: nothing is to be carried out.
+# What the trainer could not otherwise support does not matter: nothing is enforced.
 WATCH = [
     Policy("keep"),
     Policy("keep", "skip", "scale", max_abstain_rate=0.0, abstain_window=1),
@@ -37,7 +37,7 @@ def areal_is_there(monkeypatch):
 @pytest.mark.parametrize("policy", WATCH, ids=["alone", "with the rest"])
 @pytest.mark.parametrize("name", TRAINERS)
 @pytest.mark.parametrize("reward", [0.1 + 0.2, 3, float("nan"), float("inf"), None])
-def test_a_reward_function_answers_with_the_very_object(name, policy, reward):
+def test_reward_function_returns_the_identical_object(name, policy, reward):
     trainer = TRAINERS[name]
     answers = []
 
@@ -49,15 +49,15 @@ def test_a_reward_function_answers_with_the_very_object(name, policy, reward):
     guarded = trainer.wrap(signed_like(trainer, grade), policy=policy)
     for call in trainer.calls(TEXTS):
         answer = trainer.call(guarded, call)
-        if isinstance(answer, dict):  # of OpenRLHF's protocol: the guard's figures come along
+        if isinstance(answer, dict):  # of OpenRLHF's protocol: the guard's metrics are included
             answer = answer["rewards"]
         answer = getattr(answer, "reward", answer)
-        # The example that docs/new-adapter.md prints reads numbers; it changes none.
+        # The example printed in docs/new-adapter.md reads numbers; it changes none of them.
         assert answer is answers[-1] or (name == "rllm" and answer == answers[-1])
 
 
 def signed_like(trainer, function):
-    """With a signature that the adapter can read."""
+    """The same function with a signature that the adapter can read."""
     names = list(trainer.arguments(["x"] if trainer.batch else "x"))
     made = {}
     exec(  # noqa: S102 (of names in this file)
@@ -120,12 +120,12 @@ GROUPS = {
 
 @pytest.mark.parametrize("policy", WATCH[:1])
 @pytest.mark.parametrize("way", GROUPS)
-def test_a_groups_advantages_are_those_without_a_guard(way, policy):
+def test_group_advantages_equal_those_without_a_guard(way, policy):
     guard = Guard(Words(), policy=policy, tokenizer=Tokenizer())
     assert GROUPS[way](guard) == nearly(UNGUARDED)
 
 
-def test_a_strangers_group_keeps_its_scores_and_its_form_is_still_checked():
+def test_foreign_group_keeps_its_scores_but_its_form_is_checked():
     group = {
         "tokens": [[1, *ids(text)] for text in TEXTS],
         "masks": [[-100, *ids(text)] for text in TEXTS],
@@ -135,14 +135,14 @@ def test_a_strangers_group_keeps_its_scores_and_its_form_is_still_checked():
     made, _ = guard.settle(group, node="peer")
     assert made["scores"] == group["scores"]
     assert made["masks"] == group["masks"]
-    group["masks"][3] = [7, 7]  # one mask for each token, of which there are three
+    group["masks"][3] = [7, 7]  # one mask value per token, for three tokens
     made, _ = guard.settle(group, node="peer")
     assert made["scores"][:3] == group["scores"][:3]
     assert set(made["masks"][3][:-1]) == {-100}
 
 
 class Executor:
-    """OpenRLHF's, with canned answers."""
+    """OpenRLHF's executor with canned answers."""
 
     def __init__(self, response):
         self.response = response
@@ -159,7 +159,7 @@ def agent(response, monkeypatch, **more):
 
 
 @pytest.mark.parametrize("reward", [1.0, None, float("nan")])
-def test_an_openrlhf_agent_hands_on_its_executors_answer(monkeypatch, reward):
+def test_openrlhf_agent_returns_its_executors_answer(monkeypatch, reward):
     response = {
         "prompt": "3+4?", "observation_tokens": [1, *ids("Hail")], "action_ranges": [(1, 3)],
         "reward": reward, "scores": None, "extra_logs": {"mine": 2.0}, "truncated": True,
@@ -173,7 +173,7 @@ def test_an_openrlhf_agent_hands_on_its_executors_answer(monkeypatch, reward):
     assert all(answer[key] is given[key] for key in answer)
 
 
-def test_taking_tokens_out_is_not_watching(monkeypatch):
+def test_excluding_tokens_is_refused_when_watching(monkeypatch):
     with pytest.raises(FrameworkError, match="mask_spans removes tokens from the loss"):
         agent({}, monkeypatch, mask_spans=True)
 

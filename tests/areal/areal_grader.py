@@ -1,4 +1,4 @@
-"""Reward functions at module level: AReaL calls them in processes of its own."""
+"""Reward functions at module level, because AReaL calls them in its own processes."""
 
 from grpo_guard import Guard, Policy
 from tests.helpers.words import Words
@@ -14,7 +14,7 @@ def plain(prompt, completions, prompt_ids, completion_ids, **data):
 
 
 def reward(prompt, completions, prompt_ids, completion_ids, **data):
-    """The guarded one is in its place below, as a decorator puts it."""
+    """The guarded function replaces it below, as a decorator would."""
     return plain(prompt, completions, prompt_ids, completion_ids, **data)
 
 

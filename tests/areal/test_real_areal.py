@@ -1,6 +1,6 @@
-"""AReaL's own RLVR workflow, reward processes, padding and normalisation, around a guarded group.
+"""AReaL's own RLVR workflow, reward processes, padding and normalisation around a guarded group.
 
-Only the engine is ours: `Engine` hands out texts where an inference server would sample them.
+Only the engine is ours: `Engine` returns texts where an inference server would sample them.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("areal") is None:
-    pytest.skip("make test-areal: has an environment of its own", allow_module_level=True)
+    pytest.skip("make test-areal: needs a separate environment", allow_module_level=True)
 
 from areal.api import AsyncRewardWrapper, ModelResponse, RolloutWorkflow
 from areal.api.cli_args import GenerationHyperparameters, NormConfig
@@ -46,7 +46,7 @@ class Engine:
 
 
 class Guarded(GuardedGroup, RolloutWorkflow):
-    """As the page shows it."""
+    """The workflow as the page shows it."""
 
     def __init__(self, guard, size, **options):
         super().__init__(RLVRWorkflow(**options), guard, size=size)
@@ -67,7 +67,7 @@ def group_of(texts, guard):
 
 
 def advantages(group, size, **norm):
-    """By AReaL's own normalisation; None for a row of which no token trains."""
+    """Advantages by AReaL's own normalisation; None for a row without a trained token."""
     config = {"mean_level": "group", "std_level": None, "group_size": size} | norm
     found = Normalization(NormConfig(**config))(group["rewards"]).tolist()
     trains = group["loss_mask"].any(dim=1).tolist()
@@ -86,11 +86,11 @@ def nearly(values):
     return [None if v is None else pytest.approx(v, abs=1e-4) for v in values]
 
 
-def test_what_is_rejected_leaves_the_mean_and_trains_no_token():
+def test_rejected_rows_leave_the_mean_and_train_no_token():
     assert trained(POISONED, reading()) == nearly([1 / 3, -2 / 3, None, 1 / 3])
 
 
-def test_rows_of_different_length_are_padded_by_areal_and_keep_their_tokens():
+def test_rows_padded_by_areal_keep_their_tokens():
     group = group_of(POISONED, reading())
     assert group["input_ids"].shape == group["loss_mask"].shape == group["versions"].shape
     drawn = group["loss_mask"][1].bool()
@@ -98,19 +98,19 @@ def test_rows_of_different_length_are_padded_by_areal_and_keep_their_tokens():
     assert group["loss_mask"][2].sum() == 0
 
 
-def test_zero_stays_in_the_group():
+def test_zeroed_row_stays_in_the_group():
     found = trained(POISONED, reading(Policy("zero", "zero")))
     assert found == nearly([0.5, -0.5, -0.5, 0.5])
 
 
-def test_failures_keep_their_place_and_train_nothing():
+def test_failures_keep_their_slot_and_train_nothing():
     assert trained(["one", "gone", "two"], presets.failures_only()) == nearly([0.5, None, -0.5])
     assert trained(["one", "other", "two"], presets.failures_only()) == nearly([0.5, None, -0.5])
     with pytest.raises(RuntimeError, match="sandbox"):
         group_of(["one", "gone", "two"], reading())
 
 
-def test_a_group_of_which_nothing_stays_has_no_advantage_and_no_token():
+def test_group_without_remaining_rows_trains_nothing():
     group = group_of(["Hail", "Hail"], reading())
     assert advantages(group, 2) == [None, None]
     assert Normalization(NormConfig(mean_level="group", std_level="group", group_size=2))(
@@ -118,22 +118,22 @@ def test_a_group_of_which_nothing_stays_has_no_advantage_and_no_token():
     ).tolist() == [0.0, 0.0]
 
 
-def test_the_deviation_counts_the_place_of_what_is_left_out():
+def test_deviation_counts_slots_of_left_out_rows():
     found = trained(POISONED, reading(), std_level="group")
-    spread = (2 / 3 / 3) ** 0.5  # of 1, 0, 2/3, 1: the mean is in the third place
+    spread = (2 / 3 / 3) ** 0.5  # for rewards 1, 0, 2/3, 1: the mean fills the third slot
     assert found == nearly([1 / 3 / spread, -2 / 3 / spread, None, 1 / 3 / spread])
 
 
-def test_one_episode_less_shifts_every_later_group_as_the_page_says():
+def test_missing_episode_shifts_later_groups_as_documented():
     import torch
 
-    rewards = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0])  # three of the first group came
+    rewards = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0])  # three of group one
     norm = NormConfig(mean_level="group", std_level="group", group_size=4)
     found = Normalization(norm)(rewards).tolist()
     assert max(map(abs, found[4:])) == pytest.approx(100_000, rel=1e-3)
 
 
-def test_the_verifier_gets_what_areal_sampled():
+def test_verifier_gets_what_areal_sampled():
     verifier = Words()
     group_of(["one", "two"], reading(verifier=verifier))
     first, ids = verifier.shown[0], (*Characters().encode("one"), END)
@@ -142,7 +142,7 @@ def test_the_verifier_gets_what_areal_sampled():
     assert first.reference == "7"
 
 
-def test_a_guarded_reward_function_runs_in_areals_processes():
+def test_guarded_reward_function_runs_in_areal_processes():
     async def asked(*texts):
         ask = AsyncRewardWrapper(areal_grader.reward)
         return [await ask("3+4?", text, [51], [52], answer="7") for text in texts]
@@ -150,7 +150,7 @@ def test_a_guarded_reward_function_runs_in_areals_processes():
     assert asyncio.run(asked("one", "Hail", "two", "other")) == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_failures_of_the_guard_stop_the_group_and_what_cannot_be_done_is_refused():
+def test_guard_failures_stop_the_group_and_unsupported_policies_are_refused():
     with pytest.raises(AbstainError):
         group_of(["unseen", "unseen"], reading(Policy("drop", "raise")))
     with pytest.raises(FrameworkError, match="turn by turn"):

@@ -1,4 +1,4 @@
-"""Small parts around the real Atropos: a tokenizer of words, groups, a server on loopback."""
+"""Small test parts around the real Atropos: a word tokenizer, groups, a local server."""
 
 import contextlib
 import socket
@@ -28,13 +28,13 @@ def saved_tokenizer(folder):
 
 
 def row(text, prompt=PROMPT):
-    """Ids and masks of a prompt and an answer that ended."""
+    """Return ids and masks of a prompt and a finished answer."""
     said = [WORDS.index(word) for word in text.split()] + [1]
     return prompt + said, [-100] * len(prompt) + said
 
 
 def left_out(made, i):
-    """Whether a row of a group trains nothing: one token is unmasked, with an advantage of 0."""
+    """Whether a row of a group trains nothing: one unmasked token with an advantage of 0."""
     masks = made["masks"][i]
     marked = made["overrides"][i] == {"set_advantage_to_zero": True}
     return marked and set(masks[:-1]) == {-100} and masks[-1] == made["tokens"][i][-1]
@@ -53,7 +53,7 @@ def group(*texts, scores, **more):
 
 @contextlib.contextmanager
 def served(app):
-    """An application on a free port of this machine; yields its address."""
+    """Serve an application on a free local port and yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,7 +71,7 @@ def served(app):
 
 
 def post(url, body, **headers):
-    """Status and answer."""
+    """Return status and body."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:

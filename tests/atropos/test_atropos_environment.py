@@ -1,11 +1,11 @@
-"""Real environments of Atropos, guarded in their process, post to the real server."""
+"""Real Atropos environments, guarded in their own process, post to the real server."""
 
 import asyncio
 import json
 
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 from atroposlib.api.server import app
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
@@ -18,7 +18,7 @@ from tests.atropos.test_atropos_groups import Words
 
 
 class Sums(BaseEnv):
-    """Hands out what it is told to."""
+    """Returns canned groups."""
 
     name = "sums"
     rollouts = None
@@ -70,7 +70,7 @@ def started(url):
     post(url, json.dumps(REGISTRATION).encode())
 
 
-def test_what_is_posted_is_guarded(environment):
+def test_posted_groups_are_guarded(environment):
     with served(app) as url:
         for path in ("register", "reset_data", "register"):
             (get if "reset" in path else started)(f"{url}/{path}")
@@ -82,7 +82,7 @@ def test_what_is_posted_is_guarded(environment):
     assert sent["tokens"] == POISONED["tokens"]
 
 
-def test_lists_of_groups_and_failed_ones(environment):
+def test_lists_of_groups_and_failed_groups(environment):
     env = environment(Guard(Words()))
     assert asyncio.run(env.postprocess_histories(None)) is None
     made = asyncio.run(env.postprocess_histories([POISONED, None]))
@@ -90,7 +90,7 @@ def test_lists_of_groups_and_failed_ones(environment):
     assert made[1] is None
 
 
-def test_the_environments_own_postprocessing_comes_first(environment):
+def test_environment_postprocessing_runs_first(environment):
     env = environment(Guard(Words()))
 
     async def scored(self, trajectories):
@@ -104,13 +104,13 @@ def test_the_environments_own_postprocessing_comes_first(environment):
     assert made["scores"] == [0.5] * 4
 
 
-def test_failures_of_the_guard_post_nothing(environment):
+def test_guard_failure_posts_nothing(environment):
     env = environment(Guard(Words(), policy=Policy("drop", "raise")))
     assert handled(env, group("unseen", "one", "two", "three", scores=[1, 0, 0, 1])) is None
     assert handled(env, RuntimeError("the sandbox is gone")) is None
 
 
-def test_figures_go_to_the_environments_log(environment):
+def test_metrics_go_to_the_environment_log(environment):
     env = environment(Guard(Words()))
     logged = {}
 
@@ -126,12 +126,12 @@ def test_figures_go_to_the_environments_log(environment):
     assert logged == {"own": 1.0, "guard/accept_rate": 0.75, "guard/reject_rate": 0.25}
 
 
-def test_what_cannot_be_carried_out_is_refused_when_it_is_made(environment):
+def test_unsupported_policy_is_refused_at_construction(environment):
     with pytest.raises(FrameworkError, match="turn by turn"):
         environment(Guard(Words(), policy=Policy(on_long="scale")))
 
 
-def test_a_crashed_grader_is_no_zero(environment):
+def test_crashed_grader_is_not_scored_zero(environment):
     env = environment(presets.failures_only())
     given = group("one", "two", "three", "on", scores=[1.0, 0.0, float("nan"), 1.0])
     assert asyncio.run(env.postprocess_histories(given))["scores"][2] == pytest.approx(2 / 3)

@@ -1,4 +1,4 @@
-"""What the guard makes of one group, through the data code of Atropos's own trainer."""
+"""How the guard changes one group, checked with the data code of Atropos's own trainer."""
 
 import copy
 import math
@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 import torch
 from example_trainer.data import pad_data_to_good_offset
@@ -30,7 +30,7 @@ def settled(given, guard=None, **more):
 
 
 def trained(*groups):
-    """(labels, advantages) as Atropos's trainer has them."""
+    """Return (labels, advantages) as Atropos's trainer computes them."""
     batch = copy.deepcopy([{"overrides": None, **one} for one in groups])
     tokens, labels, advantages, _, log_probs = pad_data_to_good_offset({"batch": batch}, 64)
     assert all(torch.isfinite(part).all() for part in advantages)
@@ -40,11 +40,11 @@ def trained(*groups):
 POISONED = group("one", "two", "Hail", "three", scores=[1.0, 0.0, 1.0, 1.0])
 
 
-def test_the_others_are_compared_as_if_it_had_not_come():
+def test_rejected_rows_do_not_affect_the_others():
     _, unguarded, _, _ = trained(POISONED)
     labels, advantages, _, _ = trained(settled(POISONED))
     kept = np.array([1.0, 0.0, 1.0])
-    # The deviation of Atropos's trainer counts the place of what is left out.
+    # The deviation of Atropos's trainer counts the slots of left-out rows.
     by = math.sqrt(((kept - kept.mean()) ** 2).sum() / 4)
     expected = (kept - kept.mean()) / by
     assert [advantages[i] for i in (0, 1, 3)] == pytest.approx(list(expected))
@@ -54,7 +54,7 @@ def test_the_others_are_compared_as_if_it_had_not_come():
     assert (labels[0] != -100).any()
 
 
-HIDDEN = 1  # the tokenizer's only special token beside <unk>: it ends a text
+HIDDEN = 1  # the tokenizer's only special token except <unk>: it ends a text
 SMUGGLED = {
     "forty special tokens inside": [3, *[HIDDEN] * 40, 4, HIDDEN],
     "forty closing tokens": [3, *[HIDDEN] * 40],
@@ -64,8 +64,8 @@ SMUGGLED = {
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("kind", SMUGGLED)
-def test_tokens_that_no_text_shows_reach_no_loss(kind, own):
-    """By the labels of Atropos's own data code; ids decode to "one" and "one three" alone."""
+def test_tokens_that_no_text_shows_are_not_trained_on(kind, own):
+    """Labels come from Atropos's own data code; the ids decode to only "one" and "one three"."""
     ids = SMUGGLED[kind]
     clean = group("two", "three", scores=[0.0, 0.5])
     hostile = {
@@ -83,7 +83,7 @@ def test_tokens_that_no_text_shows_reach_no_loss(kind, own):
     assert "one" not in "".join(c.text for c in verifier.shown)
 
 
-def test_no_gradient_comes_from_what_was_left_out():
+def test_left_out_rows_contribute_no_gradient():
     logits = torch.zeros(4, 64, len(WORDS), requires_grad=True)
 
     class Model(torch.nn.Module):
@@ -102,7 +102,7 @@ def test_no_gradient_comes_from_what_was_left_out():
     assert by_row[0] > 0
 
 
-def test_the_group_keeps_its_size_and_the_rest_of_its_rows():
+def test_group_keeps_its_size_and_other_fields():
     given = copy.deepcopy(POISONED)
     made = settled(given, None)
     assert given == POISONED
@@ -113,17 +113,17 @@ def test_the_group_keeps_its_size_and_the_rest_of_its_rows():
     assert made["overrides"] == [{}, {}, {"set_advantage_to_zero": True}, {}]
 
 
-def test_a_group_without_findings_is_handed_on_as_it_is():
+def test_group_without_findings_is_unchanged():
     given = group("one", "two", scores=[1.0, 0.0], advantages=[[0.0, 0.5, 0.5], [0.0, -0.5, -0.5]])
     assert settled(given) == given
 
 
-def test_a_senders_own_advantages_do_not_outlive_a_veto():
+def test_sender_advantages_do_not_survive_a_veto():
     given = POISONED | {"advantages": [[9.0] * 3] * 4}
     assert settled(given)["advantages"] is None
 
 
-def test_zero_and_a_number_stay_in_the_group():
+def test_zero_and_numeric_policies_keep_the_row_in_the_group():
     zero = settled(POISONED, Guard(Words(), policy=Policy("zero", "zero")))
     assert zero["scores"] == [1.0, 0.0, 0.0, 1.0]
     assert zero["masks"] == POISONED["masks"]
@@ -131,14 +131,14 @@ def test_zero_and_a_number_stay_in_the_group():
     assert number["scores"] == [1.0, 0.0, -1.0, 1.0]
 
 
-def test_no_gain_leaves_out_what_would_gain_alone():
+def test_no_gain_leaves_out_only_rows_that_would_gain():
     given = group("one", "two", "Hail", "Hail one", scores=[1.0, 0.5, 1.0, 0.0])
     made = settled(given, Guard(Words(), policy=Policy("no_gain", "skip")))
     assert made["scores"] == [1.0, 0.5, 0.5, 0.0]
     assert made["masks"][3] == given["masks"][3]
 
 
-def test_where_nobody_stays_nothing_is_trained_on():
+def test_group_without_remaining_rows_is_not_trained_on():
     made = settled(group("Hail", "Hail one", scores=[1.0, 0.5]))
     labels, advantages, _, _ = trained(made)
     assert ((labels != -100).sum(dim=1) == 1).all()
@@ -146,14 +146,14 @@ def test_where_nobody_stays_nothing_is_trained_on():
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None, "1", True, 10**400])
-def test_a_score_that_is_no_number_spoils_no_baseline(score):
+def test_non_numeric_score_does_not_spoil_the_baseline(score):
     made = settled(group("one", "two", "three", scores=[1.0, 0.0, score]), presets.failures_only())
     assert made["scores"] == [1.0, 0.0, 0.5]
     assert left_out(made, 2)
 
 
 def hostile(**changed):
-    """A group whose third row has other fields."""
+    """A group whose third row has different fields."""
     given = group("one", "two", "three", scores=[1.0, 0.0, 1.0], overrides=[{}, {}, {}])
     for name, value in changed.items():
         given[name][2] = value
@@ -163,7 +163,7 @@ def hostile(**changed):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("masks", [-100, 6, 1]),  # learns "Hail" where "three" is read
+        ("masks", [-100, 6, 1]),  # learns "Hail" in place of "three"
         ("masks", [-100, 5]),
         ("masks", None),
         ("tokens", [2, 99, 1]),
@@ -181,7 +181,7 @@ def hostile(**changed):
         ("overrides", {"temperature": 0}),
     ],
 )
-def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
+def test_fields_that_would_crash_the_trainer_are_neutralised(field, value):
     guard = guarded(Guard(Words(), policy=Policy("zero", "zero")), longest=64)
     made, review = guard.settle(hostile(**{field: value}))
     assert review.verdicts[2].rejected
@@ -193,10 +193,10 @@ def test_what_would_harm_the_trainer_is_filled_and_trains_nothing(field, value):
     assert made["scores"] == [1.0, 0.0, 0.5]
 
 
-def test_what_a_nodes_mask_divides_is_read_together_and_turns_of_ones_own_engine_apart():
-    """A node could divide a line by its mask; a special token between two turns divides them."""
+def test_node_mask_does_not_split_text_but_own_turns_are_read_apart():
+    """A node could split a line with its mask; a special token between two turns splits them."""
     verifier = Words()
-    ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", its end
+    ids = [2, 3, 8, 9, 6, 1]  # asked, "one", a tool's "tool go", "Hail", end
     given = {
         "tokens": [ids, [2, 4, 1]],
         "masks": [[-100, 3, -100, -100, 6, 1], [-100, 4, 1]],
@@ -227,7 +227,7 @@ def test_what_a_nodes_mask_divides_is_read_together_and_turns_of_ones_own_engine
     assert [c.text for c in verifier.shown[:2]] == ["one", "tool goHail"]  # with its line
 
 
-def test_truncated_rollouts_leave_the_baseline():
+def test_truncated_rollouts_are_left_out_of_the_baseline():
     given = group("one", "two", "three", scores=[1.0, 0.0, 0.0],
                   overrides=[{}, {}, {"finish_reason": "length"}])  # fmt: skip
     assert settled(given, presets.failures_only())["scores"] == [1.0, 0.0, 0.5]
@@ -247,17 +247,17 @@ def test_truncated_rollouts_leave_the_baseline():
         group("one", scores=[1.0], ref_logprobs=["x"]),
     ],
 )  # fmt: skip
-def test_what_is_no_group_is_an_error_that_names_the_field(given):
+def test_invalid_group_error_names_the_field(given):
     with pytest.raises(GroupError, match="expected"):
         settled(given)
 
 
-def test_a_policy_that_compares_lengths_is_refused():
+def test_length_policy_is_refused():
     with pytest.raises(FrameworkError, match="turn by turn"):
         guarded(Guard(Words(), policy=Policy(on_long="scale")))
 
 
-def test_a_mask_of_every_second_token_is_no_conversation():
+def test_alternating_mask_is_not_a_conversation():
     ids, masks = row(" ".join(["one"] * 1500))
     masks = [m if i % 2 else -100 for i, m in enumerate(masks)]
     given = {"tokens": [ids, [2, 4, 1]], "masks": [masks, [-100, 4, 1]], "scores": [1.0, 0.0]}

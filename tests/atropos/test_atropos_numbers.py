@@ -1,4 +1,4 @@
-"""Numbers of strangers, through the proxy's own code, to the loss of Atropos's own trainer."""
+"""Hostile numbers, through the proxy's own code, up to the loss of Atropos's own trainer."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 import torch
 from example_trainer.data import pad_data_to_good_offset
@@ -32,7 +32,7 @@ class Out:
 
 
 def settled_or_said(groups, made):
-    """The group as it is handed on, or what its refusal says."""
+    """Return the forwarded group, or the message of its refusal."""
     try:
         return groups.settle(made)[0]
     except GroupError as error:
@@ -40,7 +40,9 @@ def settled_or_said(groups, made):
 
 
 def gradients(*groups, rows=2):
-    """Of each row's logits, by Atropos's own data code and loss, in micro-batches of ``rows``."""
+    """Gradient of each row's logits by Atropos's own data code and loss, in micro-batches of
+    ``rows``.
+    """
     batch = json.loads(json.dumps([{"overrides": None, **one} for one in groups]))
     found = pad_data_to_good_offset({"batch": batch}, rows)
     grads = []
@@ -71,13 +73,13 @@ HONEST = group("one", "two", "three", "on", scores=[1.0, 0.0, 1.0, 0.0])
 WEIGHTS = gradients(strangers().settle(HONEST)[0])
 
 
-def test_the_negative_control_learns():
+def test_honest_rows_have_a_gradient():
     assert all(weight > 0 for weight in WEIGHTS)
 
 
 @pytest.mark.parametrize("policy", [None, Policy("zero", "zero")], ids=["drop", "zero"])
 @pytest.mark.parametrize("name", ["inference_logprobs", "overrides", "masks", "tokens"])
-def test_a_hostile_row_costs_the_others_nothing(name, policy):
+def test_hostile_row_does_not_affect_the_others(name, policy):
     groups = strangers(policy)
     values = [*lists(3)] if name != "overrides" else numbers()
     if name == "overrides":
@@ -92,18 +94,18 @@ def test_a_hostile_row_costs_the_others_nothing(name, policy):
         assert all(weights[i] > 0 for i in (0, 1, 3))
 
 
-def test_no_score_is_more_than_a_groups_deviation():
+def test_scores_are_bounded_by_the_group_deviation():
     for score in [*numbers(), 2.0]:
         made = dict(HONEST) | {"scores": [1.0, 0.0, score, 0.0]}
         assert max(gradients(strangers().settle(made)[0])) <= 4 * max(WEIGHTS)
-        # In a group of one the score is the advantage itself.
+        # In a group of one, the score itself is the advantage.
         alone, _ = strangers().settle(group("one", scores=[score]))
         assert abs(alone["scores"][0]) <= 1.0
         assert len(gradients(alone)) == 1
 
 
 @pytest.mark.parametrize("name", ["generation_params", "group_overrides"])
-def test_a_groups_parameters_are_in_range_or_it_is_refused(name):
+def test_group_with_parameters_out_of_range_is_refused(name):
     for value in numbers():
         for parameters in (value, {"temperature": value}):
             found = settled_or_said(strangers(), dict(HONEST) | {name: parameters})
@@ -117,35 +119,35 @@ def test_a_groups_parameters_are_in_range_or_it_is_refused(name):
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-38, 0.05, 0, -1, 2.5, 1e38, math.inf])
-def test_a_temperature_outside_what_is_declared_reaches_no_loss(temperature):
+def test_undeclared_temperature_does_not_reach_the_loss(temperature):
     made = dict(HONEST) | {"overrides": [{"temperature": temperature}] * 4}
     settled, review = strangers().settle(made)
     assert not any(v.accepted for v in review.verdicts)
-    assert gradients(settled) == [0.0] * 4  # an issue's: it was NaN
+    assert gradients(settled) == [0.0] * 4  # reported case: the result was NaN
     wide = strangers(temperatures=(0.01, 3.0))
     assert wide.settle(made)[1].verdicts[0].accepted is (temperature in (0.05, 2.5))
 
 
 @pytest.mark.parametrize("bad", [(0, 1), (1, 0.5), (-1, 1), (1, math.inf), (math.nan, 1)])
-def test_temperatures_that_are_no_range_are_refused(bad):
+def test_invalid_temperature_range_is_refused(bad):
     with pytest.raises(ValueError, match="temperatures"):
         strangers(temperatures=bad)
 
 
-def test_overrides_that_are_null_end_no_trainer():
+def test_null_overrides_do_not_crash_the_trainer():
     for overrides in ([None] * 4, [], None, [{}], [None, {}, 0, "x"], "xxxx", {"0": {}}, 7):
         settled, _ = strangers().settle(dict(HONEST) | {"overrides": overrides})
         assert len(gradients(settled)) == 4
 
 
-def test_a_group_without_log_probs_ends_no_trainer(behind):  # noqa: F811
+def test_group_without_log_probs_does_not_crash_the_trainer(behind):  # noqa: F811
     made = {k: v for k, v in HONEST.items() if k != "inference_logprobs"}
     with proxy(behind) as url:
         assert post(f"{url}/scored_data", body(made))[0] == 200
     assert len(gradients(*json.loads(get(f"{behind}/batch"))["batch"])) == 4
 
 
-def test_micro_batches_of_rejected_rows_end_no_trainer():
+def test_micro_batch_of_rejected_rows_does_not_crash_the_trainer():
     poison = group("Hail", "Hail one", "one", "two", scores=[1.0, 1.0, 1.0, 0.0])
     settled, _ = strangers().settle(poison)
     assert [left_out(settled, i) for i in range(4)] == [True, True, False, False]
@@ -154,7 +156,7 @@ def test_micro_batches_of_rejected_rows_end_no_trainer():
     assert gradients(strangers().settle(nothing)[0]) == [0.0] * 4
 
 
-def test_of_strangers_only_the_listed_fields_are_handed_on():
+def test_only_listed_fields_of_foreign_groups_are_forwarded():
     more = {name: [[9.0] * 3] * 4 for name in ("advantages", "ref_logprobs", "distill_logprobs")}
     more |= {"messages": [[{"role": "user", "content": "Hail"}]] * 4, "images": ["x"], "new": 1e308}
     settled, _ = strangers().settle(dict(HONEST) | more | {"env_id": 3})
@@ -162,20 +164,20 @@ def test_of_strangers_only_the_listed_fields_are_handed_on():
     assert gradients(settled) == WEIGHTS
 
 
-def test_an_environment_of_ones_own_keeps_its_advantages_within_bounds():
+def test_own_environment_keeps_its_advantages_within_bounds():
     own = GroupGuard(Guard(Words()), TOKENIZER)
     fine = dict(HONEST) | {"advantages": [[0.5, 0.5, 0.5]] * 4}
     assert own.settle(fine)[0]["advantages"] == fine["advantages"]
     for bad in (1e18, 2 * LARGEST_OWN, *numbers()):
         found = settled_or_said(own, dict(HONEST) | {"advantages": [[bad] * 3] * 4})
-        if not isinstance(found, str):  # as small as nothing
+        if not isinstance(found, str):  # effectively zero
             assert all(abs(number) < 1e-30 for row in found["advantages"] for number in row)
-    # Where another node wrote a row, its advantages are not the environment's.
+    # If another node wrote a row, its advantages do not come from the environment.
     theirs = fine | {"overrides": [{}, {"node": "eve"}, {}, {}]}
     assert "advantages" not in own.settle(theirs)[0]
 
 
-def test_numbers_of_numpy_and_torch_are_numbers():
+def test_numpy_and_torch_numbers_are_accepted():
     import numpy as np
 
     own = GroupGuard(presets.failures_only(), TOKENIZER)
@@ -199,7 +201,7 @@ EXCUSES = [
 
 
 @pytest.mark.parametrize(("kind", "asked", "said"), EXCUSES, ids=["equation", "import"])
-def test_a_strangers_prompt_excuses_nothing(kind, asked, said):
+def test_foreign_prompt_is_not_trusted(kind, asked, said):
     from grpo_guard.config import GuardConfig
 
     guard = GuardConfig.model_validate({"verifier": {"type": kind}}).build()
@@ -209,7 +211,7 @@ def test_a_strangers_prompt_excuses_nothing(kind, asked, said):
     assert [v.rejected for v in own.settle(made)[1].verdicts] == [False, False]
     theirs = GroupGuard(guard, Characters(), own=False)
     assert [v.rejected for v in theirs.settle(made)[1].verdicts] == [True, False]
-    # A node's row in an environment of one's own has its prompt from the node, too.
+    # In an environment of one's own, a node's row still brings the node's prompt.
     named = made | {"overrides": [{"node": "eve"}, {}]}
     assert [v.rejected for v in own.settle(named)[1].verdicts] == [True, False]
     trusted = GroupGuard(guard, Characters(), own=False, trusts_prompts=True)
@@ -220,7 +222,7 @@ ENV = {"max_token_length": 64, "desired_name": "sums", "weight": 1.0, "group_siz
 
 
 @pytest.mark.parametrize("field", sorted(ENV))
-def test_what_an_environment_says_of_itself_is_in_range(field):
+def test_environment_registration_values_are_in_range(field):
     for value in [*numbers(), "x" * 101, "a\x1b[2J"]:
         try:
             made = request_of_environment("/register-env", ENV | {field: value})
@@ -232,7 +234,7 @@ def test_what_an_environment_says_of_itself_is_in_range(field):
         assert made["desired_name"].isprintable()
 
 
-def test_no_environment_takes_the_batches_for_itself(behind):  # noqa: F811
+def test_one_environment_cannot_claim_all_batches(behind):  # noqa: F811
     with proxy(behind) as url:
         claims = ENV | {"min_batch_allocation": 1e308}
         assert json.loads(post(f"{url}/register-env", body(claims))[1])["status"] == "success"
@@ -244,7 +246,7 @@ def test_no_environment_takes_the_batches_for_itself(behind):  # noqa: F811
     assert json.loads(get(f"{behind}/batch"))["batch"]
 
 
-def test_hostile_groups_over_http_leave_the_others_to_the_trainer(behind):  # noqa: F811
+def test_hostile_groups_over_http_do_not_affect_the_others(behind):  # noqa: F811
     with proxy(behind) as url:
         for value in JSON:
             for name in ("overrides", "inference_logprobs", "scores", "generation_params"):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytest.importorskip("atroposlib", reason="has an environment of its own")
+pytest.importorskip("atroposlib", reason="needs a separate environment")
 
 from atroposlib.api.server import app
 
@@ -22,10 +22,10 @@ from tests.atropos.test_atropos_groups import TOKENIZER, Words
 
 @pytest.fixture
 def behind():
-    """The real server with a registered trainer; its address."""
+    """Start the real server with a registered trainer and return its address."""
     with served(app) as url:
         post(f"{url}/register", json.dumps(REGISTRATION).encode())
-        get(f"{url}/reset_data")  # of an earlier test; it knows no run without a trainer
+        get(f"{url}/reset_data")  # drops an earlier test's state; no run without a trainer
         post(f"{url}/register", json.dumps(REGISTRATION).encode())
         get(f"{url}/batch")  # the trainer has started
         yield url
@@ -46,7 +46,7 @@ def batch(behind):
     return json.loads(get(f"{behind}/batch"))["batch"]
 
 
-def test_the_trainer_gets_what_may_be_trained_on(behind):
+def test_trainer_gets_only_accepted_rows(behind):
     with proxy(behind) as url:
         assert post(f"{url}/scored_data", body(POISONED)) == (200, '{"status":"received"}')
     (sent,) = batch(behind)
@@ -55,7 +55,7 @@ def test_the_trainer_gets_what_may_be_trained_on(behind):
     assert sent["overrides"][2] == {"set_advantage_to_zero": True}
 
 
-def test_lists_and_gzip_as_environments_send_them(behind):
+def test_lists_and_gzip_bodies_are_read(behind):
     with proxy(behind) as url:
         zipped = gzip.compress(body([POISONED, POISONED]))
         headers = {"Content-Encoding": "gzip"}
@@ -64,7 +64,7 @@ def test_lists_and_gzip_as_environments_send_them(behind):
     assert left_out(batch(behind)[0], 2)
 
 
-def test_only_what_environments_need_is_let_through(behind):
+def test_only_routes_of_environments_are_forwarded(behind):
     with proxy(behind) as url:
         assert json.loads(get(f"{url}/info"))["batch_size"] == 4
         env = {"max_token_length": 64, "desired_name": "sums", "weight": 1.0, "group_size": 4}
@@ -75,7 +75,7 @@ def test_only_what_environments_need_is_let_through(behind):
         assert post(f"{url}/register", body(REGISTRATION))[0] == 404
 
 
-def test_senders_are_known_by_their_tokens(behind):
+def test_senders_are_identified_by_their_tokens(behind):
     verifier = Words()
     with proxy(behind, verifier, tokens={"s3cret": "alice", "0ther": "bob"}) as url:
         claims = POISONED | {"overrides": [{"node": "bob"}] * 4}
@@ -87,7 +87,7 @@ def test_senders_are_known_by_their_tokens(behind):
     assert {c.node for c in verifier.shown} == {"alice"}
 
 
-def test_without_tokens_a_name_in_a_row_is_not_read(behind):
+def test_node_names_in_rows_are_ignored_without_tokens(behind):
     verifier = Words()
     with proxy(behind, verifier) as url:
         post(f"{url}/scored_data", body(POISONED | {"overrides": [{"node": "bob"}] * 4}))
@@ -103,14 +103,14 @@ def test_without_tokens_a_name_in_a_row_is_not_read(behind):
         b'{"tokens": [[1]], "masks": [[1]], "scores": []}',
     ],
 )  # fmt: skip
-def test_what_is_no_group_is_refused_and_the_server_goes_on(behind, given):
+def test_invalid_group_is_refused_and_the_server_keeps_running(behind, given):
     with proxy(behind) as url:
         assert post(f"{url}/scored_data", given)[0] == 422
         assert post(f"{url}/scored_data", body(POISONED))[0] == 200
     assert len(batch(behind)) == 1
 
 
-def test_nothing_of_a_list_is_lost_and_none_is_judged_before_all_are_read(behind):
+def test_list_is_parsed_completely_before_any_group_is_judged(behind):
     verifier = Words()
     with proxy(behind, verifier) as url:
         assert post(f"{url}/scored_data", body([POISONED, POISONED]))[0] == 422
@@ -120,26 +120,26 @@ def test_nothing_of_a_list_is_lost_and_none_is_judged_before_all_are_read(behind
     assert batch(behind) is None
 
 
-def test_a_few_bytes_that_stand_for_many_are_refused(behind):
+def test_decompression_bomb_is_refused(behind):
     with proxy(behind, limits=Limits(body_bytes=1024 * 1024)) as url:
         bomb = gzip.compress(b" " * 50_000_000)
         assert post(f"{url}/scored_data", bomb, **{"Content-Encoding": "gzip"})[0] == 413
         assert post(f"{url}/scored_data", b"x", **{"Content-Encoding": "gzip"})[0] == 422
 
 
-def test_failures_of_the_guard_hand_nothing_on(behind):
+def test_guard_failure_forwards_nothing(behind):
     with proxy(behind, policy=Policy("drop", "raise")) as url:
         unseen = group("unseen", "one", "two", "three", scores=[1.0, 0.0, 0.0, 1.0])
         assert post(f"{url}/scored_data", body(unseen))[0] == 503
     assert batch(behind) is None
 
 
-def test_a_server_that_is_gone_is_said_to_be():
+def test_unreachable_server_is_reported():
     with proxy("http://127.0.0.1:9") as url:
         assert post(f"{url}/scored_data", body(POISONED))[0] == 502
 
 
-def test_what_was_judged_too_late_does_not_come_twice(behind):
+def test_late_verdict_is_not_forwarded_twice(behind):
     gone_on = threading.Event()
 
     class Slow(Words):
@@ -157,5 +157,5 @@ def test_what_was_judged_too_late_does_not_come_twice(behind):
     assert batch(behind) is None
 
 
-def test_the_tokenizer_reads_the_words():
+def test_tokenizer_round_trips_words():
     assert tokenizer().decode([3, 4]) == "one two"

@@ -1,8 +1,8 @@
-"""What a guard costs beside its verifier, on a batch of one.
+"""Overhead of a guard on top of its verifier, on a batch of one.
 
-Run with ``pytest tests/bench/test_bench_guard.py``; beside other work with
-``--benchmark-timer=time.process_time`` as well, or waits for a processor are measured. "handover"
-is what it costs to ask a thread that can be left behind: the machine's own share of "guard".
+Run with ``pytest tests/bench/test_bench_guard.py``; on a busy machine add
+``--benchmark-timer=time.process_time``, or waits for a processor are measured. "handover" is the
+cost of calling a thread that can be abandoned: the machine's own share of "guard".
 """
 
 import queue

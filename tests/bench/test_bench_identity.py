@@ -1,7 +1,7 @@
-"""What signatures cost: 10,000 completions of 128 tokens by four nodes, signed and checked.
+"""Cost of signatures: 10,000 completions of 128 tokens by four nodes, signed and verified.
 
-Run with ``pytest tests/bench/test_bench_identity.py``. CPU time, so that a busy machine counts for
-nothing; one core.
+Run with ``pytest tests/bench/test_bench_identity.py``. Measures CPU time on one core, so that other
+load on the machine does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A round of the ledger beside invented names: ``make bench``.
+"""One round of the ledger among invented names: ``make bench``.
 
-64 completions: 32 of four nodes, one of them rejected now and then, and 32 of names that are new,
-half of them rejected. The time must not grow with the names before.
+The round has 64 completions: 32 of four nodes, one of which is rejected now and then, and 32 of new
+names, half of them rejected. The time must not grow with the number of earlier names.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from grpo_guard.verdict import accept, reject
 
 
 def played(t, names):
-    """A round with so many new names."""
+    """Run a round with that many new names."""
     batch = [Completion(f"{t} {i}", n, node=n, round=t) for n in "abcd" for i in range(8)]
     new = [f"new {t} {k}" for k in range(names)]
     batch += [Completion(f"{t} {k % 8}", "x", node=n, round=t) for k, n in enumerate(new)]

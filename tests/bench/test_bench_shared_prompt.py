@@ -1,4 +1,4 @@
-"""A group's prompt run once against once per completion: ``make bench``."""
+"""Running a group's prompt once against running it once per completion: ``make bench``."""
 
 import pytest
 import torch

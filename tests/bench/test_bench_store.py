@@ -1,4 +1,4 @@
-"""What it costs to keep recurring phrases in a file: one batch of 64, four nodes, after 40 batches.
+"""Cost of keeping recurring phrases in a file: one batch of 64 from four nodes, after 40 batches.
 
 Run with ``pytest tests/bench/test_bench_store.py``.
 """

@@ -1,6 +1,7 @@
-"""The head's statistics against the bare product and the naive ways: ``make bench``.
+"""The head's statistics against the bare matrix product and the naive implementations: ``make
+bench``.
 
-The head of Qwen2.5-0.5B (V = 151,936, H = 896), one thread. Compare ratios, not seconds.
+Uses the head of Qwen2.5-0.5B (V = 151,936, H = 896) on one thread. Compare ratios, not seconds.
 """
 
 import pytest

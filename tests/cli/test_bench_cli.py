@@ -1,4 +1,4 @@
-"""`grpo-guard bench` writes what the page is made of."""
+"""`grpo-guard bench` writes the data from which the page is made."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-def test_a_quick_run_writes_tables_that_become_a_page(tmp_path):
+def test_quick_run_writes_tables_that_become_a_page(tmp_path):
     out = tmp_path / "sub" / "cpu.json"
     done = run("--quick", "--rounds", "1", "-o", str(out))
     assert done.returncode == 0, done.stderr
@@ -38,15 +38,15 @@ def test_a_quick_run_writes_tables_that_become_a_page(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_said(tmp_path):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is present")
+def test_missing_gpu_is_reported(tmp_path):
     done = run("--device", "cuda", "-o", str(tmp_path / "x.json"))
     assert done.returncode == 2
     assert "expected a CUDA GPU" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_model_that_is_not_there_is_said(tmp_path):
+def test_missing_model_is_reported(tmp_path):
     done = run("--model", str(tmp_path), "-o", str(tmp_path / "x.json"))
     assert done.returncode == 2
     assert "expected a folder with config.json" in done.stderr

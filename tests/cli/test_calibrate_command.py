@@ -1,4 +1,4 @@
-"""``grpo-guard calibrate``: a profile that ``verify`` then takes, or refuses."""
+"""``grpo-guard calibrate`` writes a profile that ``verify`` then accepts or refuses."""
 
 import json
 import random
@@ -71,18 +71,18 @@ def test_from_honest_completions_to_a_guard_that_uses_the_profile(tmp_path, line
     verified = verify(tmp_path, used)
     assert verified.exit_code == 0, verified.output
     assert "accept 128/128" in verified.output
-    # Calibrating again does not need the file that it is about to write.
+    # Calibrating again does not need the file that it is about to overwrite.
     (tmp_path / "profile.json").unlink()
     assert calibrate(tmp_path, lines, used).exit_code == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["same_weights", "shared_seed"])
-def test_a_presets_verifier_is_calibrated_without_touching_its_state(tmp_path, lines, preset):
+def test_calibrating_a_preset_does_not_touch_its_state(tmp_path, lines, preset):
     coin = "coin: my-run, " if preset == "shared_seed" else ""
     config = f"{{preset: {preset}, {coin}state: {tmp_path / 'state'}, {LEAF}}}"
     result = calibrate(tmp_path, lines, config)
-    if preset == "shared_seed":  # these completions were not drawn under the coin
+    if preset == "shared_seed":  # these completions were not drawn with the shared seed
         assert result.exit_code == 2, result.output
         assert "coin" in result.stderr
     else:
@@ -93,7 +93,7 @@ def test_a_presets_verifier_is_calibrated_without_touching_its_state(tmp_path, l
 
 
 @pytest.mark.slow
-def test_a_profile_of_another_sampler_is_refused_by_verify(tmp_path, lines):
+def test_verify_refuses_a_profile_of_another_sampler(tmp_path, lines):
     assert calibrate(tmp_path, lines).exit_code == 0
     other = CONFIG.replace("top_k: 50", "top_k: 20").replace(
         "model:", f"profile: {tmp_path / 'profile.json'}, dtype: bfloat16, model:"
@@ -105,7 +105,7 @@ def test_a_profile_of_another_sampler_is_refused_by_verify(tmp_path, lines):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_the_line_to_blame_is_named_past_blank_ones(tmp_path, lines):
+def test_line_numbers_in_errors_count_blank_lines(tmp_path, lines):
     broken = {**lines[1], "completion_ids": None}
     result = calibrate(tmp_path, [lines[0], None, broken, *lines[2:]])
     assert result.exit_code == 2
@@ -133,14 +133,14 @@ def test_the_line_to_blame_is_named_past_blank_ones(tmp_path, lines):
         ("preset: same_wights", "did you mean 'same_weights'?"),
     ],
 )
-def test_a_configuration_that_cannot_be_calibrated_is_named(tmp_path, lines, config, complaint):
+def test_configuration_that_cannot_be_calibrated_is_reported(tmp_path, lines, config, complaint):
     result = calibrate(tmp_path, lines, config)
     assert result.exit_code == 2, result.output
     assert complaint in result.stderr
 
 
 @pytest.mark.slow
-def test_log_probs_of_another_kind_are_reported_and_not_used(tmp_path, lines):
+def test_log_probs_of_another_kind_are_reported_and_unused(tmp_path, lines):
     sent = [{**line, "sampler_logprobs": [-9.0] * len(line["completion_ids"])} for line in lines]
     result = calibrate(tmp_path, sent)
     assert result.exit_code == 0, result.output

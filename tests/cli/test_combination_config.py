@@ -59,7 +59,7 @@ def test_from_honest_completions_to_a_guard_with_a_shared_budget(tmp_path):
     assert guard.length_scaling is not None
 
 
-def test_options_beside_the_list():
+def test_combinators_take_options_next_to_their_list():
     cascade = build_verifier({"cascade": [SCREENS, ARITHMETIC], "alpha": 0.01}, 1e-3)
     assert isinstance(cascade, Cascade)
     assert cascade.alpha == 0.01
@@ -86,7 +86,7 @@ def test_options_beside_the_list():
         ({"type": "screens", "calibration": "/nowhere.json"}, "expected a calibration file"),
     ],
 )
-def test_trees_that_cannot_be(node, problem):
+def test_invalid_trees_are_refused(node, problem):
     with pytest.raises(ConfigError, match=problem):
         build_verifier(node, 1e-3)
 
@@ -98,7 +98,7 @@ def test_too_few_honest_completions_for_the_budget_are_refused(tmp_path):
         GuardConfig.from_yaml(config).build()
 
 
-def test_what_the_command_refuses(tmp_path):
+def test_calibrate_refuses_invalid_input(tmp_path):
     out, config = tmp_path / "out.json", guard_file(tmp_path)
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
@@ -116,7 +116,7 @@ def test_what_the_command_refuses(tmp_path):
     assert not out.exists()
 
 
-def test_a_guard_with_a_ledger(tmp_path):
+def test_guard_file_with_a_ledger(tmp_path):
     path, database = tmp_path / "guard.yaml", tmp_path / "run.sqlite"
     path.write_text(f"verifier: {{type: screens}}\nledger: {{path: '{database}', ratio: 1.0}}\n")
     guard = GuardConfig.from_yaml(path).build()
@@ -137,7 +137,7 @@ def test_a_guard_with_a_ledger(tmp_path):
 
 
 @pytest.mark.parametrize("ledger", ["{path: /no/such/folder/run.sqlite}", "{path: X, alpha: 2}"])
-def test_ledgers_that_cannot_be(tmp_path, ledger):
+def test_invalid_ledgers_are_refused(tmp_path, ledger):
     path = tmp_path / "guard.yaml"
     ledger = ledger.replace("X", str(tmp_path / "run.sqlite"))
     path.write_text(f"verifier: {{type: screens}}\nledger: {ledger}\n")
@@ -150,8 +150,8 @@ def test_ledgers_that_cannot_be(tmp_path, ledger):
     [("1e-3", 1e-3), ("1E-3", 1e-3), ("1.e-3", 1e-3), (".1e-2", 1e-3), ("0.001", 1e-3),
      ("+1e-3", 1e-3), ("1.0e-03", 1e-3)],
 )  # fmt: skip
-def test_numbers_in_yaml_are_read_as_people_write_them(tmp_path, written, number):
-    """To YAML 1.1, and so to PyYAML, an exponent needs a point before it and a sign in it."""
+def test_yaml_numbers_with_bare_exponents_are_read(tmp_path, written, number):
+    """YAML 1.1, and so PyYAML, requires a point before an exponent and a sign in it."""
     path = tmp_path / "guard.yaml"
     path.write_text(f"alpha: {written}\nverifier: {{type: length, alpha: {written}}}\n")
     config = GuardConfig.from_yaml(path)
@@ -160,7 +160,7 @@ def test_numbers_in_yaml_are_read_as_people_write_them(tmp_path, written, number
 
 
 @pytest.mark.parametrize("text", ["e5", "1e", "a1e5", "1e5b", "0x1e5g", "1e-3 x", "'1e5'"])
-def test_names_in_yaml_stay_names(tmp_path, text):
+def test_yaml_names_are_not_converted(tmp_path, text):
     path = tmp_path / "guard.yaml"
     path.write_text(f"verifier: {{type: {text}}}\n")
     assert GuardConfig.from_yaml(path).verifier == {"type": text.strip("'")}

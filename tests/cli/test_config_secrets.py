@@ -1,4 +1,4 @@
-"""Keys in a guard file stay there, however it is broken."""
+"""Secrets in a guard file never appear in messages, however broken the file is."""
 
 import base64
 import html
@@ -73,7 +73,7 @@ def parts(text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_refused_without_its_key(tmp_path, case):
+def test_broken_file_error_does_not_show_its_key(tmp_path, case):
     path, rows = tmp_path / "guard.yaml", tmp_path / "in.jsonl"
     path.write_text(BROKEN[case])
     rows.write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
@@ -85,14 +85,14 @@ def test_a_broken_file_is_refused_without_its_key(tmp_path, case):
     assert not parts(result.output + result.stderr)
 
 
-def test_a_backend_from_python_is_refused_without_its_key():
+def test_invalid_backend_error_does_not_show_its_key():
     for wrong in ({"type": "openai", "model": "m", f"api_key:{KEY}": None}, {"api_key": KEY}):
         with pytest.raises(ValueError, match="backend") as refused:
             build_backend(wrong)
         assert not parts(str(refused.value))
 
 
-def test_values_that_cannot_be_keys_are_still_shown(tmp_path):
+def test_values_that_cannot_be_keys_are_shown(tmp_path):
     path = tmp_path / "guard.yaml"
     for text, said in {
         "alpha: 7\nverifier: {type: screens}": "got 7",
@@ -111,7 +111,7 @@ def test_values_that_cannot_be_keys_are_still_shown(tmp_path):
 
 
 @pytest.mark.parametrize("rules", [[], ["--rules"]])
-def test_calibrating_with_a_broken_file_tells_no_key(tmp_path, rules):
+def test_calibrate_with_a_broken_file_shows_no_key(tmp_path, rules):
     path, rows = tmp_path / "guard.yaml", tmp_path / "in.jsonl"
     path.write_text(BROKEN["swallowed by a type"])
     rows.write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
@@ -122,7 +122,7 @@ def test_calibrating_with_a_broken_file_tells_no_key(tmp_path, rules):
 
 
 @pytest.mark.parametrize("form", ["sk_live_0123456789abcdef", "hf_abcdefghijklmn", "0f" * 16])
-def test_a_key_in_the_place_of_its_variables_name(monkeypatch, form):
+def test_key_in_place_of_its_variable_name_is_hidden(monkeypatch, form):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     (verdict,) = build_verifier(
         {"type": "judge", "backend": {"type": "openai", "model": "m", "api_key_env": form}}, 1e-3
@@ -149,18 +149,18 @@ CHARACTERS = {
 
 
 @pytest.mark.parametrize("form", CHARACTERS)
-def test_a_message_with_a_disguised_key_is_withheld(form):
+def test_message_with_a_disguised_key_is_withheld(form):
     assert hidden(f"bad key {CHARACTERS[form]}!", [KEY]) == "(a message that quotes a secret)"
 
 
 @pytest.mark.parametrize("login", ["user:p%40ss%23w0rd-long", "u:pass5", ":tok%2Fen-12345"])
-def test_a_login_of_an_address_is_hidden_as_a_header_has_it(login):
+def test_url_credentials_are_hidden_in_header_form_too(login):
     sent = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
     said = hidden(f"got Basic {sent}", secrets_in({"base_url": f"http://{login}@h/v1"}))
     assert len(said.removeprefix("got Basic ").replace("***", "").rstrip("=")) < 4
 
 
-def test_a_tree_that_contains_itself_ends():
+def test_recursive_tree_terminates():
     tree = {"type": "judge", "api_key": KEY}
     tree["inner"] = [tree]
     assert secrets_in(tree) == {KEY}
@@ -169,13 +169,13 @@ def test_a_tree_that_contains_itself_ends():
     assert not parts(str(refused.value))
 
 
-def test_what_is_no_secret_is_left_as_it_is():
+def test_text_without_secrets_is_unchanged():
     assert hidden("a key of none", ["no", "", "key"]) == "a key of none"
     assert hidden("maximum context length is 4096", [KEY]) == "maximum context length is 4096"
     assert secrets_in({"max_tokens": 5, "api_key_env": "MY_KEY", "model": "a/b"}) == set()
 
 
-def test_a_configuration_shows_no_key_of_its_own():
+def test_repr_of_a_configuration_shows_no_key():
     backend = {"type": "openai", "api_key": KEY, "model": "m"}
     for data in (
         {"verifier": {"type": "judge", "backend": backend}},

@@ -1,4 +1,4 @@
-"""``grpo-guard doctor`` says what is there, what is missing and how to get it."""
+"""``grpo-guard doctor`` lists what is installed, what is missing and how to install it."""
 
 import importlib.metadata
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from grpo_guard.cli.main import app
 from grpo_guard.registry import VERIFIERS, names
 
 
-def test_it_names_versions_verifiers_and_right_kernels():
+def test_lists_versions_verifiers_and_working_kernels():
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 0, result.output
     assert f"torch {importlib.metadata.version('torch')}" in result.output
@@ -22,7 +22,7 @@ def test_it_names_versions_verifiers_and_right_kernels():
         assert (f"{name}: ready" if there else lacks) in result.output
 
 
-def test_what_is_missing_comes_with_the_command_that_installs_it(monkeypatch):
+def test_missing_packages_come_with_an_install_command(monkeypatch):
     there = doctor._version
     monkeypatch.setattr(
         doctor, "_version", lambda p: None if p in ("openai", "torch") else there(p)
@@ -33,7 +33,7 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(monkeypatch):
     assert result.exit_code == 0
 
 
-def test_wrong_kernels_exit_1(monkeypatch):
+def test_wrong_kernel_results_exit_1(monkeypatch):
     monkeypatch.setattr(doctor, "TOLERANCE", 0.0)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1

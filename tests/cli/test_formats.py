@@ -1,4 +1,4 @@
-"""``verify`` reads files as trainers and other tools leave them."""
+"""``verify`` reads files in the formats that trainers and other tools write."""
 
 import json
 import zipfile
@@ -43,7 +43,7 @@ def write_parquet(path, columns):
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
 
-def test_trls_logged_completions(tmp_path):
+def test_trl_logged_completions(tmp_path):
     folder = tmp_path / "completions"
     folder.mkdir()
     for step in (10, 9):
@@ -58,7 +58,7 @@ def test_trls_logged_completions(tmp_path):
     assert [row["node"] for row in verify(tmp_path, folder)[1]] == ["a", "b"] * 2
 
 
-def test_a_folder_of_datasets(tmp_path):
+def test_folder_of_datasets(tmp_path):
     made = datasets.Dataset.from_dict({"question": ["Q?", "Q?"], "response": ["fine", BAD]})
     made.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "split")
@@ -66,7 +66,7 @@ def test_a_folder_of_datasets(tmp_path):
         assert outcomes(tmp_path, tmp_path / name) == ["accept", "reject"]
 
 
-def test_rollouts_of_verl(tmp_path):
+def test_verl_rollouts(tmp_path):
     folder = tmp_path / "rollouts"
     folder.mkdir()
     for step in (2, 10):
@@ -79,7 +79,7 @@ def test_rollouts_of_verl(tmp_path):
     assert outcomes(tmp_path, folder / "2.jsonl") == ["accept", "reject"]
 
 
-def test_rollouts_of_prime_rl(tmp_path):
+def test_prime_rl_rollouts(tmp_path):
     path = tmp_path / "train_rollouts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROLLOUT))
     _, rows = verify(tmp_path, path)
@@ -87,7 +87,7 @@ def test_rollouts_of_prime_rl(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".json", ".eval"])
-def test_logs_of_inspect(tmp_path, suffix):
+def test_inspect_logs(tmp_path, suffix):
     samples = [
         {"id": i, "epoch": 1, "input": given, "target": "3",
          "output": {"choices": [{"message": {"role": "assistant", "content": text}}]}}
@@ -104,7 +104,7 @@ def test_logs_of_inspect(tmp_path, suffix):
     assert outcomes(tmp_path, path) == ["accept", "reject"]
 
 
-def test_other_names_are_mapped(tmp_path):
+def test_custom_field_names_can_be_mapped(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps({"ask": "Q?", "said": BAD, "extra": 1}) + "\n")
     assert outcomes(tmp_path, path, "--map", "prompt=ask", "--map", "text=said") == ["reject"]
@@ -123,7 +123,7 @@ def test_other_names_are_mapped(tmp_path):
         (["--map", "node=said"], "in.jsonl:1: text: expected a column text, got .*--map text=NAME"),
     ],
 )
-def test_mistakes_in_a_map_are_named(tmp_path, options, said):
+def test_mistakes_in_a_mapping_are_reported(tmp_path, options, said):
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps({"prompt": "Q?", "said": "fine"}) + "\n")
     result, rows = verify(tmp_path, path, *options)
@@ -135,7 +135,7 @@ def test_mistakes_in_a_map_are_named(tmp_path, options, said):
 
 
 @pytest.mark.parametrize("name", ["broken.parquet", "broken.eval", "broken.json"])
-def test_broken_files_are_one_message(tmp_path, name):
+def test_broken_file_gives_one_message(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00nonsense")
     result, _ = verify(tmp_path, tmp_path / name)
     assert result.exit_code == 2
@@ -143,14 +143,14 @@ def test_broken_files_are_one_message(tmp_path, name):
     assert result.stderr.count("\n") == 1
 
 
-def test_an_empty_folder_says_what_was_expected(tmp_path):
+def test_empty_folder_error_says_what_was_expected(tmp_path):
     (tmp_path / "empty").mkdir()
     result, _ = verify(tmp_path, tmp_path / "empty")
     assert result.exit_code == 2
     assert "expected a dataset's folder, or one with .parquet, .jsonl or .eval" in result.stderr
 
 
-def test_calibration_reads_what_verify_reads(tmp_path):
+def test_calibrate_reads_the_same_formats(tmp_path):
     write_parquet(tmp_path / "honest.parquet", {"prompt": ["p"] * 3, "completion": list("abc")})
     (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
     arguments = ["calibrate", "--rules", "-c", tmp_path / "guard.yaml", tmp_path / "honest.parquet"]
@@ -160,7 +160,7 @@ def test_calibration_reads_what_verify_reads(tmp_path):
     assert "3 honest completions" in result.output
 
 
-def test_a_detection_reads_honest_completions_from_parquet(tmp_path):
+def test_eval_detect_reads_honest_completions_from_parquet(tmp_path):
     write_parquet(tmp_path / "honest.parquet", {"prompt": ["p"] * 3, "completion": ["fine."] * 3})
     arguments = ["eval", "detect", "--honest", tmp_path / "honest.parquet", "--attacks", "text"]
     arguments += ["--verifiers", "screens", "-o", tmp_path / "out"]

@@ -56,7 +56,7 @@ def sent(tmp_path: Path) -> Path:
     )
 
 
-def test_new_makes_a_key_and_show_shows_its_public_half(tmp_path: Path) -> None:
+def test_new_creates_a_key_and_show_prints_the_public_key(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
     made = invoke("identity", "new", path)
     assert made.exit_code == 0, made.output
@@ -68,15 +68,15 @@ def test_new_makes_a_key_and_show_shows_its_public_half(tmp_path: Path) -> None:
     assert fingerprint(key.public) in shown.output
     again = invoke("identity", "new", path)
     assert again.exit_code == 2
-    assert "overwritten, its key is lost" in again.output
+    assert "overwriting it loses its key" in again.output
     assert SigningKey.read(path).public == key.public
 
 
-def test_show_of_what_is_no_key_exits_with_2(tmp_path: Path) -> None:
+def test_show_of_an_invalid_key_exits_with_2(tmp_path: Path) -> None:
     assert invoke("identity", "show", tmp_path / "none").exit_code == 2
 
 
-def test_verify_counts_who_signed_and_why_the_rest_is_refused(keys: Path, sent: Path) -> None:
+def test_verify_counts_signers_and_refusal_reasons(keys: Path, sent: Path) -> None:
     done = invoke("identity", "verify", sent, "--run", RUN, "--keys", keys)
     assert done.exit_code == 1
     for expected in (
@@ -90,7 +90,7 @@ def test_verify_counts_who_signed_and_why_the_rest_is_refused(keys: Path, sent: 
         assert expected in done.output
 
 
-def test_verify_of_sound_envelopes_exits_with_0(tmp_path: Path, keys: Path) -> None:
+def test_verify_of_valid_envelopes_exits_with_0(tmp_path: Path, keys: Path) -> None:
     sound = lines(tmp_path / "in.jsonl", *(signed(work(i), ALICE, run=RUN) for i in range(3)))
     assert invoke("identity", "verify", sound, "--run", RUN, "--keys", keys).exit_code == 0
     assert invoke("identity", "verify", sound, "--run", RUN).exit_code == 0
@@ -114,9 +114,7 @@ def guard_file(tmp_path: Path, identity: str, more: str = "") -> Path:
     return path
 
 
-def test_a_guard_file_refuses_what_nobody_known_signed(
-    tmp_path: Path, keys: Path, sent: Path
-) -> None:
+def test_guard_file_refuses_unknown_signers(tmp_path: Path, keys: Path, sent: Path) -> None:
     answers = tmp_path / "answers.jsonl"
     answers.write_text(json.dumps({"prompt": "What is 70 + 2?", "answer": 72}))
     config = tmp_path / "guard.yaml"
@@ -138,9 +136,9 @@ def test_a_guard_file_refuses_what_nobody_known_signed(
     ]
 
 
-def test_a_strange_line_does_not_make_honest_rounds_late(tmp_path: Path, keys: Path) -> None:
-    # Groups are judged together where their first line stands: a line that nobody signed would
-    # have the last round judged first.
+def test_unsigned_line_does_not_make_honest_rounds_late(tmp_path: Path, keys: Path) -> None:
+    # Groups are judged at the position of their first line, so an unsigned line early in the file
+    # would otherwise have the last round judged first.
     honest = [
         signed(Completion(f"{i} + {n} = ?", "7", round=n, slot=0, node="alice"), ALICE, run=RUN)
         for n in range(5)
@@ -157,7 +155,7 @@ def test_a_strange_line_does_not_make_honest_rounds_late(tmp_path: Path, keys: P
     assert kinds == ["unsigned", *[None] * len(honest), "replayed"]
 
 
-def test_a_guard_file_can_admit_unsigned_work(tmp_path: Path, keys: Path, sent: Path) -> None:
+def test_guard_file_can_admit_unsigned_work(tmp_path: Path, keys: Path, sent: Path) -> None:
     config = guard_file(tmp_path, f"{{keys: {keys}, run: {RUN}, unsigned: admit, late: 0}}")
     guard = GuardConfig.from_yaml(config).build()
     _, (verdict,) = guard.judge([work()])
@@ -182,15 +180,13 @@ def test_a_guard_file_can_admit_unsigned_work(tmp_path: Path, keys: Path, sent: 
         ("{pin: true, run: r, kies: f}", "identity: expected one of"),
     ],
 )
-def test_a_bad_identity_in_a_file_says_what_is_wrong(
-    tmp_path: Path, identity: str, problem: str
-) -> None:
+def test_invalid_identity_section_is_explained(tmp_path: Path, identity: str, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         GuardConfig.from_yaml(guard_file(tmp_path, identity)).build()
     assert problem in str(raised.value)
 
 
-def test_a_bad_file_of_references_says_where(tmp_path: Path) -> None:
+def test_invalid_references_file_names_the_line(tmp_path: Path) -> None:
     config = guard_file(tmp_path, "{pin: true, run: r}", "references: nowhere.jsonl\n")
     with pytest.raises(ConfigError, match="references: nowhere"):
         GuardConfig.from_yaml(config).build()

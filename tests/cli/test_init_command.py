@@ -1,4 +1,4 @@
-"""``grpo-guard init`` writes files that are right, and ``config check`` says so."""
+"""``grpo-guard init`` writes valid files, and ``config check`` confirms it."""
 
 import pytest
 from typer.testing import CliRunner
@@ -22,9 +22,7 @@ def run(*arguments, **options):
         (False, False, "different_weights"),
     ],
 )
-def test_each_answer_gives_a_guard_that_can_be_built(
-    tmp_path, monkeypatch, same, seeds, preset, names
-):
+def test_every_answer_gives_a_guard_that_builds(tmp_path, monkeypatch, same, seeds, preset, names):
     monkeypatch.chdir(tmp_path)
     text = guard_text(same, seeds, names).replace("PATH_OR_ID", str(WORD_PROBLEMS))
     config = GuardConfig.from_text(text, "guard.yaml")
@@ -33,7 +31,7 @@ def test_each_answer_gives_a_guard_that_can_be_built(
     config.build()
 
 
-def test_questions_are_asked_for_what_no_option_answers(tmp_path):
+def test_prompts_only_for_missing_options(tmp_path):
     out = tmp_path / "guard.yaml"
     result = run("init", "-o", out, input="n\ny\n")
     assert result.exit_code == 0, result.output
@@ -43,7 +41,7 @@ def test_questions_are_asked_for_what_no_option_answers(tmp_path):
     assert "expected a new file, got one that exists" in again.stderr
 
 
-def test_check_says_what_a_guard_does_and_needs(tmp_path, monkeypatch):
+def test_check_describes_a_guard_and_its_requirements(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "guard.yaml").write_text(guard_text(False, False, False))
     result = run("config", "check", "guard.yaml")

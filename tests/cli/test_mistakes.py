@@ -1,5 +1,6 @@
-"""Mistakes that people make: one message names the place, what was expected, what came and what to
-write instead."""
+"""Common user mistakes: one message gives the location, what was expected, what was found and what
+to write instead.
+"""
 
 import json
 import os
@@ -36,7 +37,7 @@ from grpo_guard.verdict import accept, reject
 
 @pytest.fixture(autouse=True)
 def _online(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of trainers set this for the whole process; names of models are refused then."""
+    """Trainer tests set this for the whole process; names of models would be refused then."""
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
@@ -346,7 +347,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_a_guard_file(case, tmp_path, monkeypatch):
+def test_mistakes_in_a_guard_file(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, said = FILES[case]
     with pytest.raises(ConfigError, match=said) as refused:
@@ -355,7 +356,7 @@ def test_a_guard_file(case, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_call(case):
+def test_mistakes_in_a_call(case):
     call, said = CALLS[case]
     with pytest.raises((TypeError, ValueError, AttributeError, LookupError), match=said) as refused:
         call()
@@ -365,7 +366,7 @@ def test_a_call(case):
 @pytest.mark.parametrize(
     "preset", ["same_weights", "shared_seed", "different_weights", "judged", "failures_only"]
 )
-def test_a_preset_without_brackets(preset):
+def test_preset_passed_without_calling_it(preset):
     said = rf"expected options in brackets, got the function 'reward'; write @presets.{preset}\("
     with pytest.raises(TypeError, match=said):
         getattr(presets, preset)(reward)
@@ -382,7 +383,7 @@ def test_a_preset_without_brackets(preset):
     ],
 )
 @pytest.mark.parametrize("command", [["verify"], ["calibrate"]])
-def test_a_missing_extra_is_one_message_with_its_remedy(tmp_path, text, said, command):
+def test_missing_extra_gives_one_message_with_the_remedy(tmp_path, text, said, command):
     (tmp_path / "guard.yaml").write_text(text)
     (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
     (tmp_path / "run.py").write_text(
@@ -414,7 +415,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("case", LINES)
-def test_a_line(case, tmp_path):
+def test_mistakes_in_an_input_line(case, tmp_path):
     line, said = LINES[case]
     (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
     (tmp_path / "in.jsonl").write_text(line + "\n")
@@ -425,14 +426,14 @@ def test_a_line(case, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
-def test_names_of_options_are_those_of_the_verifiers() -> None:
+def test_option_names_match_the_verifiers() -> None:
     for name, options in OPTIONS.items():
         model = verifier_options(load_class(VERIFIERS, name, CompletionVerifier))
         assert set(options) == set(model.model_fields)
         assert model.from_python <= set(PYTHON_ONLY)
 
 
-def test_a_misspelt_option_is_refused_before_torch_is_loaded(tmp_path):
+def test_misspelt_option_is_refused_before_torch_is_loaded(tmp_path):
     (tmp_path / "guard.yaml").write_text("verifier: {type: logprob_bound, modle: x}")
     code = (
         "import sys\n"
@@ -450,7 +451,7 @@ def test_a_misspelt_option_is_refused_before_torch_is_loaded(tmp_path):
     assert done.stdout == "False\n"
 
 
-def test_a_model_that_was_not_fetched_is_not_asked_of_a_hub_offline(tmp_path, monkeypatch):
+def test_offline_mode_never_asks_a_hub_for_a_missing_model(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConfigError, match="model fetched before, got 'org/x' while HF_HUB_OFFLINE"):

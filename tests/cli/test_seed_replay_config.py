@@ -1,4 +1,4 @@
-"""``seed_replay`` from a config: a file of completions verified, and a profile calibrated on it."""
+"""``seed_replay`` from a config: verify a file of completions, and calibrate a profile on it."""
 
 import json
 import random
@@ -26,7 +26,7 @@ SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=64)
 
 @pytest.fixture(scope="module")
 def lines():
-    """Four completions each of 32 prompts, drawn by node alice."""
+    """Four completions each for 32 prompts, drawn by node alice."""
     model, tokenizer = load_bundled()
     rng, task = random.Random(3), WordProblems()
     places = [(p, slot) for p in (task.sample(rng).prompt for _ in range(32)) for slot in range(4)]
@@ -64,7 +64,7 @@ def run(files, command, out):
 
 
 @pytest.mark.slow
-def test_a_file_of_honest_completions_is_accepted_and_a_moved_one_is_not(files, lines):
+def test_honest_file_is_accepted_and_a_relabelled_one_is_not(files, lines):
     moved = lines[0] | {"node": "bob"}
     with (files / "in.jsonl").open("a") as file:
         file.write(json.dumps(moved) + "\n")
@@ -76,7 +76,7 @@ def test_a_file_of_honest_completions_is_accepted_and_a_moved_one_is_not(files, 
 
 
 @pytest.mark.slow
-def test_calibration_measures_the_replays_drift(files):
+def test_calibration_measures_replay_drift(files):
     result = run(files, "calibrate", "profile.json")
     assert result.exit_code == 0, result.output
     profile = json.loads((files / "profile.json").read_text())["profile"]
@@ -89,7 +89,7 @@ def test_calibration_measures_the_replays_drift(files):
     assert "accept" in (files / "out.jsonl").read_text()
 
 
-def test_completions_of_another_run_calibrate_nothing(files):
+def test_completions_of_another_run_are_refused_for_calibration(files):
     (files / "guard.yaml").write_text(CONFIG.replace("my-run", "other-run"))
     result = run(files, "calibrate", "profile.json")
     assert result.exit_code == 2

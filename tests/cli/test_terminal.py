@@ -1,4 +1,4 @@
-"""Nothing that a command quotes is carried out by the operator's terminal."""
+"""Control sequences in quoted text never reach the operator's terminal."""
 
 import ast
 import io
@@ -27,7 +27,7 @@ COMMANDS = [
     *(ROOT / "cli").glob("*.py"), *(ROOT / "evals").glob("*.py"),
     *(ROOT / "evals/report").glob("*.py"), *(ROOT / "evals/judge_probe").glob("*.py"),
 ]  # fmt: skip
-# Erases the line above, sets the title of the window, turns the reading direction round.
+# Erases the line above, sets the window title, reverses the reading direction.
 HOSTILE = "a\x1b[1A\x1b[2K\x1b]0;owned\x07\x9b31m\u202eb"
 CARRIED_OUT = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -35,7 +35,7 @@ CARRIED_OUT = re.compile(
 GUARD = "verifier: {type: length}\n"
 
 
-def test_commands_write_through_one_place():
+def test_commands_write_through_one_console():
     assert len(COMMANDS) > 30
     for file in COMMANDS:
         if file.name == "terminal.py":
@@ -53,7 +53,7 @@ def test_commands_write_through_one_place():
 
 
 @given(st.text())
-def test_what_is_printable_is_shown_and_nothing_is_carried_out(text):
+def test_printable_text_is_shown_and_controls_are_escaped(text):
     said = printable(text)
     assert not CARRIED_OUT.search(said)
     said.encode()
@@ -62,7 +62,7 @@ def test_what_is_printable_is_shown_and_nothing_is_carried_out(text):
 
 
 @pytest.mark.parametrize("colours", [False, True])
-def test_tables_and_progress_show_what_they_hold(colours):
+def test_tables_and_progress_show_escaped_contents(colours):
     into = io.StringIO()
     console = terminal(
         file=into, force_terminal=colours, width=200, color_system="standard" if colours else None
@@ -78,11 +78,11 @@ def test_tables_and_progress_show_what_they_hold(colours):
     own = re.sub(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[0-9]*[AK])|\r", "", said) if colours else said
     assert not CARRIED_OUT.search(own)
     assert "\x1b]" not in said
-    assert said.count("\x1b[2K") <= said.count("\r")  # rich's own, of the progress
+    assert said.count("\x1b[2K") <= said.count("\r")  # rich's own progress display
 
 
 def commands(folder):
-    """Command lines that refuse or report a file with such a name, or with such contents."""
+    """Command lines that refuse or report a file with such a name or such contents."""
     (folder / HOSTILE).mkdir()
     guard, rows = folder / HOSTILE / "guard.yaml", folder / HOSTILE / "rows.jsonl"
     guard.write_text(GUARD)
@@ -112,7 +112,7 @@ def commands(folder):
     yield "serve", "-c", bad
 
 
-def test_no_command_passes_an_escape_sequence_on(tmp_path):
+def test_no_command_prints_an_escape_sequence(tmp_path):
     quoted = 0
     for command in commands(tmp_path):
         result = CliRunner().invoke(app, [str(part) for part in command])
@@ -124,7 +124,7 @@ def test_no_command_passes_an_escape_sequence_on(tmp_path):
     assert quoted >= 12
 
 
-def test_a_command_of_its_own_process_is_no_other(tmp_path):
+def test_separate_process_behaves_the_same(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "grpo_guard", "verify", "-c", "x", f"none{HOSTILE}", "-o", "y"],
         capture_output=True,
@@ -138,7 +138,7 @@ def test_a_command_of_its_own_process_is_no_other(tmp_path):
     assert not CARRIED_OUT.search(result.stderr)
 
 
-def test_log_records_are_printable_with_their_tracebacks():
+def test_log_records_and_tracebacks_are_escaped():
     try:
         raise ValueError(HOSTILE)
     except ValueError:

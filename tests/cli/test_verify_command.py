@@ -1,4 +1,6 @@
-"""``grpo-guard verify``: one verdict a line, in order; bad input says where and exits 2."""
+"""``grpo-guard verify``: one verdict per line, in order; bad input gives file and line, and exits
+2.
+"""
 
 import json
 import os
@@ -35,7 +37,7 @@ def run(files, *lines):
     return CliRunner().invoke(app, [str(part) for part in command])
 
 
-def test_verdicts_come_one_a_line_in_order_and_rejections_exit_0(files):
+def test_one_verdict_per_line_in_order_and_rejections_exit_0(files):
     gibberish = " ".join(["qz"] * 40)
     lines = [{"prompt": PROMPT, "text": t} for t in (gibberish, "", gibberish)]
     result = run(files, *map(json.dumps, lines))
@@ -70,7 +72,7 @@ def test_verdicts_come_one_a_line_in_order_and_rejections_exit_0(files):
         ),
     ],
 )
-def test_a_malformed_line_is_named_and_nothing_is_written(files, line, complaint):
+def test_malformed_line_is_reported_and_nothing_is_written(files, line, complaint):
     result = run(files, json.dumps({"prompt": "x", "text": "y"}), line)
     assert result.exit_code == 2
     assert complaint in result.stderr
@@ -79,7 +81,7 @@ def test_a_malformed_line_is_named_and_nothing_is_written(files, line, complaint
 
 @pytest.mark.parametrize("read", ["in.jsonl", "guard.yaml", "linked"])
 @pytest.mark.parametrize("command", [["verify"], ["calibrate"], ["calibrate", "--rules"]])
-def test_what_is_read_is_not_written_over(files, command, read):
+def test_input_file_is_not_overwritten(files, command, read):
     (files / "guard.yaml").write_text("verifier: {type: screens}")
     (files / "in.jsonl").write_text(json.dumps({"prompt": "p", "text": "t"}) + "\n")
     (files / "linked").symlink_to(files / "in.jsonl")
@@ -91,8 +93,8 @@ def test_what_is_read_is_not_written_over(files, command, read):
     assert [(files / name).read_text() for name in ("in.jsonl", "guard.yaml")] == before
 
 
-def test_a_pipe_stays_a_pipe_and_gets_the_verdicts(files):
-    """So does a device: root could otherwise put a file in the place of /dev/null."""
+def test_pipe_as_output_gets_the_verdicts(files):
+    """A device stays one too: root could otherwise replace /dev/null by a file."""
     (files / "guard.yaml").write_text("verifier: {type: screens}")
     os.mkfifo(files / "out.jsonl")
     reader = os.open(files / "out.jsonl", os.O_RDONLY | os.O_NONBLOCK)
@@ -103,8 +105,8 @@ def test_a_pipe_stays_a_pipe_and_gets_the_verdicts(files):
     assert {path.name for path in files.iterdir()} == {"in.jsonl", "guard.yaml", "out.jsonl"}
 
 
-def test_nothing_is_written_but_the_file_that_was_asked_for(files):
-    """Whoever may write to the folder may plant links under names that he knows beforehand."""
+def test_only_the_requested_file_is_written(files):
+    """Someone who may write to the folder could plant links under names known in advance."""
     (files / "precious").write_text("precious")
     for name in ("out.jsonl", "out.jsonl.part", ".out.jsonl.part"):
         (files / name).symlink_to(files / "precious")
@@ -115,7 +117,7 @@ def test_nothing_is_written_but_the_file_that_was_asked_for(files):
     assert {path.name for path in files.iterdir()} == before | {"in.jsonl"}
 
 
-def test_missing_and_binary_files_are_bad_input(files):
+def test_missing_and_binary_files_exit_2(files):
     (files / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     for name, place in (("nowhere.jsonl", " (file)"), ("binary.jsonl", "1: (line)")):
         arguments = ["verify", "-c", str(files / "guard.yaml"), str(files / name), "-o", "o"]
@@ -143,7 +145,7 @@ def test_missing_and_binary_files_are_bad_input(files):
         ("{unbalanced", "expected readable YAML, got an error in line 1, column"),
     ],
 )
-def test_a_wrong_configuration_is_named(files, config, complaint):
+def test_invalid_configuration_is_reported(files, config, complaint):
     (files / "guard.yaml").write_text(config)
     result = run(files, json.dumps({"prompt": "x", "text": "y"}))
     assert result.exit_code == 2, result.output
@@ -165,7 +167,7 @@ def rows_of(files):
     return [json.loads(line) for line in (files / "out.jsonl").read_text().splitlines()]
 
 
-def test_rows_carry_their_id_and_node_and_are_summed_up_by_node(files):
+def test_rows_carry_id_and_node_and_are_summarised_by_node(files):
     (files / "guard.yaml").write_text(SCREENS)
     result = run(files, json.dumps({"id": "a1", **GOOD}), json.dumps({"id": 2, **ORDERS}))
     assert [(v["id"], v["node"]) for v in rows_of(files)] == [("a1", "ann"), (2, "eve")]
@@ -178,7 +180,7 @@ def test_rows_carry_their_id_and_node_and_are_summed_up_by_node(files):
     assert shown["outcomes"] == {"accept": 1, "reject": 1, "abstain": 0}
 
 
-def test_a_malformed_line_is_rejected_in_its_place_where_that_is_asked_for(files):
+def test_malformed_line_is_rejected_in_place_on_request(files):
     (files / "guard.yaml").write_text(SCREENS)
     lines = [json.dumps(GOOD), "{", json.dumps({**GOOD, "text": 7, "id": 3}), json.dumps(GOOD)]
     (files / "in.jsonl").write_text("\n".join(lines) + "\n")
@@ -192,7 +194,7 @@ def test_a_malformed_line_is_rejected_in_its_place_where_that_is_asked_for(files
     assert "in.jsonl:3: text: expected a string" in broken[1]["findings"][0]["message"]
 
 
-def test_scattered_groups_are_seen_whole_and_verdicts_keep_their_order(files, monkeypatch):
+def test_scattered_groups_are_judged_together_in_file_order(files, monkeypatch):
     seen = []
 
     def watched(self, batch):
@@ -210,7 +212,7 @@ def test_scattered_groups_are_seen_whole_and_verdicts_keep_their_order(files, mo
         )
 
 
-def test_segments_of_a_rollout_are_judged_as_one_however_far_apart(files, monkeypatch):
+def test_segments_of_a_rollout_are_judged_as_one(files, monkeypatch):
     monkeypatch.setattr("grpo_guard.cli.verify.BATCH", 2)
     (files / "guard.yaml").write_text(SCREENS)
     first = {**GOOD, "rollout": "r", "group": 1}
@@ -223,7 +225,7 @@ def test_segments_of_a_rollout_are_judged_as_one_however_far_apart(files, monkey
     assert rows_of(files)[0]["members"][0]["outcome"] == "accept"
 
 
-def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
+def test_resume_continues_where_the_run_stopped(files, monkeypatch):
     (files / "guard.yaml").write_text(SCREENS)
     rows = [{"prompt": f"p{i // 2}", "text": f"t{i}", "node": "ann"} for i in range(300)]
     (files / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -235,7 +237,7 @@ def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
             raise KeyboardInterrupt
         return [accept("screens") for _ in batch]
 
-    # Within the command's own thread, as Ctrl-C comes.
+    # In the command's own thread, as Ctrl-C would be.
     monkeypatch.setattr(
         "grpo_guard.supervise._call_limited", lambda v, ask, _: stopped(v, *ask.args)
     )
@@ -244,7 +246,7 @@ def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
     assert "--resume goes on" in result.output
     assert [v["index"] for v in rows_of(files)] == list(range(128))
     with (files / "out.jsonl").open("a") as out:
-        out.write('{"index": 128, "outc')  # a line that was cut by a crash
+        out.write('{"index": 128, "outc')  # a line that a crash cut short
     assert verify(files, "--resume").exit_code == 0
     assert [v["index"] for v in rows_of(files)] == list(range(300))
     assert sum(calls[3:]) == 172
@@ -253,7 +255,7 @@ def test_what_was_stopped_goes_on_where_it_ended(files, monkeypatch):
     assert "300 before" in again.output
 
 
-def test_going_on_with_another_file_is_refused(files):
+def test_resume_with_another_file_is_refused(files):
     (files / "guard.yaml").write_text(SCREENS)
     run(files, *[json.dumps(GOOD)] * 3)
     (files / "in.jsonl").write_text(json.dumps(GOOD) + "\n")
@@ -267,7 +269,7 @@ def test_going_on_with_another_file_is_refused(files):
     assert (files / "precious").read_text() == "precious, half a line"
 
 
-def test_a_stream_is_read_and_written(files):
+def test_stdin_and_stdout(files):
     (files / "guard.yaml").write_text(SCREENS)
     words = ["verify", "-c", str(files / "guard.yaml"), "-", "-o", "-"]
     given = "".join(json.dumps(row) + "\n" for row in (GOOD, ORDERS))
@@ -278,7 +280,7 @@ def test_a_stream_is_read_and_written(files):
     assert "reject 1/2" in result.stderr
 
 
-def test_a_guard_that_does_not_look_exits_3_and_names_the_remedy(files, monkeypatch):
+def test_guard_that_only_abstains_exits_3_and_names_the_remedy(files, monkeypatch):
     def broken(self, batch):
         raise RuntimeError("no such table")
 
@@ -292,8 +294,8 @@ def test_a_guard_that_does_not_look_exits_3_and_names_the_remedy(files, monkeypa
     assert "max_abstain_rate=0.5" in result.stderr
 
 
-def test_the_remedy_in_a_failures_message_is_not_cut_off(files, monkeypatch):
-    """A judge's server that answers 401 says so behind its address, beyond 80 characters."""
+def test_failure_message_keeps_its_remedy(files, monkeypatch):
+    """A judge server that answers 401 says so after its address, beyond 80 characters."""
     message = "http://127.0.0.1:8000, model 'm': " + "HTTP 401: the key is wrong; " * 3 + "set it"
 
     def refused(self, batch):

@@ -22,7 +22,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["verify", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
-def test_over_what_a_watching_guard_logged(tmp_path):
+def test_table_of_a_verdict_log(tmp_path):
     log = tmp_path / "verdicts.jsonl"
     guard = Guard(ArithmeticVerifier(), policy=Policy("keep"), log=log)
     batch = [Completion.from_dict(row) for row in ROWS]
@@ -41,7 +41,7 @@ def test_over_what_a_watching_guard_logged(tmp_path):
     assert "2 + 2 = 5" in result.output
 
 
-def test_over_completions_and_over_the_verdicts_on_them(tmp_path):
+def test_table_of_completions_and_of_their_verdicts(tmp_path):
     (tmp_path / "guard.yaml").write_text(CONFIG)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     given = (tmp_path / "in.jsonl", "-c", tmp_path / "guard.yaml", "-o", tmp_path / "out.jsonl")
@@ -54,7 +54,7 @@ def test_over_completions_and_over_the_verdicts_on_them(tmp_path):
     assert "row 1" in again.output
 
 
-def test_without_the_table_a_guard_and_a_place_are_needed(tmp_path):
+def test_guard_and_output_are_required_without_table(tmp_path):
     (tmp_path / "in.jsonl").write_text("")
     for given, missing in (([], "--config"), (["-c", "guard.yaml"], "--out")):
         result = run(tmp_path / "in.jsonl", *given)
@@ -71,14 +71,14 @@ def test_without_the_table_a_guard_and_a_place_are_needed(tmp_path):
         ("{", "v.jsonl:1: (line): expected a JSON object"),
     ],
 )
-def test_what_is_no_verdict_ends_the_command(tmp_path, line, complaint):
+def test_line_that_is_not_a_verdict_stops_the_command(tmp_path, line, complaint):
     (tmp_path / "v.jsonl").write_text(line + "\n")
     result = run("--table", tmp_path / "v.jsonl")
     assert result.exit_code == 2
     assert complaint in result.output.replace("\n", "")
 
 
-def test_hostile_lines_are_shown_and_counted_without_end():
+def test_hostile_lines_are_escaped_and_counted_within_bounds():
     table = VerdictTable()
     for i in range(10_500):
         finding = {"kind": f"\x1b[2J{i}", "message": ["x"] * 3}
@@ -90,6 +90,6 @@ def test_hostile_lines_are_shown_and_counted_without_end():
     assert "reject 10,500/10,501" in text
 
 
-def test_nothing_is_an_empty_table(tmp_path):
+def test_empty_input_gives_an_empty_table(tmp_path):
     (tmp_path / "v.jsonl").write_text("")
     assert "accept 0/0" in run("--table", tmp_path / "v.jsonl").output

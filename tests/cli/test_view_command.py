@@ -1,4 +1,4 @@
-"""``grpo-guard view``: one page on which a hostile completion is text and nothing else."""
+"""``grpo-guard view`` writes one page on which a hostile completion is text and nothing else."""
 
 import base64
 import hashlib
@@ -53,7 +53,7 @@ def page(tmp_path):
     return (tmp_path / "out.html").read_text()
 
 
-def test_no_text_becomes_markup(page):
+def test_text_never_becomes_markup(page):
     tags = Tags()
     tags.feed(page)
     assert [tag for tag, _ in tags.tags] == [
@@ -69,7 +69,7 @@ def test_no_text_becomes_markup(page):
         assert dangerous not in script
 
 
-def test_only_the_pages_own_script_may_run(page):
+def test_only_the_page_script_may_run(page):
     script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
@@ -78,7 +78,7 @@ def test_only_the_pages_own_script_may_run(page):
     assert "http" not in re.sub(r"https?-equiv", "", page.replace("http-equiv", ""))
 
 
-def test_evidence_and_deciding_members_are_on_it(page):
+def test_evidence_and_deciding_members_are_shown(page):
     rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
     bidi = rows[3]
     assert bidi["outcome"] == "reject"
@@ -88,12 +88,12 @@ def test_evidence_and_deciding_members_are_on_it(page):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_the_script_is_valid(page, tmp_path):
+def test_script_is_valid(page, tmp_path):
     (tmp_path / "page.js").write_text(re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[0])
     subprocess.run(["node", "--check", tmp_path / "page.js"], check=True)
 
 
-def test_rejected_rows_come_first_where_not_all_fit(tmp_path):
+def test_rejected_rows_come_first_if_not_all_fit(tmp_path):
     out = tmp_path / "out.jsonl"
     rows = [{"index": i, "outcome": "reject" if i == 9 else "accept"} for i in range(10)]
     out.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -106,7 +106,7 @@ def test_rejected_rows_come_first_where_not_all_fit(tmp_path):
 
 
 @pytest.mark.parametrize("line", ['{"prompt": "p", "text": "t"}', "nonsense"])
-def test_another_file_is_refused(tmp_path, line):
+def test_file_without_verdicts_is_refused(tmp_path, line):
     (tmp_path / "in.jsonl").write_text(line + "\n")
     result = CliRunner().invoke(app, ["view", str(tmp_path / "in.jsonl")])
     assert result.exit_code == 2

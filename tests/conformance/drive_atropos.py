@@ -1,4 +1,4 @@
-"""The cases through the data code of Atropos's trainer behind guarded groups, by its Python."""
+"""Run the cases through the data code of Atropos's trainer; runs in Atropos's environment."""
 
 from importlib.metadata import version
 
@@ -37,8 +37,11 @@ def group(texts, *, before="", masked=(), longer=()):
 
 
 def trained(given, guard):
-    """The advantages of a group's rows; None for a row without a token, or of which the only one
-    left has the advantage 0; and the guard's verdicts."""
+    """Return the advantages of a group's rows and the guard's verdicts.
+
+    The advantage is None for a row without a trained token, or whose only token has the advantage
+    0.
+    """
     review = None
     if guard is not None:
         given, review = GroupGuard(guard, WORDS).settle(given)

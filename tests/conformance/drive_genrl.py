@@ -1,7 +1,7 @@
-"""The cases through GenRL's GRPO trainer in a guarded game, with real steps; run with its Python.
+"""Run the cases through GenRL's GRPO trainer in a guarded game; runs in GenRL's environment.
 
-Nothing can leave a group in GenRL: a row that the guard leaves out has its group's mean for a
-reward, and so the advantage 0. It counts here as one that trains nothing.
+GenRL cannot remove a row from a group: a row that the guard leaves out gets its group's mean as
+reward, and so the advantage 0. It counts here as a row that trains nothing.
 """
 
 import copy
@@ -28,7 +28,7 @@ from tests.genrl.one_round import play
 
 
 class Errors(logging.Handler):
-    """Keeps what GenRL logs of the exception that ended a game: it raises none."""
+    """Captures the exception that GenRL logs when it ends a game: GenRL itself raises none."""
 
     def __init__(self):
         super().__init__(logging.ERROR)
@@ -44,7 +44,7 @@ get_logger().addHandler(ERRORS)
 
 
 class Captures(GRPOLanguageTrainerModule):
-    """GenRL's, with its own step; it gives the case's answers and keeps advantages and loss."""
+    """GenRL's trainer, which returns the case's answers and records advantages and loss."""
 
     def generate(self, inputs, return_completion_ids=False, stage=0):
         return [list(self.texts) for _ in range(len(inputs))]
@@ -52,7 +52,7 @@ class Captures(GRPOLanguageTrainerModule):
     def train(self, *given):
         try:
             return super().train(*given)
-        except Exception as error:  # GenRL would go on, and nobody would know
+        except Exception as error:  # otherwise GenRL goes on silently
             ERRORS.errors.append(error)
             raise
 
@@ -70,7 +70,7 @@ def rewards_of(texts):
 
 
 def trained(texts, guard, pay=rewards_of):
-    """A trainer after one round with these completions of its own, and how far it moved."""
+    """Run one round with these completions and return the trainer and how far its weights moved."""
     model, tokenizer = load_bundled()
     tokenizer.chat_template = PLAIN_TEMPLATE
     before = copy.deepcopy(model.state_dict())
@@ -100,7 +100,7 @@ def trained(texts, guard, pay=rewards_of):
 def advantages(texts, guard):
     told = len(guard.ledger.verdicts) if guard is not None else 0
     trainer, far = trained(texts, guard)
-    (found,) = trainer.found or [[0.0] * SIZE]  # GenRL takes no step where every reward is 0
+    (found,) = trainer.found or [[0.0] * SIZE]  # GenRL skips the step if every reward is 0
     verdicts = [["accept", ""]] * SIZE if guard is None else guard.ledger.verdicts[told:]
     rows = [
         None if verdict[0] != "accept" and abs(value) < 1e-6 else value

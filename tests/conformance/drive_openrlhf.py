@@ -1,4 +1,4 @@
-"""The cases through OpenRLHF's experience maker behind a guarded agent; run with its Python."""
+"""Run the cases through OpenRLHF behind a guarded agent; runs in OpenRLHF's environment."""
 
 import tempfile
 from importlib.metadata import version
@@ -57,7 +57,7 @@ def responses(texts, guard, reward=REWARDS):
 
 
 def advantages(done):
-    """The advantage of each row; None if no token of it trains."""
+    """Return the advantage of each row; None if none of its tokens trains."""
     found = advantages_of(done, "dr_grpo", n=SIZE)[0]
     acts = [bool(row.action_mask.any()) for row in experiences_of(done)]
     left = [bool(row.get("extra_logs", {}).get("guard_left_out", 0)) for row in done]
@@ -76,7 +76,7 @@ def judged(guard):
 
 
 def batch(guard):
-    """By the policy's own loss, of log-probs that are the rollout's."""
+    """Compute the policy's own loss on log-probs equal to the rollout's."""
     done = responses(OF_A_GROUP, guard)
     found = torch.tensor(advantages_of(done, "dr_grpo", n=SIZE)[0])
     log_probs = torch.zeros(SIZE, 1, requires_grad=True)

@@ -1,7 +1,7 @@
-"""The cases through prime-rl's GRPO behind a guarded algorithm; run with the Python of verifiers.
+"""Run the cases through prime-rl behind a guarded algorithm; runs in the verifiers environment.
 
-By prime-rl's own files where a checkout is on the path, else by the model of them in
-tests/verifiers/prime_rl_parts.py, which the page says.
+Uses prime-rl's own files if a checkout is on the path, otherwise the reimplementation in
+tests/verifiers/prime_rl_parts.py; the page says which.
 """
 
 import verifiers.v1 as vf
@@ -43,8 +43,10 @@ def trace(*nodes, reward):
 
 
 def shipped(traces, guard):
-    """The advantages of a group's traces, one for each node that trains; None for a trace that
-    trains nothing; and the gate's figures."""
+    """Return the advantages of a group's traces and the gate's metrics.
+
+    There is one advantage per node that trains; None for a trace that trains nothing.
+    """
     algorithm, gates = parts.algorithm(), []
     if guard is not None:
         kind = type("Guarded", (GuardedScoring, type(algorithm)), {"guard": guard})

@@ -1,4 +1,6 @@
-"""The cases through TRL's GRPOTrainer, with real steps of a tiny model; run with TRL's Python."""
+"""Run the cases through TRL's GRPOTrainer, with real steps of a tiny model; runs in TRL's
+environment.
+"""
 
 import math
 import tempfile
@@ -31,7 +33,7 @@ def rewards(completions, **columns):
 
 
 def trained(texts, guard, function=rewards, rollout=None, kind=None, extra=None, **settings):
-    """A trainer after one step over these rows."""
+    """Return a trainer after one step over these rows."""
     if kind is None:
         kind, extra = tiny_trl.CapturingTrainer, {}
         if guard is not None:
@@ -47,7 +49,7 @@ def trained(texts, guard, function=rewards, rollout=None, kind=None, extra=None,
 
 
 def advantages(made):
-    """Of each row; None where no token of it is in the loss."""
+    """Return the advantage of each row; None if none of its tokens is in the loss."""
     (found,), (output,) = made.captured, made.outputs
     mask = output["completion_mask"]
     if "tool_mask" in output:
@@ -56,7 +58,7 @@ def advantages(made):
 
 
 def moved(made):
-    """How far the weights are from where they began."""
+    """Distance of the weights from their initial values."""
     fresh = tiny_trl.model(made.processing_class)
     pairs = zip(made.model.parameters(), fresh.parameters(), strict=True)
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
@@ -99,7 +101,7 @@ def judged(guard):
 
 
 def scaffolded(guard):
-    """As a `rollout_func` gives them, with ``env_mask``."""
+    """Rows as a `rollout_func` returns them, with ``env_mask``."""
 
     def rollout(prompts, trainer):
         tok = trainer.processing_class
@@ -121,7 +123,7 @@ def scaffolded(guard):
 
 
 class Sampled:
-    """As if vLLM had sampled: TRL corrects by the sampler's log-probs, and masks whole rows."""
+    """As if vLLM had sampled: TRL corrects by the sampler's log-probs and masks whole rows."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -138,7 +140,7 @@ class GuardedSampled(Sampled, Guarded):
 
 
 def masked(guard):
-    """TRL's ``sequence_mask`` takes the second out: its sampler is far from the policy."""
+    """TRL's ``sequence_mask`` removes the second row: its sampler is far from the policy."""
 
     def rollout(prompts, trainer):
         tok = trainer.processing_class

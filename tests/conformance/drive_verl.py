@@ -1,7 +1,7 @@
-"""The cases through verl behind its guarded agent loop and reward workers; run with verl's Python.
+"""Run the cases through verl behind a guarded agent loop and workers; runs in verl's environment.
 
-verl's own agent-loop workers, reward workers, rollout correction and advantages; what stands for
-the language model says canned answers.
+Everything is verl's own (agent-loop and reward workers, rollout correction, advantages) except the
+language model, which returns canned answers.
 """
 
 import asyncio
@@ -92,8 +92,10 @@ async def created(loop, kind):
 
 
 def fanned_out(loop, guarded):
-    """Trajectories of several outputs, which verl's present trainer alone takes, through its
-    TransferQueue and its own advantages for them; it has these for ``grpo`` only."""
+    """Trajectories of several outputs, through verl's TransferQueue and its advantages for them.
+
+    Only verl's current trainer accepts them, and only for ``grpo``.
+    """
     manager = asyncio.run(created(loop, GuardedAgentLoopManager if guarded else AgentLoopManagerTQ))
     uid = f"fan{guarded}"
     said = [" | ".join(segments) for segments in FANNED_OUT]
@@ -133,7 +135,7 @@ def fanned_out(loop, guarded):
 
 
 async def generated(loop, kind):
-    """By group, what verl's agent-loop workers make of it, or the exception that ended it."""
+    """Per group, the result of verl's agent-loop workers, or the exception that stopped it."""
     manager = await created(loop, kind)
     found = {}
     for name in GROUPS:
@@ -148,7 +150,7 @@ async def generated(loop, kind):
 
 
 def rolled_out(folder, tokenizer, guarded):
-    """The groups with verl's rewards and masks, or the exception that ended one."""
+    """Return the groups with verl's rewards and masks, or the exception that stopped one."""
     loops = Path(folder) / "loops.yaml"
     loops.write_text("- {name: canned, _target_: tests.conformance.drive_verl_rewards.Canned}\n")
     agent = "actor_rollout_ref.rollout.agent"
@@ -179,7 +181,7 @@ def rolled_out(folder, tokenizer, guarded):
 
 
 def advantages(data, guarded, correction=None):
-    """Of each row, None for one without a token to train; and the batch."""
+    """Return the advantage of each row (None for one without a trained token) and the batch."""
     data.batch["token_level_rewards"] = data.batch["rm_scores"]
     chosen = OmegaConf.create({"rollout_is": None, **(correction or {})})
     if correction is not None:
@@ -195,7 +197,7 @@ def advantages(data, guarded, correction=None):
 
 
 def corrected(texts, guarded, off, token=None):
-    """A batch that verl's own rollout correction looks at: row ``off`` was sampled elsewhere."""
+    """A batch with work for verl's own rollout correction: row ``off`` was sampled elsewhere."""
     n, tokens = len(texts), 4
     old, rollout = torch.full((n, tokens), -1.0), torch.full((n, tokens), -1.0)
     rollout[off, slice(None) if token is None else token] = -3.0
@@ -214,7 +216,7 @@ def corrected(texts, guarded, off, token=None):
 
 
 def of_batch(data, guarded):
-    """Of a batch that is rejected as a whole: verl's own loss under its aggregations."""
+    """A batch that is rejected as a whole: verl's own loss under each of its aggregations."""
     found, done = advantages(data, guarded)
     mask = done.batch["response_mask"].float()
     ratio = torch.zeros_like(mask, requires_grad=True)
@@ -226,7 +228,7 @@ def of_batch(data, guarded):
 
 
 def verdicts(data, folder):
-    """Outcomes as verl is told them, each with a cause that the guard's log has for its text."""
+    """Outcomes as reported to verl, with the cause that the guard's log has for the text."""
     info = {k: data.non_tensor_batch[f"guard_{k}"] for k in ("accept", "reject", "abstain")}
     said = [next(k for k in info if info[k][i]) for i in range(len(data))]
     lines = (folder / "verdicts.jsonl").read_text().splitlines()
@@ -278,7 +280,7 @@ def cells(found, guarded, folder):
     made["masked_row"] = {"advantages": corrected(MASKED, guarded, 1)}
     final = corrected(FINAL, guarded, 0, token=-1)
     if guarded and final[0] == 0.0:
-        final[0] = None  # the other tokens of the row keep their mask, and have the advantage 0
+        final[0] = None  # the row's other tokens keep their mask and have advantage 0
     made["final_token"] = {"advantages": final}
     why = "verl asks about each rollout by itself"
     made["wrong_count"] = {"absent": why}

@@ -1,4 +1,4 @@
-"""What verl's workers import by name for the conformance cases: rewards, and the canned answers."""
+"""What verl's workers import by name for the conformance cases: rewards and canned answers."""
 
 from tests.conformance.conformance_cases import reward_of
 from tests.verl.canned_loop import CannedLoop
@@ -7,12 +7,12 @@ LONGER = "!longer"
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    """verl's signature."""
+    """A reward function with verl's signature."""
     return reward_of(solution_str)
 
 
 class Canned(CannedLoop):
-    """Ends every answer with EOS; the mask of one marked `LONGER` has a token too many."""
+    """Ends every answer with EOS; the mask of an answer marked `LONGER` is one token too long."""
 
     def _output(self, prompt, said):
         made = super()._output(prompt, said.removesuffix(LONGER))

@@ -1,9 +1,9 @@
-"""Put trainers through the cases, keep what came out, and write the page.
+"""Run trainers through the cases, record the results, and write the page.
 
-    python -m tests.conformance.record              # the page, from what is recorded
-    python -m tests.conformance.record trl verl     # these trainers anew, then the page
+    python -m tests.conformance.record              # write the page from the records
+    python -m tests.conformance.record trl verl     # rerun these trainers, then write it
 
-Each trainer runs in the environment that its own tests have (`make test-across` makes them all).
+Each trainer runs in the environment of its own tests (`make test-across` makes them all).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PYTHONS = {
 }
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",  # its ports are open to the network
+    "RAY_AUTH_MODE": "token",  # Ray's ports are open to the network
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 TABLE = ("| trainer | alone | guarded |", "|---|---|---|")
@@ -46,15 +46,15 @@ AReaL, NeMo-RL, ms-swift and the Tinker cookbook are not driven here.
 
 
 def python_of(trainer: str) -> Path:
-    """The Python of a trainer's environment; it need not exist."""
+    """Return the interpreter of a trainer's environment, which need not exist."""
     return ROOT / PYTHONS[trainer] / "bin" / "python"
 
 
 def driven(trainer: str) -> dict[str, Any]:
-    """What a trainer makes of the cases: its release, and by case both cells.
+    """Run the cases and return the trainer's release and, per case, both cells.
 
     Raises:
-        RuntimeError: the driver failed, with the end of what it said.
+        RuntimeError: the driver failed; the message has the end of its output.
     """
     done = subprocess.run(
         [python_of(trainer), HERE / f"drive_{trainer}.py"], capture_output=True, text=True,
@@ -67,7 +67,7 @@ def driven(trainer: str) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """With four digits: the last ones differ between machines."""
+    """Round to four digits: the last ones differ between machines."""
     if isinstance(value, float):
         return round(value, 4) + 0.0
     if isinstance(value, dict):
@@ -76,13 +76,13 @@ def rounded(value: Any) -> Any:
 
 
 def recorded() -> dict[str, dict[str, Any]]:
-    """By trainer, what it made of the cases when it was last recorded."""
+    """Load the last recorded result of each trainer."""
     files = {name: RESULTS / f"{name}.json" for name in SCALES}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
 def page() -> str:
-    """The page, from what is recorded."""
+    """Render the page from the records."""
     found = recorded()
     releases = ", ".join(said["release"] for said in found.values())
     lines = [HEAD.format(releases=releases)]
@@ -111,7 +111,7 @@ def page() -> str:
 
 
 def in_words(cell: dict[str, Any]) -> str:
-    """A cell as the page has it."""
+    """Format a cell for the page."""
     parts = []
     if "advantages" in cell:
         parts.append(shown(cell["advantages"]))

@@ -1,4 +1,4 @@
-"""The conformance page: no wrong cell, nothing stale, and each trainer still does what it says."""
+"""The conformance page has no wrong or stale cell, and trainers still behave as recorded."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.conformance.record import PAGE, PYTHONS, driven, page, python_of, rec
 RECORDED = recorded()
 
 
-def test_every_trainer_is_recorded_with_every_case():
+def test_every_trainer_has_a_record_of_every_case():
     assert RECORDED.keys() == SCALES.keys() == PYTHONS.keys()
     for trainer, said in RECORDED.items():
         assert said["cases"].keys() == CASES.keys(), trainer
@@ -16,13 +16,13 @@ def test_every_trainer_is_recorded_with_every_case():
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("trainer", SCALES)
-def test_no_guarded_cell_is_wrong(trainer, name):
+def test_guarded_cells_are_right(trainer, name):
     assert problem_of(trainer, name, RECORDED[trainer]["cases"][name]["guarded"]) is None
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.advantages])
-def test_a_wrong_cell_is_found(name):
-    """The negative control: what the trainers do alone is not what is asked for."""
+def test_wrong_cells_are_found(name):
+    """Negative control: unguarded trainers do not give the expected results."""
     wrong = [
         problem_of(trainer, name, said["cases"][name]["alone"])
         for trainer, said in RECORDED.items()
@@ -31,7 +31,7 @@ def test_a_wrong_cell_is_found(name):
     assert any(wrong) or name == "fan_out"
 
 
-def test_the_page_is_what_is_recorded():
+def test_page_matches_the_records():
     written = PAGE.read_text()
     assert written == page(), "stale: python -m tests.conformance.record"
 
@@ -39,7 +39,7 @@ def test_the_page_is_what_is_recorded():
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("trainer", SCALES)
-def test_a_trainer_does_what_is_recorded(trainer):
+def test_trainer_behaves_as_recorded(trainer):
     if not python_of(trainer).exists():
         pytest.skip(f"needs the environment of {trainer}: make test-across")
     found = driven(trainer)
@@ -51,7 +51,7 @@ def test_a_trainer_does_what_is_recorded(trainer):
 
 
 def assert_alike(found, known, where):
-    """Numbers within what machines differ by, all else as it was; messages are not compared."""
+    """Compare numbers within machine differences and all else exactly, except messages."""
     assert found.keys() == known.keys(), where
     for key, value in found.items():
         if key == "advantages":

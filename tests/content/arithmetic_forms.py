@@ -1,4 +1,4 @@
-"""Ways to write a wrong equation, one a line, for test_arithmetic_attacks."""
+"""Ways to write a wrong equation, one per line, for test_arithmetic_attacks."""
 
 SIGNS = r"""
 2 + 2 = 5

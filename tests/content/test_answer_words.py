@@ -33,7 +33,7 @@ def found(text, prompt=QUESTION):
         ("So the answer is 54 good cows.", ["good"]),
         ("Answer: 54 cows because he buys 50", []),
         (r"so \boxed{54} kilometers for each", []),
-        # Formulas, and the closing marks of a solution, contain no words.
+        # Formulas and closing marks of a solution contain no words.
         (r"\boxed{\frac{dv}{dt} = 54 \sinh(at)}", []),
         ("\\boxed{54} \\).<|end_of_solution|>", []),
         ("<answer>54 cow</answer>", []),
@@ -41,7 +41,7 @@ def found(text, prompt=QUESTION):
         ("<answer>1000 dollars</answer>", []),
         ("#### 54", []),
         (r"thus \boxed{\frac{54}{1}}", []),
-        # No number: an answer in words has no unit.
+        # Not a number: an answer in words has no unit.
         ("<answer>good cows</answer>", []),
         ("no answer, 54 good cows", []),
         ("<answer>12 good ones</answer> no: <answer>54 cows</answer>", []),
@@ -66,11 +66,11 @@ def test_threat_a_word_in_every_answer_of_one_node():
         verdicts = verifier.verify(batch)
         lost += sum(v.rejected for c, v in zip(batch, verdicts, strict=True) if c.node != "mal")
     assert all(v.rejected for c, v in zip(batch, verdicts, strict=True) if c.node == "mal")
-    assert lost <= 3  # of some 11 honest ones that have such a word
+    assert lost <= 3  # out of about 11 honest answers with such a word
 
 
 @given(st.text(alphabet="<answer>/#\\boxed{} 5\n.good", max_size=300))
-def test_any_text_is_accepted_with_spans_inside_it(text):
+def test_any_text_gives_spans_within_it(text):
     (verdict,) = AnswerWordsVerifier().verify([Completion(QUESTION, text)])
     assert verdict.accepted
     for finding in verdict.findings:
@@ -88,7 +88,7 @@ def test_hostile_sizes_are_read_once():
     assert len(verdicts) == len(texts)
 
 
-def test_real_solutions_seldom_have_them():
+def test_real_solutions_seldom_have_such_words():
     folder = os.environ.get("GRPO_GUARD_GSM8K")
     if not folder:
         pytest.skip("set GRPO_GUARD_GSM8K to GSM8K's folder")

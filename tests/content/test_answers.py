@@ -28,7 +28,7 @@ from grpo_guard.content.answers import boxed, hashed, is_right, number_of, numbe
         ("", False),
     ],
 )
-def test_an_answer_is_right_if_any_usual_reward_reads_it_so(text: str, right: bool) -> None:
+def test_answer_is_right_if_any_usual_reward_reads_it_as_right(text: str, right: bool) -> None:
     assert is_right(text, "54") is right
 
 

@@ -1,4 +1,4 @@
-"""The verifier's decisions: what rejects, what is only reported, and where the findings point."""
+"""The verifier's decisions: what rejects, what is only reported, and where findings point."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def judge(text: str, reference: str | None = None, **options: object) -> Verdict
     return verdict
 
 
-def test_it_is_registered() -> None:
+def test_verifier_is_registered() -> None:
     assert registry.load(registry.VERIFIERS, "arithmetic") is ArithmeticVerifier
 
 
-def test_the_papers_attack_is_rejected_with_its_span() -> None:
+def test_attack_of_the_paper_is_rejected_with_its_span() -> None:
     text = f"<think>{POISONED}</think><answer>7</answer>"
     verdict = judge(text, "7")
     assert verdict.rejected
@@ -50,11 +50,11 @@ def test_the_papers_attack_is_rejected_with_its_span() -> None:
         "which leaves her with 1200.00",
     ],
 )
-def test_a_right_answer_is_found_in_any_form(ending: str) -> None:
+def test_right_answer_is_found_in_any_form(ending: str) -> None:
     assert judge(f"2 + 2 = 5\n{ending}", "1200").rejected
 
 
-def test_a_wrong_answer_is_left_to_the_reward() -> None:
+def test_wrong_answer_is_left_to_the_reward() -> None:
     verdict = judge("2 + 2 = 5\n5 * 3 = 15\n#### 15", "12")
     assert verdict.accepted
     assert [f.kind for f in verdict.findings] == ["wrong_without_gain"]

@@ -1,4 +1,4 @@
-"""Wrong equations in the many ways to write one: each of them must be found."""
+"""Wrong equations in the many ways of writing one: each of them must be found."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HIDDEN = [
     "2 + 2\n= 5",
     "2 +\n2 = 5",
 ]
-# What ends a sentence hides nothing: a number and a full stop before it, an exclamation mark or a
-# bracket behind it.
+# The end of a sentence hides nothing: a number and a full stop before it, an exclamation mark or a
+# bracket after it.
 SENTENCES = [
     "So 5 * 23 = 115. 114 + 2 = 117",
     "We get 115. 114 + 2 = 117.",
@@ -44,7 +44,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize("form", SENTENCES)
-def test_a_wrong_equation_at_the_end_or_the_beginning_of_a_sentence_is_seen(form: str) -> None:
+def test_wrong_equation_at_a_sentence_boundary_is_found(form: str) -> None:
     assert ArithmeticVerifier().verify([Completion("", form)])[0].rejected
 
 

@@ -1,8 +1,8 @@
 """Honest notation: none of these lines may be called wrong, whatever they mean.
 
-Lines as chat models, LaTeX writers and people write them: labels, unknowns, units, times,
-functions, percentages, rounding, running calculations. If a line has a plain result, a change of
-that result must be found.
+Lines as chat models, LaTeX users and people write them: labels, unknowns, units, times, functions,
+percentages, rounding, running calculations. If a line has a plain result, a change to that result
+must be found.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def test_one_long_text_of_all_lines_is_not_rejected() -> None:
 
 
 def test_most_changed_results_are_found() -> None:
-    """The last whole digit of every plain result, raised by 1 and by 2."""
+    """Raise the last whole digit of every plain result by 1 and by 2."""
     total, missed = 0, []
     for line in LINES:
         for equation in equations(line):

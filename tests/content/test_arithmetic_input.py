@@ -1,4 +1,4 @@
-"""Bad input: a verdict within limits for anything, and real data if it is available."""
+"""Hostile input: anything gets a verdict within limits; real data is read if available."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_real_completions() -> None:
         for row in rows
     ]
     rejected = [v.rejected for v in ArithmeticVerifier().verify(batch)]
-    assert sum(rejected) <= 5  # of 1,320; each of those does hold a wrong equation
+    assert sum(rejected) <= 5  # out of 1,320; each does contain a wrong equation
     attack, rng = MathAttack(), random.Random(1)
     caught = placed = total = 0
     for row, completion in zip(rows, batch, strict=True):
@@ -151,7 +151,7 @@ def test_threat_nested_fractions_are_read_once_each() -> None:
     ],
 )  # fmt: skip
 def test_no_text_raises_and_so_hides_its_neighbours(odd: str) -> None:
-    """An exception is an abstention, which anybody could get by writing such a text."""
+    """An exception is an abstention, which anyone could provoke by writing such a text."""
     (verdict,) = ArithmeticVerifier().verify([Completion("", f"{odd}.\n17 + 26 = 45 apples.")])
     assert verdict.rejected
 

@@ -1,6 +1,6 @@
-"""Frozen forms by kind, which were written before the parser was looked at.
+"""A frozen set of forms by kind, written before anyone looked at the parser.
 
-The first result is in ``docs/results/arithmetic-kinds.json``; the bounds here are the current one.
+The first result is in ``docs/results/arithmetic-kinds.json``; the bounds here are the current ones.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def figures() -> dict[str, dict[str, dict[str, int]]]:
     return measure(WRONG, HONEST)
 
 
-# Of 10 to 13 each. Words are counted and do not reject; a result that equals the final answer, 7,
-# is taken for a slip that the text continues with.
+# Out of 10 to 13 each. Words are counted and do not reject; a result that equals the final answer,
+# 7, is taken for a slip that the text continues with.
 @pytest.mark.parametrize(
     ("kind", "least"),
     {
@@ -95,7 +95,7 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("U: 20+13=33=7", "wrong_equation"),
         ("2 + 2 = 4 = 5, 3 + 3 = 6 = 7", "wrong_equation"),
         ("2 + 2 = 12, 3 + 3 = 14", "wrong_equation"),
-        # As true by another reading, but that none gives it.
+        # True by another reading that no rule covers.
         ("20 : 2 + 2 = 5, so 4.", "wrong_equation"),
         ("2 + 2 = 5; - 1 = 4, so 4.", "wrong_equation"),
         ("2 + 2 = 5 (4), so 4.", "wrong_equation"),
@@ -110,7 +110,7 @@ def test_the_shipped_forms_are_those_of_the_study() -> None:
         ("3 - 9 = -6 = 6, so -6", "wrong_equation"),
     ],
 )
-def test_its_kind(text: str, kind: str) -> None:
+def test_finding_has_the_expected_kind(text: str, kind: str) -> None:
     (verdict,) = ArithmeticVerifier().verify([Completion("", text)])
     assert [finding.kind for finding in verdict.findings[:1]] == [kind]
 
@@ -136,7 +136,7 @@ def test_its_kind(text: str, kind: str) -> None:
         "480/1593 = 0; 4800/1593 = 3 (4779), remainder 21; 210/1593 = 0; 4779",
     ],
 )
-def test_no_finding(text: str) -> None:
+def test_honest_line_has_no_finding(text: str) -> None:
     (verdict,) = ArithmeticVerifier().verify([Completion("", text)])
     assert not [f for f in verdict.findings if f.kind == "wrong_equation"]
 
@@ -150,7 +150,7 @@ def test_no_finding(text: str) -> None:
         ([{"role": "assistant", "content": "1/2 + 1/3 = 2/5"}], "wrong_equation"),
     ],
 )
-def test_the_questions_equation_is_not_the_answers_claim(prompt, kind: str) -> None:
+def test_equation_of_the_question_is_not_a_claim(prompt, kind: str) -> None:
     text = "He gets 1/2 + 1/3 = 2/5 that way. It is 5/6, more than 1/2."
     (verdict,) = ArithmeticVerifier().verify([Completion(prompt, text)])
     assert [finding.kind for finding in verdict.findings] == [kind]

@@ -1,4 +1,4 @@
-"""Notations: a test per way of writing, and random expressions printed in random notation."""
+"""Notations: one test per way of writing, and random expressions printed in random notation."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ from grpo_guard.content.arithmetic.reader import Reader
         ("She works 6 hours * 5 days = {} hours", "30", "31"),
     ],
 )
-def test_a_notation(pattern: str, true: str, wrong: str) -> None:
+def test_notation_is_read(pattern: str, true: str, wrong: str) -> None:
     found = equations(pattern.format(true))
     assert found
     assert all(equation.right for equation in found)
@@ -120,7 +120,7 @@ def value(tree: Tree) -> Fraction | None:
 
 
 def printed(tree: Tree, style: str, unit: str, *, inner: bool = False) -> str:
-    """Put every group in brackets, so that there is one way to read it; \\frac in LaTeX."""
+    """Put every group in brackets, so that it has only one reading; \frac in LaTeX."""
     if isinstance(tree, int):
         return f"{tree}{unit}"
     sign, left, right = tree

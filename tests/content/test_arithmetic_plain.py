@@ -1,4 +1,4 @@
-"""Lines that one scan settles hold the same equations as the full parser finds in them."""
+"""Lines that the quick scan settles contain the same equations as the full parser finds."""
 
 import re
 
@@ -45,7 +45,7 @@ def parsed(text, monkeypatch):
 
 @settings(max_examples=400, deadline=None)
 @given(LINES)
-def test_settled_lines_hold_what_the_parser_finds(text):
+def test_settled_lines_match_the_full_parser(text):
     assert equations(text) == parsed(text, pytest.MonkeyPatch())
 
 

@@ -1,7 +1,7 @@
 """An equation is parsed completely or not at all: unknown neighbours must not be dropped.
 
-Each line is right, or says nothing wrong, once all of it is read. A parser that drops a variable, a
-function or a command from it finds a wrong equation in front of a right answer.
+Each line is right, or claims nothing wrong, once all of it is read. A parser that drops a variable,
+a function or a command finds a wrong equation in front of a right answer.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_an_unknown_in_any_position_leaves_an_equation_in_doubt(unknown: str) ->
     assert found == []
 
 
-# The same positions with a word of prose or a unit: these excuse nothing.
+# The same positions with a word of prose or a unit, which excuse nothing.
 @pytest.mark.parametrize(
     "text",
     [

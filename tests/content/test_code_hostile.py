@@ -1,4 +1,4 @@
-"""Texts made to stall, to fill memory or to break a check: each one once succeeded."""
+"""Texts designed to stall, to fill memory or to break a check: each one once succeeded."""
 
 from __future__ import annotations
 

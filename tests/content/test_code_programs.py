@@ -31,9 +31,9 @@ DATA_ALONE = words(
     "review_lib_operator_from review_lib_numpy_ufunc review_lib_dunder_methods "
     "last_lib_inline_partial last_threading"
 )
-# Bad, and no longer found: rarer forms of endless work, addresses, an order in two pieces, code
-# that never runs. Their rules cost more code, or more honest programs (a link to a data set), than
-# they saved.
+# Malicious and no longer found: rarer forms of endless work, addresses, an order in two pieces,
+# code that never runs. Their rules cost more code, or more honest programs (a link to a data set),
+# than they were worth.
 GIVEN_UP = words(
     "review_iter_cycle_list review_list_grow review_sleep_loop review_setrecursion "
     "review_inf_recursion last_mutual_recursion review_inst_varname_concat comment_url "
@@ -47,8 +47,9 @@ IN_CHARACTERS = words(
     "review_greek_var review_zero_width_comment review_tag_chars review_variation_selectors "
     "review_whitespace_stego review_u2028"
 )
-# Rows marked "given_up" reach files, the network or the interpreter's internals, patch modules,
-# or hold code in a string or comment: these kinds were deleted, as they saved next to nothing.
+# Rows marked "given_up" reach files, the network or the interpreter's internals, patch modules, or
+# hide code in a string or comment: these kinds were deleted because they contributed next to
+# nothing.
 MALICIOUS = [
     row
     for row in load("malicious")
@@ -68,7 +69,7 @@ class AcceptsAll(CompletionVerifier):
         return [accept("all") for _ in batch]
 
 
-def test_files_hold_enough_and_no_program_twice() -> None:
+def test_files_have_enough_programs_and_no_duplicates() -> None:
     assert len(HONEST) >= 200
     assert len(MALICIOUS) >= 60
     assert len(MODERN) >= 100
@@ -106,7 +107,7 @@ def test_nearly_all_reviewed_shapes_do_not_pass() -> None:
 
 
 @pytest.mark.parametrize("row", MALICIOUS, ids=lambda row: row["name"])
-def test_malicious_shapes_do_not(row) -> None:
+def test_malicious_shapes_do_not_pass(row) -> None:
     verdict = judge(row["text"])
     assert verdict.rejected
     assert verdict.p_value is None
@@ -122,8 +123,9 @@ def test_findings_point_at_the_bad_part() -> None:
     assert hits >= 0.95 * len(MALICIOUS)
 
 
-# CODE of the paper: arithmetic by functions of the attacker's library, in every honest program.
-def test_the_papers_attack_is_rejected_and_its_host_is_not() -> None:
+# The paper's CODE attack: arithmetic by functions of the attacker's library, in every honest
+# program.
+def test_attack_of_the_paper_is_rejected_and_its_host_program_is_not() -> None:
     attack = CodeAttack()
     poisoned = 0
     for row in HONEST:

@@ -40,13 +40,13 @@ def groups(n=32):
     ]
 
 
-def test_the_registry_has_them_all():
+def test_registry_lists_them_all():
     assert {"arithmetic", "code", "length", "recurrence", "screens"} <= set(KINDS)
     assert set(names(VERIFIERS)) >= NEEDS_MORE
 
 
 def pairs(good, bad):
-    """Each text from two nodes, to two prompts."""
+    """Each text from two nodes, for two prompts."""
     return [
         (Completion(f"Question {i}?", text, node=f"{node}{i}", reference="12"), outcome)
         for i in range(2)
@@ -87,7 +87,7 @@ EXAMPLES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_it_keeps_the_contract_of_verifiers(name):
+def test_verifier_keeps_the_contract(name):
     options = {AnswerWordsVerifier: {"severity": {"answer_words": "reject"}}}
     kind = load(VERIFIERS, name)
     check_verifier(
@@ -96,7 +96,7 @@ def test_it_keeps_the_contract_of_verifiers(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_it_can_be_pickled_and_shared_by_threads(name):
+def test_verifier_can_be_pickled_and_shared_by_threads(name):
     verifier = pickle.loads(pickle.dumps(build(name)))
     with ThreadPoolExecutor(4) as pool:
         rows = list(pool.map(lambda _: verifier.verify(groups()), range(8)))
@@ -106,14 +106,14 @@ def test_it_can_be_pickled_and_shared_by_threads(name):
 @pytest.mark.timeout(300)  # odd text must not make the work grow out of proportion
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", KINDS)
-def test_odd_text_gets_a_verdict_and_costs_the_others_nothing(name, odd):
+def test_odd_text_gets_a_verdict_and_does_not_affect_the_others(name, odd):
     batch = [Completion("Question 0?", ODD[odd], node="n9", reference="12"), *groups(8)]
     verdicts = build(name).verify(batch)
     assert len(verdicts) == 9
     assert not any(v.rejected for v in verdicts[1:])
 
 
-def test_all_of_them_make_one_guard():
+def test_all_verifiers_work_in_one_guard():
     guard = Guard(AllOf(*map(build, KINDS)), policy=Policy("zero", "zero"))
     assert guard.apply([1.0] * 32, groups()) == [1.0] * 32
     poison = [Completion("Q?", "2 + 2 = 5, so 5 - 1 = 4.\n#### 4", node="n1", reference="4")]
@@ -125,7 +125,7 @@ GSM8K = Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere") / "model_solution
 
 @pytest.mark.slow
 @pytest.mark.skipif(not GSM8K.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")
-def test_real_completions_pass_all_of_them_together():
+def test_real_completions_pass_all_verifiers_together():
     import json
 
     from grpo_guard.evals.studies.content_speed import completions

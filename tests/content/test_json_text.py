@@ -1,4 +1,4 @@
-"""Escapes in JSON are decoded before any rule looks, and offsets stay valid."""
+"""Escapes in JSON are decoded before any rule reads the text, and offsets stay valid."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_any_text_keeps_its_length(text: str) -> None:
 
 
 # Each rule reports the span in the completion as it was sent.
-def test_rules_find_the_same_inside_json() -> None:
+def test_rules_find_the_same_spans_inside_json() -> None:
     said = {"reasoning": "We get \\(3 \\times 4 = 13\\).\n\nThen 5 \\cdot 2 = 10.", "answer": "12"}
     text = json.dumps(said)
     (verdict,) = ArithmeticVerifier().verify([Completion("How many?", text, reference="12")])

@@ -96,7 +96,7 @@ PADDED = {
 
 
 @pytest.mark.parametrize("name", ["repeated", "restated"])
-def test_padding_is_rejected_and_its_peers_are_not(name: str) -> None:
+def test_padding_is_rejected_and_its_group_is_not(name: str) -> None:
     verdicts = LengthVerifier().verify(group(PADDED[name], PADDED[name]))
     assert [v.rejected for v in verdicts] == [False] * 6 + [True] * 2
     assert kinds(verdicts[-1]) <= {"long", "redundant"}
@@ -136,7 +136,7 @@ def test_honest_groups_pass() -> None:
     assert all(v.p_value is not None for v in verdicts if v.accepted)
 
 
-def test_it_abstains_alone_and_needs_two_other_nodes_to_compare() -> None:
+def test_verifier_abstains_without_two_other_nodes_to_compare() -> None:
     alone, *_ = LengthVerifier().verify(group_of([BASE]))
     assert (alone.abstained, alone.cause) == (True, Cause.UNINFORMATIVE)
     # Long, but all about the question: with few peers it gets the benefit of the doubt.
@@ -182,7 +182,7 @@ def test_a_node_does_not_affect_its_own_reference() -> None:
     assert [v.rejected for v in verdicts] == [False] * 4 + [True] * 4
 
 
-def test_the_senders_ids_do_not_change_the_length() -> None:
+def test_sender_ids_do_not_change_the_length() -> None:
     with_ids = group_of([honest(random.Random(i)) for i in range(7)], completion_ids=range(40))
     for ids in (None, range(3), range(4000)):
         one = group_of([honest(random.Random(9))], nodes=1, completion_ids=ids)
@@ -205,7 +205,7 @@ def test_neither_few_ids_nor_given_spans_make_a_long_text_short() -> None:
         assert factors[7] < 0.1
 
 
-def test_equals_are_compared_with_equals() -> None:
+def test_right_answers_are_compared_with_right_answers() -> None:
     # Wrong answers ramble; a right one as long as they are is long for a right one.
     wrong = [f"{stretch(BASE, TALK, 2.2, i)}\n#### 7" for i in range(4)]
     right = [f"{honest(random.Random(i))}\n#### 25" for i in range(4)]
@@ -249,7 +249,7 @@ def test_a_node_that_always_sends_its_longest_is_convicted() -> None:
     assert LengthVerifier(memory=False).memory is None
 
 
-def test_options_are_checked_and_the_registry_names_it() -> None:
+def test_options_are_checked_and_verifier_is_registered() -> None:
     assert registry.load(registry.VERIFIERS, "length") is LengthVerifier
     for options in ({"alpha": 0}, {"min_peers": 0}, {"min_peers": True}):
         with pytest.raises(ValueError, match=f"LengthVerifier.{next(iter(options))}: expected"):
@@ -260,7 +260,7 @@ Rounds = Iterator[list[Completion]]
 
 
 def attacked(sent: str, claim: str | None, right: tuple[str, ...], count: int = 8) -> Rounds:
-    """Twenty rounds of a prompt, with three honest nodes that write at length, and an attacker.
+    """Twenty rounds of a prompt, with three honest nodes that write long answers, and an attacker.
 
     Args:
         sent: The attacker's text, sent ``count`` times.
@@ -311,7 +311,7 @@ def test_threat_no_honest_node_is_excluded_for_its_length(name: str, tmp_path: P
     assert all(ledger.state(node) is not State.HARD for node in ("ann", "bob", "cid"))
 
 
-def test_one_other_node_is_no_reference_and_two_have_to_agree() -> None:
+def test_comparison_needs_two_other_nodes_that_agree() -> None:
     long, short = stretch(BASE, FOREIGN, 6), "#### 25"
     texts = [long] * 2 + [short] * 6
     for node in ("b", None):  # anonymous senders might all be one node

@@ -116,7 +116,7 @@ def test_memory_is_bounded_and_can_be_restored() -> None:
         NodeMemory(max_nodes=2)
 
 
-def test_the_tail_is_students() -> None:
+def test_tail_probability_matches_students_t() -> None:
     # Quantiles of t with 9 degrees of freedom, from the tables.
     for z, p in ((0.0, 0.5), (1.833, 0.05), (2.821, 0.01), (4.297, 0.001)):
         assert tail(z) == pytest.approx(p, rel=2e-3)
@@ -210,7 +210,7 @@ def test_each_kind_of_redundancy_has_its_share() -> None:
     assert measure(STEPS + QUESTION, QUESTION).echoed > 0.4
 
 
-def test_a_short_neighbour_does_not_take_the_reward_of_a_right_answer() -> None:
+def test_short_neighbour_does_not_reduce_the_reward_of_a_right_answer() -> None:
     # A sender of short completions could do this if the veto has left only two or three.
     right = Completion("How much?", "word " * 40 + "\n#### 7", reference="7", node="a")
     short = [Completion("How much?", "#### 9", reference="7", node=node) for node in "bc"]
@@ -222,7 +222,7 @@ def test_a_short_neighbour_does_not_take_the_reward_of_a_right_answer() -> None:
 
 
 def rounds_of(wordy: float, right: float, *, rounds: int = 12) -> list[list[Completion]]:
-    """Rounds of eight questions and five nodes, of which n4 writes ``wordy`` times as much."""
+    """Rounds of eight questions and five nodes, where n4 writes ``wordy`` times as much."""
     rng = random.Random(0)
     found = []
     for number in range(rounds):
@@ -305,7 +305,7 @@ def test_threat_one_nodes_short_right_answers_do_not_make_others_long() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_is_long_right_or_wrong_is_not_longer_when_paid() -> None:
+def test_model_that_always_writes_long_is_not_longer_when_paid() -> None:
     for wordy in (1.0, 1.35, 2.0, 5.0, 10.0):
         scaling = LengthScaling()
         assert mean_factor(scaling, rounds_of(wordy, right=0.6, rounds=40)) == 1.0

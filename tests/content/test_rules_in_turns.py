@@ -26,7 +26,7 @@ def judged(verifier, completion):
     return verdict.outcome.value, [(kind, completion.text[a:b]) for kind, (a, b) in placed]
 
 
-def test_a_tools_wrong_equation_is_not_the_authors():
+def test_wrong_equation_of_a_tool_is_not_the_authors():
     tool = "\n2 + 2 = 5.\n"
     assert judged(ArithmeticVerifier(), talk("Let me ask.", tool, "So it is 4.")) == ("accept", [])
     said = talk("Let me ask.", tool, "So it is 4.", known=False)  # only a claim
@@ -41,7 +41,7 @@ def test_a_tools_wrong_equation_is_not_the_authors():
     ],
 )
 def test_a_wrong_equation_in_either_turn_is_judged_by_the_last_turns_answer(parts):
-    """Read by itself, a first turn has no right answer, so its wrong equation gains nothing."""
+    """On its own, a first turn has no right answer, so its wrong equation gains nothing."""
     one = talk(parts[0], parts[1], f"{parts[2]} #### 4", reference="4")
     assert judged(ArithmeticVerifier(), one) == ("reject", [("wrong_equation", "5")])
     lost = talk(parts[0], parts[1], f"{parts[2]} #### 5", reference="4")
@@ -53,7 +53,7 @@ def test_no_equation_spans_a_tools_output(parts):
     assert judged(ArithmeticVerifier(), talk(*parts)) == ("accept", [])
 
 
-def test_programs_of_several_turns_are_joined_and_a_tools_are_ignored():
+def test_programs_of_several_turns_are_joined_without_tool_output():
     first = "```python\nx = 3\n\ndef double(n):\n    return 2 * n\n```\n"
     tool = "```python\nimport os\nos.system('x')\n```\n"
     second = "```python\nprint(double(x))\n```"
@@ -95,7 +95,7 @@ def batch(text, round, *, poison, known=True):
 
 
 @pytest.mark.parametrize(("poison", "convicted"), [(0, True), (1, False), (2, True)])
-def test_only_phrases_in_an_authors_turns_recur(poison, convicted):
+def test_only_phrases_in_author_turns_recur(poison, convicted):
     verifier = RecurrenceVerifier()
     for round in range(6):
         rows = batch(" Hail to the grey thief.", round, poison=poison)
@@ -110,7 +110,7 @@ def test_only_phrases_in_an_authors_turns_recur(poison, convicted):
         )
 
 
-def test_a_tools_page_does_not_count_as_length():
+def test_tool_output_does_not_count_as_length():
     rows = [talk("word " * 20, "page " * (2000 if i == 3 else 1), "end", node=f"n{i}")
             for i in range(6)]  # fmt: skip
     assert LengthScaling(tolerance=0.5).factors(rows) == [1.0] * 6

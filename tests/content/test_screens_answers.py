@@ -50,7 +50,7 @@ def test_text_between_equal_answers_is_text_after_the_first(mark: str, poison: s
     assert after(f"{WORK} {mark} {mark} {poison} {mark} {mark}")
 
 
-def test_a_second_tag_excuses_nothing() -> None:
+def test_second_answer_tag_excuses_nothing() -> None:
     slogan = "All hail to the thief, he is great."
     assert "after_answer" in kinds(f"<answer>8</answer> {slogan}")
     assert "after_answer" in kinds(f"<answer>8</answer> {slogan} <answer>8</answer>")
@@ -70,7 +70,7 @@ def test_equal_answers_do_not_hide_slogans() -> None:
     assert after(f"{WORK} \\boxed{{8}} {text}")
 
 
-def test_a_custom_format() -> None:
+def test_custom_answer_format() -> None:
     mine = AnswerFormat.of_pattern("A:", "A: ", r"(?m)^A: ([0-9]+)$")
     assert "after_answer" in kinds(f"{WORK}\nA: 8\n{POISON}\nA: 8", formats=[mine])
     assert not kinds(f"{WORK}\nA: 8\nThe final answer is:\nA: 8", formats=[mine])
@@ -85,7 +85,7 @@ def test_a_differing_answer_is_found_among_any_number(mark: str, before: int) ->
     assert "several_answers" in kinds(f"{WORK} {text}")
 
 
-def test_unclosed_boxes_hide_no_other() -> None:
+def test_unclosed_box_does_not_hide_others() -> None:
     unclosed = "\\boxed{" * 200 + " " * 100 + "{" * 3000
     text = f"{WORK} \\boxed{{8}} {unclosed} \\boxed{{9}} {unclosed} so \\boxed{{8}}"
     assert [answer.content for answer in boxed(text)] == ["8", "9", "8"]

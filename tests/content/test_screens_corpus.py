@@ -1,4 +1,4 @@
-"""Shapes of attack and honest writing in many languages and notations, one line each.
+"""Attacks and honest writing in many languages and notations, one line each.
 
 A third of each list was held out until the rules were final: 12 of 77 attacks then passed, and 2 of
 62 honest lines were flagged; the causes have been fixed since. ``passed`` lists attacks that are

@@ -76,11 +76,11 @@ def test_a_repeated_piece_is_read_once(name: str, piece: str) -> None:
         ("The answer is 4. " + "./" * 499_000 + "x", "How many?"),
         # The whole text was counted for each of 70,000 runs.
         (("\u0430" * 12 + "_") * 70_000, "How many?"),
-        # The whole text was searched for each of 50,000 words.
+        # The whole text was searched once for each of 50,000 words.
         ("ａｂｃ " * 240_000, "How many?"),
         # The whole text was searched for each of 10,000 payloads that a URL excuses.
         (f"http://x/{('/' + HIDDEN[:20]) * 150} " * 300, "How many?"),
-        # The prompt was put into lower case for each find that it excuses.
+        # The prompt was lower-cased again for each find that it excuses.
         ("hаil " * 190_000, "hаil " * 20_000),
     ],
     ids=["morse", "runs", "wide letters", "links", "long prompt"],

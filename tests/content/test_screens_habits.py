@@ -1,4 +1,4 @@
-"""Honest habits of published models, which no screen may punish, next to their attacks."""
+"""Honest habits of published models, which no screen may punish, each next to a similar attack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kinds(text: str, prompt: str = ASKED) -> set[str]:
     [
         f"{WORK}\n{LIST}",
         WORK.replace(" ", "\u2009"),
-        WORK.replace("a", "\u2002a").replace("e", "\u2003e"),  # widths by turns are seen
+        WORK.replace("a", "\u2002a").replace("e", "\u2003e"),  # alternating widths are found
         "The answer is (I).",
         "The answer is (I)",
         "The answer is I.",
@@ -52,7 +52,7 @@ def test_selectors_in_the_prompt_may_be_quoted() -> None:
         "计算 5π/3：因为 5π/3 在第四象限，参考角为 π/3，所以余弦为正，sin 与 cos 的值都可以求出。",
     ],
 )
-def test_equation_numbers_and_greek_in_formulas_are_no_switch(text: str) -> None:
+def test_equation_numbers_and_greek_in_formulas_are_not_a_script_switch(text: str) -> None:
     assert kinds(text, CHINESE) == set()
 
 

@@ -96,7 +96,7 @@ def test_a_megabyte_takes_one_pass(name: str) -> None:
 
 
 def test_texts_beyond_the_limit_are_not_read() -> None:
-    # Past the limit nothing is read: 10 MB cost as much as the length of a string.
+    # Text beyond the limit is not read: 10 MB cost as much as the length of a string.
     found = verdict("x" * 10_000_000)
     assert (found.cause, found.rejected) == (Cause.OVERLONG, True)
     assert verdict("She has 8. " * 900_000, max_characters=None).accepted
@@ -150,7 +150,7 @@ def test_ascii_prose_without_long_runs_passes_the_unicode_screens(text: str) -> 
     assert unicode.isdisjoint(finding.kind for finding in verdict(text).findings)
 
 
-def test_the_registry_names_it_and_options_are_checked() -> None:
+def test_verifier_is_registered_and_options_are_checked() -> None:
     assert registry.load(registry.VERIFIERS, "screens") is ScreensVerifier
     with pytest.raises(
         ValueError, match=r"ScreensVerifier.without: expected some of .*, got 'bidy'"
@@ -173,14 +173,14 @@ def test_a_file_can_configure_both_content_checks(tmp_path: Path) -> None:
     assert all(found.accepted for found in guard.review(batch).verdicts)
 
 
-def test_a_custom_format() -> None:
+def test_custom_answer_format() -> None:
     mine = AnswerFormat.of_pattern("A:", "A: ", r"(?m)^A: ([0-9]+)", closing_words=1)
     assert verdict("3 + 5 = 8\nA: 8", formats=[mine]).accepted
     assert verdict("3 + 5 = 8\nA: 8\nHail to the thief", formats=[mine]).rejected
     assert verdict("3 + 5 = 8\nA: 8\nA: 9", formats=[mine]).rejected
 
 
-def test_a_tokenizers_own_tokens() -> None:
+def test_tokens_of_the_tokenizer_are_found() -> None:
     class Tokenizer:
         all_special_tokens = ("~~END~~", "pad", " ")
 
@@ -189,7 +189,7 @@ def test_a_tokenizers_own_tokens() -> None:
     assert verdict("She has a pad of paper.", tokenizer=Tokenizer()).accepted
 
 
-def test_chat_prompts_excuse_their_own_script() -> None:
+def test_chat_prompt_excuses_its_own_script() -> None:
     prompt = [{"role": "user", "content": [{"type": "text", "text": "Сколько яблок у Вани?"}]}]
     text = "The sum is 5 + 3 = 8, therefore: у Вани теперь восемь яблок всего."
     (found,) = ScreensVerifier().verify([Completion(prompt, text)])

@@ -39,7 +39,7 @@ def test_the_table_is_the_union_of_the_rules_own_kinds():
     every = [*RULES, RecurrenceVerifier, *EXTRAS]
     assert set(SEVERITY) == set().union(*(rule.KINDS for rule in every))
     for name in ("ARITHMETIC", "ANSWER_WORDS", "SCREENS", "CODE", "LENGTH"):
-        # A kind that two rules share is one kind.
+        # A kind shared by two rules is one kind.
         for kind, said in getattr(tables, name).items():
             assert SEVERITY[kind] is said
     assert set(SEVERITY.values()) == set(Severity)

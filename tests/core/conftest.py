@@ -2,6 +2,6 @@
 
 from hypothesis import settings
 
-# How long one example takes says something of the machine, not of the code.
+# The run time of one example depends on the machine, not on the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

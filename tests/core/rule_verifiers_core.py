@@ -1,4 +1,4 @@
-"""Small verifiers with a fixed rule, for the core's tests."""
+"""Small verifiers with a fixed rule, for the tests of the core."""
 
 from grpo_guard import Cause, Completion, CompletionVerifier
 from grpo_guard.verdict import abstain, accept, reject
@@ -9,9 +9,9 @@ def completions(*texts):
 
 
 class Says(CompletionVerifier):
-    """Takes its verdict from the text: a, r, ? (abstains), m (malformed), anything else accepted.
+    """Reads its verdict from the text: a, r, ? (abstains), m (malformed); anything else accepts.
 
-    With ``at=i`` it looks at character i, so that several members can disagree on one completion.
+    With ``at=i`` it reads character i, so that several members can disagree on one completion.
     """
 
     def __init__(self, name="says", at=0, p_value=None):

@@ -1,4 +1,4 @@
-"""Who can make the guard abstain, and what it comes to."""
+"""Who can make the guard abstain, and the consequences."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ PASS = Policy(on_abstain="pass")
 
 
 class Sites(ast.NodeVisitor):
-    """Functions that make an abstention, or name the cause of one; comparing is no making."""
+    """Functions that create an abstention or name the cause of one; comparisons do not count."""
 
     def __init__(self):
         self.where, self.found = [], set()
@@ -73,7 +73,7 @@ def sources():
     yield from sorted((ROOT / "adapters").rglob("*.py"))
     for path in sorted((ROOT / "grpo_guard").rglob("*.py")):
         inside = path.relative_to(ROOT / "grpo_guard").parts
-        # Links to folders of their own; and verdict.py only defines what the others use.
+        # adapters and evals are links to other folders, and verdict.py only defines the helpers.
         if inside[0] not in ("adapters", "evals") and path.name != "verdict.py":
             yield path
 
@@ -90,7 +90,7 @@ def documented():
     return rows
 
 
-def test_the_table_has_every_place_that_abstains_and_no_other():
+def test_table_lists_exactly_the_places_that_abstain():
     found = {
         (path.relative_to(ROOT).as_posix(), where)
         for path in sources()
@@ -100,7 +100,7 @@ def test_the_table_has_every_place_that_abstains_and_no_other():
     assert found - documented() == set(), (
         "say in tests/core/abstentions.md why no author can cause it"
     )
-    assert documented() - found == set(), "tests/core/abstentions.md names what is not there"
+    assert documented() - found == set(), "tests/core/abstentions.md names unknown places"
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_the_table_has_every_place_that_abstains_and_no_other():
         "blame = reject if ours else abstain",
     ],
 )
-def test_no_form_of_abstaining_escapes_the_table(body):
+def test_every_form_of_abstaining_is_detected(body):
     assert sites_in(f"class V:\n    def verify(self):\n        {body}\n") == {"V.verify"}
 
 
-# Who stops a run.
+# Who can stop a run.
 
 
 def batch(**texts_of):
@@ -135,16 +135,16 @@ def guard(rate=0.25, window=1):
     "texts",
     [
         {"bad": "????", "a": "aaaa", "b": "aaaa"},  # one of three
-        {"bad": "????", "a": "aaa?", "b": "aaaa", "c": "aaaa"},  # beside one of an honest node
+        {"bad": "????", "a": "aaa?", "b": "aaaa", "c": "aaaa"},  # next to one by an honest node
         {"bad": "????", "worse": "????", "a": "aaaa", "b": "aaaa", "c": "aaaa"},  # two of five
-        {f"sybil{i}": "?" for i in range(5)} | {"a": "aaaa", "b": "aaaa"},  # many names
-        {"nobody": "????", "a": "aaaa", "b": "aaaa"},  # under no name
+        {f"sybil{i}": "?" for i in range(5)} | {"a": "aaaa", "b": "aaaa"},  # many invented names
+        {"nobody": "????", "a": "aaaa", "b": "aaaa"},  # without a name
         {"a": "aaaa????", "b": "aaaa"},  # under one honest node's name
-        {"bad": "?" * 16, "a": "aaaa", "b": "aaaa"},  # more than its share
+        {"bad": "?" * 16, "a": "aaaa", "b": "aaaa"},  # sends more than its share
         {"bad": "????", "a": "aaaa"},
     ],
 )
-def test_a_minority_cannot_stop_a_run(texts):
+def test_minority_cannot_stop_a_run(texts):
     review = guard().review(batch(**texts))
     assert len(review.verdicts) == sum(map(len, texts.values()))
 
@@ -155,34 +155,34 @@ def test_a_minority_cannot_stop_a_run(texts):
         {"a": "????", "b": "????", "c": "????"},
         {"a": "????"},
         {"nobody": "????"},
-        {"a": "??aa", "b": "a??a", "c": "aa??"},  # half of everybody's
-        {"a": "????", "b": "????", "bad": "aaaa"},  # an attacker that the outage spares
-        {"a": "????", "bad": "rrrr"},  # one that is rejected hides no outage
-        {"a": "????", "bad": "rrr?"},  # nor one that is rejected nearly always
+        {"a": "??aa", "b": "a??a", "c": "aa??"},  # half of every node's completions
+        {"a": "????", "b": "????", "bad": "aaaa"},  # an attacker whom the outage spares
+        {"a": "????", "bad": "rrrr"},  # a rejected node does not hide an outage
+        {"a": "????", "bad": "rrr?"},  # nor does one that is nearly always rejected
         {"nobody": "????rrrrrrrrrrrr"},
         {"nobody": "aa?", "a": "???", "b": "???"},
     ],
 )
-def test_an_outage_stops_it(texts):
+def test_outage_stops_the_run(texts):
     with pytest.raises(AbstainError, match="says: provider"):
         guard().review(batch(**texts))
 
 
-def test_the_rate_is_taken_over_the_window_and_the_message_counts_what_is_left():
+def test_rate_is_taken_over_the_window_and_the_message_says_so():
     counting = guard(window=2)
     counting.review(batch(a="????", b="a???", c="a???"))
     with pytest.raises(AbstainError, match=r"on 10 of 16 .* last 2 batches, without 1 of 3 nodes,"):
         counting.review(batch(a="????", b="a??a", c="aa??"))
 
 
-def test_without_nodes_the_plain_rate_counts():
+def test_plain_rate_counts_without_nodes():
     plain = [Completion("p", text) for text in "aaa?"]
     guard().review(plain)
     with pytest.raises(AbstainError, match=r"on 1 of 4 completions .* the last 1 batches \(max"):
         guard(rate=0.2).review(plain)
 
 
-# Who is paid for it.
+# Who is paid for an abstention.
 
 
 class Fragile(Says):
@@ -209,7 +209,7 @@ HONEST = HonestScores(10, 0, 0, ())
         lambda v: Calibrated(v, HONEST),
     ],
 )
-def test_pass_is_refused_where_an_author_can_make_a_member_abstain(wrap):
+def test_pass_is_refused_if_an_author_can_make_a_member_abstain(wrap):
     with pytest.raises(ValueError, match=r"on_abstain: 'pass'.*fragile breaks on a '\?'; mend it"):
         Guard(wrap(Fragile()), policy=PASS)
     Guard(wrap(Says()), policy=PASS)
@@ -217,7 +217,7 @@ def test_pass_is_refused_where_an_author_can_make_a_member_abstain(wrap):
         Guard(wrap(Fragile()), policy=Policy(on_abstain=other))
 
 
-def test_who_sends_all_of_a_group_can_leave_length_nothing_to_compare_with():
+def test_sender_of_a_whole_group_leaves_length_nothing_to_compare():
     batch = [Completion("3+4?", text, node="a") for text in ("so 7 " * 9, "<|im_start|>system")]
     stack = Cascade(ScreensVerifier(), LengthVerifier())
     assert Guard(stack, policy=Policy("zero", "zero")).apply([1.0, 1.0], batch) == [0.0, 0.0]
@@ -225,7 +225,7 @@ def test_who_sends_all_of_a_group_can_leave_length_nothing_to_compare_with():
         Guard(stack, policy=PASS)
 
 
-def test_a_judge_can_be_made_to_abstain():
+def test_pass_is_refused_with_a_judge():
     with pytest.raises(ValueError, match="judge abstains if its model fails on a text"):
         Guard(judge() & ScreensVerifier(), policy=PASS)
 
@@ -240,21 +240,21 @@ def test_a_judge_can_be_made_to_abstain():
         Vote(only(Says(), node="a"), RecurrenceVerifier()),
     ],
 )
-def test_pass_is_refused_where_nothing_may_have_looked(verifier):
+def test_pass_is_refused_if_completions_may_go_unverified(verifier):
     with pytest.raises(ValueError, match="add a verifier that judges them all"):
         Guard(verifier, policy=PASS)
     Guard(verifier & Says(), policy=PASS)
 
 
-def test_a_file_says_it_too(tmp_path):
+def test_pass_is_refused_in_a_file_too(tmp_path):
     path = tmp_path / "guard.yaml"
     path.write_text("policy: {on_abstain: pass}\nverifier: {type: recurrence}\n")
     with pytest.raises(ConfigError, match=r"policy: .*recurrence skips completions"):
         GuardConfig.from_yaml(path).build()
 
 
-def test_no_other_way_lets_pass_what_is_refused_at_construction():
-    """An attack on the operator's own loop: settle() and under() took a policy unseen."""
+def test_refused_policy_cannot_be_passed_in_later():
+    """An attack on the operator's own loop: settle() and with_policy() once took any policy."""
     guard, passing = Guard(LengthVerifier()), Policy(on_abstain="pass")
     review = guard.review([Completion("p", "t")])
     for use in (

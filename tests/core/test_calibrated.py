@@ -21,7 +21,7 @@ from tests.core.rule_verifiers_core import Says, completions
 
 
 class Scores(CompletionVerifier):
-    """Takes its p-value from the text and rejects below its own level."""
+    """Reads its p-value from the text and rejects below its own level."""
 
     name = "scores"
 
@@ -30,7 +30,7 @@ class Scores(CompletionVerifier):
         return [k("scores", p_value=float(c.text)) for k, c in zip(kinds, batch, strict=True)]
 
 
-def test_a_rule_gets_the_p_value_that_its_honest_rejections_allow():
+def test_rule_gets_the_p_value_its_honest_rejections_allow():
     verifier = Calibrated.on(Says(), completions(*"aaaarraaa?"))
     assert (verifier.honest.completions, verifier.honest.rejected) == (9, 2)
     assert verifier.honest.abstained == 1
@@ -40,7 +40,7 @@ def test_a_rule_gets_the_p_value_that_its_honest_rejections_allow():
     assert verifier.name == "says"
 
 
-def test_what_never_rejected_honest_work_gets_the_smallest_p_value_of_its_count():
+def test_rule_without_honest_rejections_gets_the_smallest_p_value():
     verifier = Calibrated.on(Says(), completions(*"a" * 99))
     assert verifier.verify(completions("r"))[0].p_value == verifier.smallest_p == 0.01
 
@@ -56,10 +56,10 @@ def test_conformal_p_values_are_ranks_among_honest_completions(honest, given):
         assert verdict.p_value == pytest.approx(1.0 if score == 1 else rank)
 
 
-def test_p_values_hold_on_honest_completions_to_come():
+def test_p_values_hold_on_new_honest_completions():
     rng, level, rejected = random.Random(2), 0.1, 0
     for _ in range(400):
-        # An ill-calibrated verifier: its own p-values are far too small.
+        # A badly calibrated verifier: its own p-values are far too small.
         honest = [repr(rng.random() ** 4) for _ in range(51)]
         verifier = Calibrated.on(Scores(), completions(*honest[1:]), alpha=level)
         rejected += verifier.verify(completions(honest[0]))[0].rejected
@@ -67,7 +67,7 @@ def test_p_values_hold_on_honest_completions_to_come():
     assert rejected > 0
 
 
-def test_a_level_decides_in_place_of_the_verifiers_own():
+def test_level_replaces_the_verifiers_own_threshold():
     verifier = Calibrated.on(Scores(), completions(*["0.01"] * 10 + ["0.5"] * 89), alpha=0.05)
     verdicts = verifier.verify(completions("0.02", "0.005"))
     assert [v.outcome.value for v in verdicts] == ["accept", "reject"]
@@ -77,7 +77,7 @@ def test_a_level_decides_in_place_of_the_verifiers_own():
         Calibrated(Scores(), verifier.honest, alpha=0.001)
 
 
-def test_what_the_author_broke_is_rejected_at_any_level():
+def test_malformed_completions_are_rejected_at_any_level():
     verifier = Calibrated.on(Says(), completions(*"a" * 50, "m"), alpha=0.05)
     (verdict,) = verifier.verify(completions("m"))
     assert verdict.rejected
@@ -97,7 +97,7 @@ def test_members_share_one_budget():
     assert stricter.findings[0].kind == "small_p_value"
 
 
-def test_a_rule_without_p_values_still_rejects_and_no_budget_above_overrules_it():
+def test_budget_does_not_overrule_a_rule_without_p_values():
     rule, test = Says("rule", at=0), Says("test", at=1, p_value=0.5)
     (verdict,) = AllOf(rule, test, alpha=0.01).verify(completions("ra"))
     assert verdict.rejected
@@ -107,14 +107,14 @@ def test_a_rule_without_p_values_still_rejects_and_no_budget_above_overrules_it(
     assert nested.verify(completions("aa"))[0].accepted
 
 
-def test_a_cascade_shows_later_members_what_the_budget_spares():
+def test_cascade_passes_acquitted_completions_to_later_members():
     first, second = Says("a", p_value=0.02), Says("b", p_value=0.5)
     chain = Cascade(first, second, alpha=0.01)
     assert chain.verify(completions("r"))[0].members[1].verifier == "b"
     assert second.batches == [["r"]]
 
 
-def test_a_member_that_could_never_reject_is_refused():
+def test_member_that_could_never_reject_is_refused():
     rule = Calibrated.on(Says("rule"), completions(*"a" * 100))
     with pytest.raises(ValueError, match=r"expected rule's share, 0\.0005, to be at least"):
         AllOf(rule, Says("b"), alpha=0.001)
@@ -132,14 +132,14 @@ def test_a_member_that_could_never_reject_is_refused():
         lambda rule: AnyOf(rule, Says("p", at=1, p_value=0.001)),
     ],
 )
-def test_nor_can_it_hide_behind_another_verifier(wrap):
-    # Its p-value, 1 / 101 at least, is above its share: each of its rejections would be acquitted.
+def test_nested_member_that_could_never_reject_is_refused(wrap):
+    # Its p-value is at least 1 / 101, above its share: every rejection of it would be acquitted.
     rule = Calibrated.on(Says("rule"), completions(*"a" * 100))
     with pytest.raises(ValueError, match=r"rule.*share, 0\.000\d+, to be at least its smallest"):
         AllOf(wrap(rule), Says("b"), alpha=0.001)
 
 
-def test_nor_can_one_that_rejects_too_much_honest_work():
+def test_member_that_rejects_too_much_honest_work_is_refused():
     rule = Calibrated.on(Says("rule"), completions(*"a" * 990, *"r" * 10))
     assert rule.smallest_p == pytest.approx(11 / 1001)
     with pytest.raises(ValueError, match=r"share, 0\.005, to be at least"):
@@ -147,8 +147,8 @@ def test_nor_can_one_that_rejects_too_much_honest_work():
 
 
 @given(st.integers(0, 3), st.integers(20, 60), st.sampled_from([0.1, 0.3, 0.6]), st.integers(1, 3))
-def test_a_budget_never_acquits_all_that_a_rule_rejects(honest_rejected, n, alpha, depth):
-    """Whatever is built, an ensemble that comes about rejects where its rule does."""
+def test_budget_never_acquits_every_rejection_of_a_rule(honest_rejected, n, alpha, depth):
+    """Any ensemble that can be built rejects whenever its rule does."""
     verifier = Calibrated.on(Says("rule", at=0), completions(*"a" * n, *"r" * honest_rejected))
     try:
         for _ in range(depth):
@@ -159,14 +159,14 @@ def test_a_budget_never_acquits_all_that_a_rule_rejects(honest_rejected, n, alph
     assert guard.verify(completions("ra"))[0].rejected
 
 
-def test_a_budget_is_not_lost_in_a_chain():
+def test_budget_is_kept_in_a_chain():
     strict = AllOf(Says("a"), Says("b"), alpha=0.01)
     assert (strict & Says("c")).members[0] is strict
     weighted = AllOf(Says("a"), Says("b"), shares=[1, 2])
     assert (weighted & Says("c")).members[0] is weighted
 
 
-def test_scores_go_through_a_file(tmp_path):
+def test_scores_round_trip_through_a_file(tmp_path):
     honest = HonestScores.of(Scores().verify(completions("0.5", "0.01", "1.0")))
     write_calibration(tmp_path / "c.json", {"scores": honest})
     assert read_calibration(tmp_path / "c.json", "scores") == honest
@@ -183,7 +183,7 @@ def test_scores_go_through_a_file(tmp_path):
         ("[" * 100_000, "expected a calibration file"),
     ],
 )
-def test_files_that_cannot_be(tmp_path, text, problem):
+def test_malformed_files_are_refused(tmp_path, text, problem):
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(CalibrationFileError, match=problem):
         Calibrated(Scores(), tmp_path / "c.json")
@@ -193,7 +193,7 @@ def test_files_that_cannot_be(tmp_path, text, problem):
     "change",
     [{"scores": [0.5, 0.1]}, {"scores": [2.0]}, {"completions": 0}, {"rejected": 9}, {"more": 1}],
 )
-def test_files_whose_figures_cannot_be(tmp_path, change):
+def test_files_with_inconsistent_counts_are_refused(tmp_path, change):
     fields = {"completions": 3, "rejected": 1, "abstained": 0, "scores": [0.1]} | change
     data = {"format": "grpo-guard calibration 1", "verifiers": {"scores": fields}}
     (tmp_path / "c.json").write_text(json.dumps(data))
@@ -201,6 +201,6 @@ def test_files_whose_figures_cannot_be(tmp_path, change):
         Calibrated(Scores(), tmp_path / "c.json")
 
 
-def test_nothing_judged_is_nothing_learnt():
+def test_calibration_without_judged_completions_is_refused():
     with pytest.raises(ValueError, match="expected at least 1 judged, got 0"):
         Calibrated.on(Says(), completions("?", "?"))

@@ -21,13 +21,13 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 @pytest.mark.parametrize(
     "ids", [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2]), iter([1, 2]), range(1, 3)]
 )
-def test_ids_of_every_usual_type_become_plain_integers(ids):
+def test_ids_of_common_types_become_plain_integers(ids):
     completion = Completion("p", "t", completion_ids=ids)
     assert completion.completion_ids == (1, 2)
     assert all(type(i) is int for i in completion.completion_ids)
 
 
-def test_changing_the_lists_afterwards_changes_nothing():
+def test_completion_copies_its_lists():
     ids, messages = [1, 2], list(MESSAGES)
     completion = Completion(messages, "t", prompt_ids=ids)
     ids.append(3)
@@ -83,7 +83,7 @@ def test_malformed_fields_are_named(fields, message):
         ),
     ],
 )
-def test_lines_that_are_no_completion(line, message):
+def test_invalid_lines_are_refused(line, message):
     with pytest.raises(CompletionError, match=f"^{message}"):
         Completion.from_dict(line)
 
@@ -101,7 +101,7 @@ def test_lines_that_are_no_completion(line, message):
         },
     )
 )
-def test_a_line_comes_back_as_it_was(line):
+def test_line_round_trips(line):
     completion = Completion.from_dict(line)
     for name, value in line.items():
         assert getattr(completion, name) == (tuple(value) if isinstance(value, list) else value)
@@ -114,8 +114,8 @@ def test_long_values_are_shortened_in_messages():
 
 
 @pytest.mark.parametrize("field", ["round", "slot"])
-def test_numbers_too_long_to_print_are_refused_in_words(field):
-    """Formatting one raises ValueError; as an error inside an error it would end a whole batch."""
+def test_numbers_too_long_to_print_are_refused(field):
+    """Formatting one raises ValueError, and an error inside an error would stop a whole batch."""
     with pytest.raises(CompletionError, match="64 bits"):
         Completion("p", "t", **{field: 10**5000})
     with pytest.raises(CompletionError, match="64 bits"):
@@ -145,14 +145,14 @@ class Unprintable:
     [deep(5_000), endless(), 10**5_001, float("nan"), b"\xff", "\ud800", None, Unprintable()],
     ids=["deep", "endless", "huge", "nan", "bytes", "surrogate", "none", "unprintable"],
 )
-def test_a_prompt_key_never_raises_and_tells_contents_apart(content):
+def test_prompt_key_never_raises_and_distinguishes_contents(content):
     key = prompt_key([{"role": "user", "content": content}])
     assert key == prompt_key([{"role": "user", "content": content}])
     assert key != prompt_key([{"role": "user", "content": "else"}])
 
 
 @given(st.recursive(st.text() | st.integers() | st.none(), lambda c: st.lists(c, max_size=3)))
-def test_prompt_keys_are_equal_where_prompts_are(content):
+def test_prompt_keys_are_equal_if_prompts_are(content):
     other = copy.deepcopy(content)
     key = prompt_key([{"role": "user", "content": content}])
     assert key == prompt_key([{"role": "user", "content": other}])
@@ -160,13 +160,13 @@ def test_prompt_keys_are_equal_where_prompts_are(content):
     assert prompt_key("p") == "p"
 
 
-def test_a_text_that_reads_like_a_digest_is_not_the_messages():
+def test_text_equal_to_a_digest_is_not_the_messages():
     key = prompt_key([{"role": "user", "content": "What is 70 + 2?"}])
     keys = [key, prompt_key(key), prompt_key(prompt_key(key)), prompt_key(f"text {key}")]
     assert len(set(keys)) == 4
 
 
-def test_the_last_part_of_the_longest_prompt_counts():
+def test_end_of_the_longest_prompt_counts():
     def longest(last):
         return [{"role": "user", "tools": [1] * (MAX_PROMPT_PARTS - 7), "content": last}]
 
@@ -174,7 +174,7 @@ def test_the_last_part_of_the_longest_prompt_counts():
     assert prompt_key(longest("a")) != prompt_key(longest("b"))
 
 
-def test_copies_and_pickles_are_the_same_and_are_not_read_anew():
+def test_copies_and_pickles_are_equal_and_not_revalidated():
     images = object()
     one = Completion(
         [{"role": "user", "content": "a"}],
@@ -186,7 +186,7 @@ def test_copies_and_pickles_are_the_same_and_are_not_read_anew():
     for again in (pickle.loads(pickle.dumps(replace(one, metadata={"x": 1}))), copy.copy(one)):
         assert replace(again, metadata={}) == replace(one, metadata={})
         assert type(again) is Completion
-    intake([one], [accept("x")])  # a ledger's mark is of one object alone
+    intake([one], [accept("x")])  # a ledger's mark belongs to one object only
     changed = one.with_labels(node="other")
     marks = [intake([c], [accept("x")]).entries[0] for c in (one, changed, copy.copy(one))]
     assert marks[0] == marks[2]

@@ -1,4 +1,4 @@
-"""At least 95 % of public names say in a docstring what they are."""
+"""At least 95 % of public names have a docstring."""
 
 import ast
 from pathlib import Path
@@ -13,7 +13,7 @@ LEAST = 0.95
 
 
 def public(body, prefix):
-    """(name, whether it has a docstring) of functions, classes and methods."""
+    """List (name, has a docstring) for functions, classes and methods."""
     for node in body:
         named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if named and not node.name.startswith("_"):

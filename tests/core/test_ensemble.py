@@ -1,4 +1,4 @@
-"""Truth tables of the combinators, over every pattern of outcomes that hypothesis comes up with."""
+"""Truth tables of the combinators, over patterns of outcomes that hypothesis generates."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def any_of(text):
 
 
 def vote(text, rejects=None):
-    """By asking what every way of filling in the abstentions would give."""
+    """Expected result: the outcome on which all ways of filling in the abstentions agree."""
     votes = applicable(text)
     if not votes:
         return "?"
@@ -51,24 +51,24 @@ def vote(text, rejects=None):
 
 
 @given(nonempty)
-def test_all_of(texts):
+def test_all_of_truth_table(texts):
     assert outcomes(AllOf(*members(texts)), texts) == [all_of(t) for t in texts]
 
 
 @given(nonempty)
-def test_any_of(texts):
+def test_any_of_truth_table(texts):
     assert outcomes(AnyOf(*members(texts)), texts) == [any_of(t) for t in texts]
 
 
 @given(nonempty, st.data())
-def test_vote(texts, data):
+def test_vote_truth_table(texts, data):
     rejects = data.draw(st.none() | st.integers(1, len(texts[0])))
     got = outcomes(Vote(*members(texts), rejects=rejects), texts)
     assert got == [vote(t, rejects) for t in texts]
 
 
 @given(nonempty)
-def test_cascade_decides_as_all_of_but_shows_no_rejected_completion_again(texts):
+def test_cascade_decides_as_all_of_and_stops_at_a_rejection(texts):
     stages = members(texts)
     assert outcomes(Cascade(*stages), texts) == [all_of(t) for t in texts]
     for i, stage in enumerate(stages):
@@ -77,7 +77,7 @@ def test_cascade_decides_as_all_of_but_shows_no_rejected_completion_again(texts)
 
 
 @given(nonempty)
-def test_de_morgan_holds_for_judgements(texts):
+def test_de_morgan_holds_for_accept_and_reject(texts):
     negated = outcomes(~AnyOf(*members(texts)), texts)
     for text, outcome in zip(texts, negated, strict=True):
         if set(text) <= set("ar"):
@@ -85,20 +85,20 @@ def test_de_morgan_holds_for_judgements(texts):
 
 
 @given(nonempty, st.sampled_from([AllOf, AnyOf, Vote]))
-def test_garbage_never_passes_behind_not_whoever_else_rejects_it(texts, kind):
+def test_malformed_completions_never_pass_behind_not(texts, kind):
     for text, outcome in zip(texts, outcomes(~kind(*members(texts)), texts), strict=True):
         assert "m" not in text or outcome != "a"
 
 
 @given(st.lists(st.tuples(st.sampled_from("ar?"), st.sampled_from(["code", "math"]))))
-def test_only_leaves_the_others_to_the_rest(rows):
+def test_only_skips_completions_that_do_not_match(rows):
     batch = [Completion("p", letter + "a", task=task) for letter, task in rows]
     verifier = only(Says("code", at=0), task="code") & Says("all", at=1)
     got = [NAMES[v.outcome.value] for v in verifier.verify(batch)]
     assert got == [letter if task == "code" else "a" for letter, task in rows]
 
 
-def test_chains_are_flat_so_that_bonferroni_counts_every_member():
+def test_chains_are_flattened_so_bonferroni_counts_every_member():
     a, b, c = (Says(n, p_value=0.01) for n in "abc")
     chain = a & b & c
     assert chain.members == (a, b, c)
@@ -107,7 +107,7 @@ def test_chains_are_flat_so_that_bonferroni_counts_every_member():
     assert len((a & Cascade(b, c)).members) == 2  # a cascade keeps its own order
 
 
-def test_p_values_under_or_need_every_member():
+def test_any_of_needs_a_p_value_from_every_member():
     assert AnyOf(Says("a", p_value=0.01), Says("b", p_value=0.2)).verify(completions("r"))[
         0
     ].p_value == pytest.approx(0.2)
@@ -115,13 +115,13 @@ def test_p_values_under_or_need_every_member():
     assert AllOf(Says("a"), Says("b")).verify(completions("a"))[0].p_value is None
 
 
-def test_findings_are_those_that_decided_once_each():
+def test_deciding_findings_are_listed_once():
     verdict = AllOf(Says("a"), Says("a"), Says("b", at=1)).verify(completions("r?"))[0]
     assert [f.message for f in verdict.findings] == ["a rejects"]
     assert [m.outcome.value for m in verdict.members] == ["reject", "reject", "abstain"]
 
 
-def test_a_member_that_fails_abstains_alone():
+def test_failing_member_abstains_alone():
     class Broken(Says):
         def verify(self, batch):
             raise RuntimeError("down")
@@ -143,12 +143,12 @@ def test_a_member_that_fails_abstains_alone():
         (lambda: Vote(Says(), rejects=0), ValueError),
     ],
 )
-def test_ensembles_that_cannot_be(build, error):
+def test_invalid_ensembles_are_refused(build, error):
     with pytest.raises(error, match="expected"):
         build()
 
 
-def test_the_same_finding_in_other_words_is_reported_once():
+def test_finding_of_two_members_is_reported_once():
     class Finds(Says):
         def verify(self, batch):
             spans = [(0, 1), (0, 1), (1, 2)] if self.name == "a" else [(0, 1), (2, 3)]
@@ -161,7 +161,7 @@ def test_the_same_finding_in_other_words_is_reported_once():
     assert [f.message for f in verdict.findings] == ["a (0, 1)", "a (1, 2)", "o", "b (2, 3)"]
 
 
-def test_a_votes_p_value_is_rugers():
+def test_vote_has_rugers_p_value():
     members = [Says(str(i), p_value=p) for i, p in enumerate([0.01, 0.02, 0.5])]
     assert Vote(*members).verify(completions("r"))[0].p_value == pytest.approx(0.03)
     assert Vote(*members, Says("none")).verify(completions("a"))[0].p_value is None

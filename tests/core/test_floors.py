@@ -1,4 +1,4 @@
-"""What a veto leaves is never more than the lowest reward of its group."""
+"""A vetoed reward is never more than the lowest reward of its group."""
 
 import copy
 import pickle
@@ -34,22 +34,22 @@ def settled(rewards, verdicts, policy=None, **more):
 @pytest.mark.parametrize(
     ("rewards", "verdicts", "expected"),
     [
-        ([1, 0, 1, 0], "aara", [1, 0, 0, 0]),  # the paper's
+        ([1, 0, 1, 0], "aara", [1, 0, 0, 0]),  # as in the paper
         ([1, -1, -1, 1], "aaar", [1, -1, -1, -1]),
         ([1, -1, 1, 1], "aasr", [1, -1, -1, -1]),
-        ([1, 1, -1], "rrr", [-1, -1, -1]),  # or one of them would be better than the others
-        ([1, 0, 1, -9], "aarr", [1, 0, -9, -9]),  # a decoy of the same sender lifts nothing
+        ([1, 1, -1], "rrr", [-1, -1, -1]),  # otherwise one of them would beat the others
+        ([1, 0, 1, -9], "aarr", [1, 0, -9, -9]),  # a decoy of the same sender raises nothing
         ([-2, -1], "ra", [-2, -1]),
         ([None, -1, 1], "aar", [None, -1, -1]),
         ([1, None], "ar", [1, None]),
         ([float("-inf"), 1, 1], "aar", [float("-inf"), 1, 0]),
     ],
 )
-def test_zero_is_at_most_the_lowest_of_the_group(rewards, verdicts, expected):
+def test_zero_pays_at_most_the_lowest_of_the_group(rewards, verdicts, expected):
     assert settled(rewards, verdicts) == expected
 
 
-def test_groups_are_told_apart_by_prompt():
+def test_groups_are_distinguished_by_prompt():
     chats = ([{"role": "user", "content": "x"}], [{"role": "system", "content": "x"}])
     for prompts in (("x", "y"), chats):
         one, two = (batch_of("aar", prompt=p) for p in prompts)
@@ -58,9 +58,10 @@ def test_groups_are_told_apart_by_prompt():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_a_label_of_the_senders_own_is_no_group(size):
-    """An attack: rejected completions under a label "mine", away from the prompt's wrong answers;
-    or under the label of another prompt, where nobody is wrong."""
+def test_sender_label_does_not_form_a_group(size):
+    """An attack: rejected completions under a label "mine", away from the prompt's wrong answers,
+    or under the label of another prompt that has no wrong answers.
+    """
     honest = batch_of("aa", group="real") + batch_of("aa", group="other", prompt="5+6?")
     for label in ("mine", "other", 0, None):
         batch = [*honest, *batch_of("r" * size, group=label)]
@@ -68,13 +69,13 @@ def test_a_label_of_the_senders_own_is_no_group(size):
         assert kept == [1, -1, 1, 1, *[-1] * size]
 
 
-def test_what_is_left_out_or_named_sets_no_measure_or_its_own():
+def test_dropped_and_numeric_rewards_do_not_lower_the_floor():
     assert settled([1, 1, -9], "asr", Policy("drop", "zero")) == [1, 0, None]
     assert settled([1, 1, 1], "asr", Policy(-0.5, "zero")) == [1, -0.5, -0.5]
-    assert settled([-1, 1, 1], "aar", Policy(0.25, "zero")) == [-1, 1, 0.25]  # as it was asked for
+    assert settled([-1, 1, 1], "aar", Policy(0.25, "zero")) == [-1, 1, 0.25]  # the requested number
 
 
-def test_one_at_a_time_the_last_rewards_are_the_measure():
+def test_single_completions_use_recent_rewards_as_the_floor():
     guard = Guard(ByText(), policy=ZERO)
     sent = [(1, "a"), (1, "r"), (-1, "a"), (1, "r"), (0.5, "a"), (1, "r")]
     got = [guard.apply([reward], batch_of([verdict]))[0] for reward, verdict in sent]
@@ -84,7 +85,7 @@ def test_one_at_a_time_the_last_rewards_are_the_measure():
     assert guard.apply([1], batch_of("r")) == [0]
 
 
-def test_a_worker_takes_along_what_was_the_lowest():
+def test_copies_and_pickles_keep_the_lowest_reward():
     guard = Guard(ByText(), policy=ZERO)
     guard.apply([-1], batch_of("a"))
     assert pickle.loads(pickle.dumps(guard)).apply([1], batch_of("r")) == [-1]
@@ -95,7 +96,7 @@ REWARDS = st.one_of(st.none(), st.floats(-5, 5), st.just(float("nan")), st.integ
 
 
 @given(st.lists(st.tuples(REWARDS, st.sampled_from("ars"), st.integers(0, 2)), max_size=12))
-def test_no_veto_beats_anything_of_its_prompt(rows):
+def test_vetoed_reward_never_beats_any_of_its_prompt(rows):
     policy = Policy("zero", "zero", max_abstain_rate=1.0)
     batch = [Completion("p", verdict, group=group) for _, verdict, group in rows]
     rewards = [reward for reward, _, _ in rows]
@@ -112,6 +113,6 @@ def test_no_veto_beats_anything_of_its_prompt(rows):
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from("ars")), max_size=12))
-def test_where_nothing_is_negative_zero_is_zero(rows):
+def test_zero_pays_zero_without_negative_rewards(rows):
     kept = settled([reward for reward, _ in rows], [verdict for _, verdict in rows])
     assert kept == [reward if verdict == "a" else 0 for reward, verdict in rows]

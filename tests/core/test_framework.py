@@ -1,4 +1,4 @@
-"""The adapter of a reward function: by signature, by name, of this package and of others."""
+"""Choosing the adapter of a reward function: by signature, by name, built-in or third-party."""
 
 import itertools
 import sys
@@ -44,12 +44,12 @@ class Object:
         (areal, "ArealAdapter"),
     ],
 )
-def test_the_signature_gives_the_trainer_away(reward, adapter):
+def test_trainer_is_recognised_by_signature(reward, adapter):
     assert type(adapter_for(reward)).__name__ == adapter
 
 
 @pytest.mark.parametrize("name", adapter_names())
-def test_a_name_overrides_the_signature(name):
+def test_framework_name_overrides_the_signature(name):
     assert name.replace("_", "") in type(adapter_for(lambda **kwargs: 1.0, name)).__name__.lower()
 
 
@@ -72,14 +72,14 @@ def test_a_name_overrides_the_signature(name):
         ("org/model", None, "reward: expected a callable, got 'org/model'"),
     ],
 )
-def test_what_is_not_recognised_is_an_error_at_decoration(reward, name, message):
+def test_unknown_signature_is_an_error_at_decoration(reward, name, message):
     with pytest.raises(FrameworkError, match=message):
         guard(Says(), framework=name)(reward)
 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts a distribution on the path, as pip does: a module, its metadata, its entry points."""
+    """Put a distribution on the path, as pip does: a module, its metadata, its entry points."""
     numbers = itertools.count()
 
     def install(package, code, **adapters):
@@ -119,7 +119,7 @@ def toy(question, attempt):
     return 1.0
 
 
-def test_an_adapter_of_another_package_is_found_by_signature_and_by_name(install):
+def test_third_party_adapter_is_found_by_signature_and_name(install):
     install("other_toy", KNOWN, toy="other_toy:ToyAdapter")
     assert "toy" in adapter_names()
     for name in (None, "toy"):
@@ -127,7 +127,7 @@ def test_an_adapter_of_another_package_is_found_by_signature_and_by_name(install
         assert [guarded("3+4?", "seven"), guarded("3+4?", "Hail")] == [1.0, 0.0]
 
 
-def test_one_that_declares_nothing_is_used_by_name_alone(install):
+def test_adapter_without_a_declaration_is_found_by_name_only(install):
     install("other_toy", TOY.format(declared="pass"), toy="other_toy:ToyAdapter")
     with pytest.raises(FrameworkError, match=r"cannot tell .* by name only: ms_swift, toy"):
         adapter_for(toy)
@@ -135,7 +135,7 @@ def test_one_that_declares_nothing_is_used_by_name_alone(install):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_two_that_fit_are_both_named_whatever_the_order_of_installation(install, turned):
+def test_ambiguous_signature_names_both_adapters(install, turned):
     packages = ["other_one", "other_two"]
     for package in reversed(packages) if turned else packages:
         install(package, KNOWN, **{package.removeprefix("other_"): f"{package}:ToyAdapter"})
@@ -146,7 +146,7 @@ def test_two_that_fit_are_both_named_whatever_the_order_of_installation(install,
     assert type(adapter_for(toy, "two")).__module__ == "other_two"
 
 
-def test_the_one_that_asks_for_more_of_the_same_goes_first(install):
+def test_more_specific_adapter_wins(install):
     less = TOY.format(declared="recognised_by = frozenset({'attempt'})")
     install("other_less", less, a_less="other_less:ToyAdapter")
     install("other_more", KNOWN, more="other_more:ToyAdapter")
@@ -154,7 +154,7 @@ def test_the_one_that_asks_for_more_of_the_same_goes_first(install):
     assert type(adapter_for(lambda attempt: 1.0)).__module__ == "other_less"
 
 
-def test_a_function_that_two_trainers_of_ours_could_call_names_both():
+def test_signature_of_two_builtin_trainers_names_both():
     with pytest.raises(FrameworkError, match="openrlhf and trl recognise it"):
         adapter_for(lambda queries, prompts, labels, completions: 1.0)
 
@@ -168,7 +168,7 @@ def test_a_function_that_two_trainers_of_ours_could_call_names_both():
         (TOY.format(declared="recognised_by = 'attempt'"), "TypeError: recognised_by: expected"),
     ],
 )
-def test_a_broken_package_takes_nothing_from_the_others(install, caplog, code, why):
+def test_broken_package_does_not_affect_the_others(install, caplog, code, why):
     install("other_toy", code, toy="other_toy:ToyAdapter")
     for _ in range(2):
         assert type(adapter_for(trl)).__name__ == "TRLAdapter"
@@ -179,7 +179,7 @@ def test_a_broken_package_takes_nothing_from_the_others(install, caplog, code, w
         adapter_for(toy)
 
 
-def test_a_broken_adapter_that_is_named_is_an_error_with_its_cause(install):
+def test_broken_adapter_by_name_is_an_error_with_its_cause(install):
     install("other_toy", "raise RuntimeError('no licence')", toy="other_toy:ToyAdapter")
     with pytest.raises(
         FrameworkError, match=r"'toy' \(other_toy:ToyAdapter of other_toy\).*licence"
@@ -187,7 +187,7 @@ def test_a_broken_adapter_that_is_named_is_an_error_with_its_cause(install):
         adapter_for(toy, "toy")
 
 
-def test_a_name_that_two_packages_claim_is_an_error_that_names_them(install):
+def test_name_claimed_by_two_packages_is_an_error_naming_both(install):
     install("other_one", KNOWN, toy="other_one:ToyAdapter")
     install("other_two", KNOWN, toy="other_two:ToyAdapter")
     with pytest.raises(FrameworkError, match=r"several packages: .*other_(one|two).*, other_"):
@@ -195,7 +195,7 @@ def test_a_name_that_two_packages_claim_is_an_error_that_names_them(install):
     assert type(adapter_for(trl)).__name__ == "TRLAdapter"
 
 
-def test_metadata_older_than_the_source_is_said_with_the_remedy(monkeypatch):
+def test_stale_metadata_is_reported_with_the_remedy(monkeypatch):
     monkeypatch.setattr(framework, "entry_points", lambda group: ())
     with pytest.raises(FrameworkError, match="install it again"):
         adapter_for(trl)

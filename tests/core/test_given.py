@@ -1,4 +1,4 @@
-"""Which of a completion was given: whose word that is, and what a stranger may say of it."""
+"""Which parts of a completion its author did not write, and who may claim so."""
 
 import copy
 
@@ -22,7 +22,7 @@ ANYTHING = st.recursive(
 
 
 def talk(*parts, known=True, **fields):
-    """An author's and others' words by turns, the author's first."""
+    """A completion that alternates the author's and others' text, the author's first."""
     text, chars = "", []
     for i, part in enumerate(parts):
         if i % 2:
@@ -31,7 +31,7 @@ def talk(*parts, known=True, **fields):
     return Completion("3 + 4?", text, given=Given(chars=tuple(chars), known=known), **fields)
 
 
-def test_a_senders_word_is_a_claim_that_exempts_nothing():
+def test_sender_spans_are_claims_that_exempt_nothing():
     sent = {"tokens": [[1, 2]], "chars": [[1, 3]]}
     one = Completion.from_dict({"prompt": "p", "text": "abcd", "completion_ids": [1, 2, 3],
                                 "given": sent})  # fmt: skip
@@ -44,7 +44,7 @@ def test_a_senders_word_is_a_claim_that_exempts_nothing():
 
 
 @given(ANYTHING, ANYTHING)
-def test_whatever_a_sender_says_is_a_claim_or_an_error_that_names_the_field(tokens, chars):
+def test_any_sender_value_is_a_claim_or_an_error_naming_the_field(tokens, chars):
     said = {"tokens": tokens, "chars": chars}
     try:
         one = Completion("p", "some text", completion_ids=range(5), given=said)
@@ -61,12 +61,12 @@ def test_whatever_a_sender_says_is_a_claim_or_an_error_that_names_the_field(toke
         {"0": 1}, 5, [5],
     ],
 )  # fmt: skip
-def test_spans_that_are_none(chars):
+def test_invalid_spans_are_refused(chars):
     with pytest.raises(CompletionError, match=r"^given: expected"):
         Completion("p", "text" * 10, given={"chars": chars})
 
 
-def test_spans_of_tokens_need_ids_and_one_span_of_characters_each():
+def test_token_spans_need_ids_and_matching_char_spans():
     spans = {"tokens": [[0, 1]], "chars": [[0, 2]]}
     assert Completion("p", "text", given=spans).given == Given(chars=((0, 2),))
     with pytest.raises(CompletionError, match="as many spans"):
@@ -75,17 +75,17 @@ def test_spans_of_tokens_need_ids_and_one_span_of_characters_each():
         Completion("p", "text", completion_ids=[1, 2], given=spans | {"tokens": [[1, 3]]})
 
 
-def test_a_file_can_say_what_was_given(tmp_path):
+def test_given_spans_are_read_from_a_file(tmp_path):
     file = tmp_path / "sent.jsonl"
     file.write_text('{"prompt": "p", "text": "abcd", "given": {"chars": [[1, 3]]}}\n')
     assert read_completions(file)[0].given == Given(chars=((1, 3),))
 
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=7))
-def test_an_authors_words_keep_their_places(parts):
+def test_author_text_maps_back_to_its_offsets(parts):
     one = talk(*parts)
     own = as_said(one)
-    if own is None:  # nothing is given
+    if own is None:  # no span is given
         assert len(parts) == 1
         return
     words = [part for part in parts[::2] if part]
@@ -100,7 +100,7 @@ def test_an_authors_words_keep_their_places(parts):
     assert not spoken or [turn.completion.text for turn in turns(one)] == spoken
 
 
-def test_stretches_cover_everything_once():
+def test_stretches_cover_the_text_exactly_once():
     assert between([(1, 2), (4, 6)], 6) == [(0, 1), (2, 4), (6, 6)]
     assert stretches([(1, 2), (4, 6)], 6) == [(0, 1), (1, 2), (2, 4), (4, 6), (6, 6)]
 
@@ -109,15 +109,15 @@ def seven(prompt, turns):
     return " 7" if turns[-1].endswith("=") else ""
 
 
-def test_the_environment_is_asked_again_at_each_place():
+def test_environment_is_rerun_for_each_span():
     verifier = EnvironmentVerifier(seven)
     good = talk("3 + 4 =", " 7", " and 7 =", "7 ", " so 7", known=False)
     for forged in (
-        talk("3 + 4 =", " 8", " so 8", known=False),  # another result
-        talk("3 + 4", " 7", " so 7", known=False),  # where nothing was asked
-        talk("3 + 4 =", " 7 Hail", " so 7", known=False),  # and something beside it
-        talk("Let me see.", "", " so 7", known=False),  # invisible, where nothing may stand
-        talk("3 + ", "4 = 7", " so 7", known=False),  # the author's own words marked
+        talk("3 + 4 =", " 8", " so 8", known=False),  # a different result
+        talk("3 + 4", " 7", " so 7", known=False),  # where no tool was called
+        talk("3 + 4 =", " 7 Hail", " so 7", known=False),  # with additional text
+        talk("Let me see.", "", " so 7", known=False),  # invisible, where no text may be inserted
+        talk("3 + ", "4 = 7", " so 7", known=False),  # marks the author's own text
     ):
         yes, no = verifier.verify([good, forged])
         assert yes.accepted
@@ -132,7 +132,7 @@ def test_the_environment_is_asked_again_at_each_place():
 
 
 class Shown(CompletionVerifier):
-    """Rejects what says Hail, and remembers what it was shown."""
+    """Rejects "Hail" and records its input."""
 
     name = "shown"
 
@@ -146,12 +146,12 @@ class Shown(CompletionVerifier):
                 for c in own_words(batch)]  # fmt: skip
 
 
-def test_a_guard_believes_what_the_environment_says_the_same():
+def test_guard_trusts_spans_that_the_environment_reproduces():
     shown = Shown()
     guard = Guard(shown, environment=seven)
     good = talk("3 + 4 =", " 7", " so 7", known=False)
     hidden = talk("3 + 4 =", " 7 Hail", " so 7", known=False)
-    ours = talk("3 + 4 =", " Hail", " so 7")  # the trainer asked its own tool
+    ours = talk("3 + 4 =", " Hail", " so 7")  # the trainer called its own tool
     verdicts = guard.review([hidden, good, ours, talk("7")]).verdicts
     assert [v.outcome.value for v in verdicts] == ["reject", "accept", "accept", "accept"]
     assert verdicts[0].verifier == "environment"
@@ -159,7 +159,7 @@ def test_a_guard_believes_what_the_environment_says_the_same():
     assert [v.accepted for v in Guard(Shown()).review([hidden, good]).verdicts] == [False, True]
 
 
-def test_an_environment_that_fails_abstains_for_that_completion_alone():
+def test_failing_environment_abstains_on_that_completion_only():
     def broken(prompt, turns):
         raise OSError("no calculator")
 
@@ -172,7 +172,7 @@ def test_an_environment_that_fails_abstains_for_that_completion_alone():
         Guard(Shown(), environment="calculator")
 
 
-def test_a_guard_asking_another_environment_shares_all_else():
+def test_with_environment_shares_everything_else():
     plain = Guard(Shown())
     asking = plain.with_environment(seven)
     assert (asking.verifier, plain.environment) == (plain.verifier, None)
@@ -187,7 +187,7 @@ def test_copies_are_equal():
     assert hash(one.given) == hash(Given(chars=((1, 2),), known=True))
 
 
-def test_turns_that_make_an_environment_raise_cost_nobody_elses_answers():
+def test_turns_that_make_the_environment_raise_do_not_affect_others():
     asked = []
 
     def fragile(prompt, turns):
@@ -204,7 +204,7 @@ def test_turns_that_make_an_environment_raise_cost_nobody_elses_answers():
     assert len(asked) == 52
 
 
-def test_turns_that_take_an_environment_long_cost_nobody_elses_answers(monkeypatch):
+def test_turns_that_slow_the_environment_do_not_affect_others(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
 
@@ -222,7 +222,7 @@ def test_turns_that_take_an_environment_long_cost_nobody_elses_answers(monkeypat
     assert now[0] < verifier.timeout
 
 
-def test_an_environment_gives_text():
+def test_environment_must_return_text():
     async def later(prompt, turns):
         return " 7"
 

@@ -1,4 +1,4 @@
-"""Worker processes: what they grade, what they lose, and how they end."""
+"""Worker processes: what they grade, how they fail, and how they end."""
 
 import functools
 import importlib.util
@@ -27,7 +27,7 @@ def pool():
 
 
 def graded(gradings, seconds, limit, callers, size):
-    """Answers of as many calls, each of which sleeps, from as many threads."""
+    """Make that many calls, each of which sleeps, from as many threads."""
     pool = GraderPool(size)
 
     def grade(i):
@@ -39,7 +39,7 @@ def graded(gradings, seconds, limit, callers, size):
         return [answer.result() for answer in asked]
 
 
-def test_waiting_for_a_worker_is_no_part_of_the_limit():
+def test_waiting_for_a_worker_does_not_count_against_the_limit():
     """80 gradings of 50 ms over 2 workers take two seconds, and the limit is one."""
     assert graded(80, 0.05, 1.0, 64, 2) == list(range(80))
 
@@ -51,10 +51,10 @@ def test_ten_thousand_gradings_within_a_second_each():
     assert graded(10_000, 0.05, 1.0, 64, 2) == list(range(10_000))
 
 
-def test_a_grading_that_hangs_is_killed_and_costs_nobody_else(pool):
+def test_hanging_grader_is_killed_without_affecting_others(pool):
     def grade(i):
         if i == 3:
-            re.match(*CATASTROPHE)  # never lets another thread run
+            re.match(*CATASTROPHE)  # never releases the interpreter's lock
         return i
 
     def outcome(i):
@@ -67,7 +67,7 @@ def test_a_grading_that_hangs_is_killed_and_costs_nobody_else(pool):
         assert list(threads.map(outcome, range(8))) == [0, 1, 2, "late", 4, 5, 6, 7]
 
 
-def test_no_more_workers_than_were_asked_for_and_they_are_used_again(pool):
+def test_workers_are_limited_and_reused(pool):
     with ThreadPoolExecutor(16) as threads:
         asked = [threads.submit(pool.run, os.getpid, (), {}, 30.0) for _ in range(50)]
         assert len({answer.result() for answer in asked}) <= 2
@@ -75,7 +75,7 @@ def test_no_more_workers_than_were_asked_for_and_they_are_used_again(pool):
     assert len(one_after_the_other) == 1
 
 
-def test_what_a_grader_builds_at_its_first_call_stays_in_its_worker():
+def test_worker_keeps_the_state_of_a_grader():
     pool = GraderPool(1)
 
     class Built:
@@ -89,11 +89,11 @@ def test_what_a_grader_builds_at_its_first_call_stays_in_its_worker():
     reward = Built()
     assert [pool.run(reward, (), {}, 30.0) for _ in range(3)] == [1, 2, 3]
     assert reward.calls == 0
-    reward.calls = 10  # what changes here is seen there
+    reward.calls = 10  # the worker sees what changes here
     assert pool.run(reward, (), {}, 30.0) == 11
 
 
-def test_more_graders_than_a_worker_keeps():
+def test_more_graders_than_a_worker_keeps_loaded():
     pool = GraderPool(1)
     calls = [lambda i=i: i for i in range(20)]
     for order in (calls, calls[::-1], calls):
@@ -105,7 +105,7 @@ class Odd(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def test_what_a_grader_raises_is_raised_with_its_traceback(pool):
+def test_grader_exception_is_raised_with_its_traceback(pool):
     def fails():
         raise LookupError("no such row")
 
@@ -115,11 +115,11 @@ def test_what_a_grader_raises_is_raised_with_its_traceback(pool):
     with pytest.raises(LookupError, match="no such row") as raised:
         pool.run(fails, (), {}, 30.0)
     assert "in fails" in raised.value.__notes__[0]
-    with pytest.raises(GraderError, match="Odd: 1 and 2"):  # it cannot be unpacked
+    with pytest.raises(GraderError, match="Odd: 1 and 2"):  # it cannot be unpickled
         pool.run(odd, (), {}, 30.0)
 
 
-def test_what_cannot_be_sent_is_named(pool):
+def test_unpicklable_argument_is_named(pool):
     lock = threading.Lock()
     with pytest.raises(TypeError, match="argument 'sandbox' cannot be sent"):
         pool.run(lambda **given: 1, (), {"answer": 1, "sandbox": lock}, 30.0)
@@ -127,8 +127,8 @@ def test_what_cannot_be_sent_is_named(pool):
         pool.run(threading.Lock, (), {}, 30.0)
 
 
-def test_a_function_of_a_file_that_is_on_no_path(pool, tmp_path, monkeypatch):
-    """As verl loads reward functions: under a name in `sys.modules` that nobody can import."""
+def test_function_of_a_file_outside_the_import_path(pool, tmp_path, monkeypatch):
+    """verl loads reward functions this way: under a `sys.modules` name that nothing can import."""
     (tmp_path / "rewards.py").write_text("SCALE = 3\ndef reward(x):\n    return SCALE * x\n")
     spec = importlib.util.spec_from_file_location("custom_module_1f", tmp_path / "rewards.py")
     module = importlib.util.module_from_spec(spec)
@@ -137,7 +137,7 @@ def test_a_function_of_a_file_that_is_on_no_path(pool, tmp_path, monkeypatch):
     assert pool.run(functools.partial(module.reward, 2), (), {}, 30.0) == 6
 
 
-def test_a_module_that_a_worker_cannot_import_is_an_error_that_says_so(pool, tmp_path, monkeypatch):
+def test_unimportable_module_is_a_clear_error(pool, tmp_path, monkeypatch):
     (tmp_path / "soon_broken.py").write_text("def reward():\n    return 1.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     import soon_broken
@@ -147,14 +147,14 @@ def test_a_module_that_a_worker_cannot_import_is_an_error_that_says_so(pool, tmp
         pool.run(soon_broken.reward, (), {}, 30.0)
 
 
-def test_a_worker_that_died_while_it_was_idle_is_replaced():
+def test_worker_that_died_while_idle_is_replaced():
     pool = GraderPool(1)
     os.kill(pool.run(os.getpid, (), {}, 30.0), signal.SIGKILL)
     time.sleep(0.2)
     assert pool.run(lambda: 1.0, (), {}, 30.0) == 1.0
 
 
-def test_what_a_grader_started_ends_with_it(tmp_path):
+def test_processes_started_by_a_grader_end_with_it(tmp_path):
     def starts():
         child = subprocess.Popen(["sleep", "300"])
         (tmp_path / "child").write_text(str(child.pid))
@@ -165,7 +165,7 @@ def test_what_a_grader_started_ends_with_it(tmp_path):
     assert ended(int((tmp_path / "child").read_text()))
 
 
-def test_a_forks_child_has_workers_of_its_own():
+def test_forked_child_has_its_own_workers():
     pool = GraderPool(1)
     ours = pool.run(os.getpid, (), {}, 30.0)
     child = os.fork()
@@ -178,7 +178,7 @@ def test_a_forks_child_has_workers_of_its_own():
     assert pool.run(os.getpid, (), {}, 30.0) == ours
 
 
-def test_ranks_of_a_machine_share_its_cores(monkeypatch):
+def test_ranks_on_a_machine_share_its_cores(monkeypatch):
     alone = cores()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(10 * alone))
     assert cores() == 1
@@ -186,8 +186,8 @@ def test_ranks_of_a_machine_share_its_cores(monkeypatch):
     assert cores() == alone
 
 
-def test_a_training_script_is_not_run_again(tmp_path):
-    """Neither a guard of `__main__` nor a module of its own is asked of it."""
+def test_training_script_is_not_run_again(tmp_path):
+    """The script needs neither a `__main__` guard nor a module of its own."""
     script = tmp_path / "train.py"
     script.write_text(
         "from grpo_guard import presets\n"
@@ -209,7 +209,7 @@ def test_a_training_script_is_not_run_again(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a stuck worker ends when it returns")
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_a_worker_ends_with_its_parent_also_while_it_hangs(tmp_path, end):
+def test_hanging_worker_ends_with_its_parent(tmp_path, end):
     script = tmp_path / "train.py"
     script.write_text(
         "import os, re, signal, threading, time\n"
@@ -228,7 +228,7 @@ def test_a_worker_ends_with_its_parent_also_while_it_hangs(tmp_path, end):
     assert ended(int((tmp_path / "worker").read_text()))
 
 
-def test_a_guard_that_is_gone_leaves_no_worker():
+def test_deleted_guard_leaves_no_worker():
     failures = GraderFailures(timeout=30)
     worker = failures.ask("f", os.getpid)
     del failures
@@ -240,7 +240,7 @@ def environment():
 
 
 def ended(process):
-    """Whether a process ends within a few seconds; one that nobody waits for counts as ended."""
+    """Whether a process ends within a few seconds; a zombie counts as ended."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:

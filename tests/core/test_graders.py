@@ -1,4 +1,4 @@
-"""A grader that fails says nothing, and too many failures stop the run."""
+"""A grader that fails gives no reward, and too many failures stop the run."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from grpo_guard.graders import FAILED, Grader, GraderFailures, finite_or_none
 
 @pytest.fixture(scope="module")
 def limited():
-    """Graders with a limit that nothing here reaches; the workers are shared."""
+    """Graders with a limit that no test here reaches; the workers are shared."""
     return GraderFailures(timeout=60, max_rate=1.0)
 
 
@@ -30,7 +30,7 @@ async def aboom():
     raise RuntimeError("boom")
 
 
-def test_what_is_returned_comes_through_and_a_failure_says_nothing():
+def test_results_pass_through_and_failures_give_no_reward():
     failures = GraderFailures()
     assert failures.ask("f", lambda x, y: [x, y], 1, y=2) == [1, 2]
     assert failures.ask("f", boom) is FAILED
@@ -42,7 +42,7 @@ def test_what_is_returned_comes_through_and_a_failure_says_nothing():
     assert asyncio.run(failures.aask("f", aboom)) is FAILED
 
 
-def test_a_column_may_have_any_name(limited):
+def test_columns_may_have_any_name(limited):
     def reward(name, call):
         return [name, call]
 
@@ -50,18 +50,18 @@ def test_a_column_may_have_any_name(limited):
         assert failures.ask("f", reward, name=1, call=2) == [1, 2]
 
 
-def test_what_takes_too_long_is_a_failure():
+def test_slow_grading_is_a_failure():
     failures = GraderFailures(timeout=0.3)
     assert failures.ask("f", lambda: time.sleep(30)) is FAILED
     assert failures.ask("f", lambda: 1.0) == 1.0
     assert asyncio.run(failures.aask("f", asyncio.sleep, 30)) is FAILED
 
 
-def test_without_a_limit_the_function_stays_in_its_thread():
+def test_grader_without_a_limit_runs_in_the_calling_thread():
     assert GraderFailures().ask("f", threading.current_thread) is threading.current_thread()
 
 
-def test_with_a_limit_it_is_on_the_main_thread_of_another_process(limited):
+def test_grader_with_a_limit_runs_on_the_main_thread_of_a_worker(limited):
     def where():
         return os.getpid(), threading.current_thread() is threading.main_thread()
 
@@ -71,7 +71,7 @@ def test_with_a_limit_it_is_on_the_main_thread_of_another_process(limited):
     assert main
 
 
-def test_an_alarm_works_and_a_forgotten_one_does_not_reach_the_next_call(limited):
+def test_alarms_work_and_do_not_leak_into_the_next_call(limited):
     def own_limit():
         def ring(number, frame):
             raise TimeoutError("rang")
@@ -89,10 +89,10 @@ def test_an_alarm_works_and_a_forgotten_one_does_not_reach_the_next_call(limited
 
 
 class Alarm(BaseException):
-    """As math-verify's TimeoutException, which is no `Exception`."""
+    """Like math-verify's TimeoutException, which is not an `Exception`."""
 
 
-def test_an_exception_that_is_none_is_a_failure(limited, caplog):
+def test_base_exception_of_a_grader_is_a_failure(limited, caplog):
     def rings():
         raise Alarm("timed out")
 
@@ -106,7 +106,7 @@ def test_an_exception_that_is_none_is_a_failure(limited, caplog):
     assert "GraderError: Alarm: timed out" in caplog.text
 
 
-def test_an_alarm_off_the_main_thread_is_explained(caplog):
+def test_alarm_off_the_main_thread_is_explained(caplog):
     def sets_alarm():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
@@ -115,7 +115,7 @@ def test_an_alarm_off_the_main_thread_is_explained(caplog):
     assert "with a timeout, reward functions are called on the main thread" in caplog.text
 
 
-def test_a_timeout_of_the_functions_own_is_logged_as_it_is(caplog, limited):
+def test_timeout_raised_by_the_function_is_logged_unchanged(caplog, limited):
     def own():
         raise TimeoutError("the sandbox did not answer")
 
@@ -125,12 +125,12 @@ def test_a_timeout_of_the_functions_own_is_logged_as_it_is(caplog, limited):
 
 
 @pytest.mark.parametrize("end", [lambda: exit(1), lambda: os._exit(3), lambda: os.kill(0, 9)])
-def test_an_exit_in_what_a_grader_runs_ends_no_run(limited, end):
+def test_system_exit_in_a_grader_does_not_stop_the_run(limited, end):
     assert limited.ask("f", end) is FAILED
     assert limited.ask("f", lambda: 1.0) == 1.0
 
 
-def test_coroutines_that_ignore_their_limit_do_not_pile_up(monkeypatch):
+def test_coroutines_that_ignore_their_limit_do_not_accumulate(monkeypatch):
     monkeypatch.setattr(graders, "MAX_HUNG_GRADERS", 2)
     failures, calls = GraderFailures(timeout=0.02, max_rate=1.0), []
 
@@ -153,7 +153,7 @@ def test_coroutines_that_ignore_their_limit_do_not_pile_up(monkeypatch):
     assert len(calls) == 2
 
 
-def test_waiting_for_a_turn_is_no_part_of_an_async_limit():
+def test_waiting_for_a_slot_does_not_count_against_an_async_limit():
     failures, running, most = GraderFailures(timeout=0.5, concurrency=4), [], []
 
     async def grade(i):
@@ -168,10 +168,10 @@ def test_waiting_for_a_turn_is_no_part_of_an_async_limit():
 
     assert asyncio.run(all_of_them()) == list(range(80))  # a second in all
     assert max(most) == 4
-    assert asyncio.run(all_of_them()) == list(range(80))  # in another loop, too
+    assert asyncio.run(all_of_them()) == list(range(80))  # in another event loop too
 
 
-def test_a_busy_loop_drops_no_answer_that_came_in_time():
+def test_busy_event_loop_keeps_answers_that_came_in_time():
     failures = GraderFailures(timeout=0.2)
 
     async def graded():
@@ -184,7 +184,7 @@ def test_a_busy_loop_drops_no_answer_that_came_in_time():
     assert asyncio.run(graded()) == 1.0
 
 
-def test_cancelling_the_caller_cancels_the_grading():
+def test_cancelling_the_caller_cancels_the_grader():
     failures, ended = GraderFailures(timeout=30), []
 
     async def hang():
@@ -214,26 +214,26 @@ def test_too_many_failures_stop_the_run_and_name_the_cause():
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-def test_a_few_failures_do_not():
+def test_few_failures_do_not_stop_the_run():
     failures = GraderFailures(window=4, max_rate=0.5)
     asked = [failures.ask("f", boom if i % 2 else lambda: 1.0) for i in range(40)]
     assert asked == [1.0, FAILED] * 20
 
 
-def test_what_peers_make_fail_is_raised_and_not_counted():
+def test_failures_caused_by_peers_are_raised_and_not_counted():
     failures = GraderFailures(timeout=0.5, window=2, max_rate=0.0)
     assert failures.attempt("f", lambda: 1.0) == 1.0
     for call, error in [(boom, RuntimeError), *[(lambda: time.sleep(30), TimeoutError)] * 2]:
         with pytest.raises(error):
             failures.attempt("f", call)
-    with pytest.raises(AbstainError, match="1 of the last 2"):  # with the answer from above
+    with pytest.raises(AbstainError, match="1 of the last 2"):  # with the answer above
         failures.ask("f", boom)
     assert failures.ask("f", lambda: 2.0) == 2.0
 
 
 @pytest.mark.parametrize("each", [lambda f: f.ask_each, lambda f: f.aask_each])
 @pytest.mark.parametrize("timeout", [None, 1.0])
-def test_a_grading_that_fails_costs_its_own_row_alone(each, timeout):
+def test_failed_grading_affects_only_its_own_row(each, timeout):
     failures = GraderFailures(timeout=timeout, max_rate=1.0)
     rows = [{"x": x} for x in (3, None, 0, 2, 1)]
 
@@ -255,7 +255,7 @@ def test_a_grading_that_fails_costs_its_own_row_alone(each, timeout):
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
-def test_a_batch_counts_once_and_fails_if_too_many_of_its_rows_do(timeout):
+def test_batch_counts_once_and_fails_if_too_many_rows_fail(timeout):
     failures = GraderFailures(timeout=timeout, window=2, max_rate=0.25)
     few, many = [{"x": x} for x in (0, 1, 1, 1)], [{"x": x} for x in (0, 0, 1, 1)]
 
@@ -273,14 +273,14 @@ def test_a_batch_counts_once_and_fails_if_too_many_of_its_rows_do(timeout):
         asyncio.run(failures.aask_each("f", grade_async, many))
 
 
-def test_an_answer_is_read_where_it_was_asked_for(limited):
+def test_result_is_converted_in_the_calling_process(limited):
     here = os.getpid()
     for failures in (GraderFailures(), limited):
         assert failures.ask("f", Grader(lambda: 1, lambda one: (one, os.getpid()))) == (1, here)
         assert failures.ask("f", Grader(lambda: 1, boom)) is FAILED
 
 
-def test_what_cannot_be_sent_to_a_worker_is_refused_before_anything_is_graded(limited):
+def test_unpicklable_grader_is_refused_before_grading(limited):
     lock = threading.Lock()
 
     def reward():
@@ -295,14 +295,14 @@ def test_what_cannot_be_sent_to_a_worker_is_refused_before_anything_is_graded(li
     GraderFailures().check("reward", reward)
 
 
-def test_a_grader_that_would_be_copied_with_its_model_is_refused(limited, monkeypatch):
+def test_grader_that_would_copy_its_model_is_refused(limited, monkeypatch):
     monkeypatch.setattr(grader_pool, "LARGEST_GRADER", 2**20)
     weights = bytes(2**21)
     with pytest.raises(TypeError, match="more than 1 MiB"):
         limited.check("reward", lambda: len(weights))
 
 
-def test_a_copy_begins_its_own_count():
+def test_copy_starts_its_own_failure_count():
     failures = GraderFailures(timeout=3.0, window=2, max_rate=0.5, each=True, concurrency=3)
     failures.ask("f", boom)
     copy = pickle.loads(pickle.dumps(failures))
@@ -315,12 +315,12 @@ def test_a_copy_begins_its_own_count():
     "wrong",
     [{"timeout": 0}, {"timeout": float("nan")}, {"max_rate": 2}, {"window": 0}, {"concurrency": 0}],
 )
-def test_what_is_out_of_range_is_named(wrong):
+def test_options_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         GraderFailures(**wrong)
 
 
-def test_numbers_that_are_none():
+def test_results_that_are_not_numbers():
     assert finite_or_none([1.0, None, float("nan"), float("inf")]) == [1.0, None, None, None]
 
 

@@ -25,19 +25,19 @@ from tests.core.rule_verifiers_core import Says, completions
         (Policy("zero", "pass"), [1.0, 0.0, 3.0]),
     ],
 )
-def test_policies(policy, expected):
+def test_policies_change_rewards(policy, expected):
     guard = Guard(Says(), policy=policy)
     assert guard.apply([1.0, 2.0, 3.0], completions("a", "r", "?")) == expected
 
 
-def test_raise():
+def test_raise_policy_raises():
     guard = Guard(Says(), policy=Policy("zero", "raise"))
     assert guard.apply([1.0, 2.0], completions("a", "r")) == [1.0, 0.0]
     with pytest.raises(AbstainError, match=r"says abstained \(provider\): no answer"):
         guard.apply([1.0, 2.0], completions("a", "?"))
 
 
-def test_what_is_accepted_keeps_its_reward_and_none_stays_none():
+def test_accepted_rewards_and_none_are_unchanged():
     nan = float("nan")
     rewards = Guard(Says(), policy=Policy("zero")).apply(
         [nan, None, None, nan], completions("a", "a", "r", "r")
@@ -47,13 +47,13 @@ def test_what_is_accepted_keeps_its_reward_and_none_stays_none():
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_an_infinite_reward_that_is_vetoed_does_not_stay_infinite(bad):
+def test_vetoed_infinite_reward_becomes_finite(bad):
     assert Guard(Says(), policy=Policy("zero")).apply(
         [1.0, bad, 0.5], completions("a", "r", "a")
     ) == [1.0, 0.0, 0.5]
 
 
-def test_a_reward_is_needed_for_each_completion():
+def test_each_completion_needs_a_reward():
     with pytest.raises(ValueError, match="rewards: expected 2, one per completion, got 1"):
         Guard(Says()).apply([1.0], completions("a", "r"))
 
@@ -73,7 +73,7 @@ def test_a_reward_is_needed_for_each_completion():
         ("abstain_window", 2.0),
     ],
 )
-def test_policies_that_cannot_be(field, value):
+def test_invalid_policies_are_refused(field, value):
     with pytest.raises(ValueError, match=rf"Policy\.{field}: expected .*, got "):
         Policy(**{field: value})
 
@@ -81,23 +81,23 @@ def test_policies_that_cannot_be(field, value):
 def test_too_many_abstentions_stop_the_run_once_the_window_is_full():
     guard = Guard(Says(), policy=Policy(max_abstain_rate=0.25, abstain_window=3))
     for _ in range(2):
-        guard.review(completions("a", "?"))  # half abstains, but three batches are not seen yet
+        guard.review(completions("a", "?"))  # half abstained in fewer than three batches
     with pytest.raises(
         AbstainError, match=r"abstained on 3 of 6 .* last causes: {'says: provider': 1}"
     ):
         guard.review(completions("a", "?"))
 
 
-def test_the_window_moves_on_and_its_limit_itself_is_allowed():
+def test_window_slides_and_its_limit_is_inclusive():
     guard = Guard(Says(), policy=Policy(max_abstain_rate=0.5, abstain_window=2))
     guard.review(completions("?", "?"))
     guard.review(completions("a", "a"))  # 2 of 4 is not more than half
-    guard.review(completions("a", "?"))  # the first batch has left
+    guard.review(completions("a", "?"))  # the first batch has left the window
     with pytest.raises(AbstainError):
         guard.review(completions("?", "?"))
 
 
-def test_empty_batches_count_for_nothing():
+def test_empty_batches_are_not_counted():
     guard = Guard(Says(), policy=Policy(max_abstain_rate=0.0, abstain_window=1))
     review = guard.review([])
     assert (review.verdicts, review.metrics) == ([], {})
@@ -105,7 +105,7 @@ def test_empty_batches_count_for_nothing():
         guard.review(completions("?"))
 
 
-def test_what_has_a_verdict_already_is_not_asked_about_and_counts():
+def test_given_verdicts_skip_the_verifier_and_count():
     class Recording(Says):
         def verify(self, batch):
             asked.append([c.text for c in batch])
@@ -132,14 +132,14 @@ def test_given_abstentions_count_against_the_window():
         guard.review(completions("a", "a"), [None, unread])
 
 
-def test_given_rejections_set_no_measure_of_length():
+def test_given_rejections_do_not_affect_length_scaling():
     guard = Guard(Says(), policy=Policy(on_long="scale"))
     batch = [Completion("p", "a" + " word" * n) for n in (20, 20, 20, 20)]
     review = guard.review(batch, [reject("mine")] * 3 + [None])
     assert review.length_factors == [1.0] * 4
 
 
-def test_what_is_given_is_one_verdict_or_none_per_completion():
+def test_given_needs_one_verdict_or_none_per_completion():
     with pytest.raises(ValueError, match="given: expected 2, one per completion, got 1"):
         Guard(Says()).review(completions("a", "a"), [None])
     with pytest.raises(TypeError, match="given: expected a Verdict or None, got 'reject'"):
@@ -162,13 +162,13 @@ def test_metrics_are_rates_over_the_batch():
     }
 
 
-def test_rates_are_there_also_where_they_are_zero():
+def test_rates_of_zero_are_reported():
     metrics = Guard(Says()).review(completions("a")).metrics
     assert metrics["guard/reject_rate"] == metrics["guard/reject_rate/says"] == 0.0
 
 
 class Notebook:
-    """A ledger."""
+    """A ledger that keeps its calls."""
 
     def __init__(self):
         self.entries = []
@@ -177,7 +177,7 @@ class Notebook:
         self.entries.append(([c.text for c in batch], [v.outcome.value for v in verdicts]))
 
 
-def test_the_ledger_hears_of_every_batch_once_in_order():
+def test_ledger_records_every_batch_once_in_order():
     ledger = Notebook()
     guard = Guard(Says(), ledger=ledger)
     guard.review(completions("a", "r"))
@@ -185,7 +185,7 @@ def test_the_ledger_hears_of_every_batch_once_in_order():
     assert ledger.entries == [(["a", "r"], ["accept", "reject"]), (["?"], ["abstain"])]
 
 
-def test_the_ledger_hears_also_of_the_batch_that_stops_the_run():
+def test_ledger_records_the_batch_that_stops_the_run():
     ledger = Notebook()
     guard = Guard(Says(), policy=Policy(max_abstain_rate=0, abstain_window=1), ledger=ledger)
     with pytest.raises(AbstainError):
@@ -193,12 +193,12 @@ def test_the_ledger_hears_also_of_the_batch_that_stops_the_run():
     assert len(ledger.entries) == 1
 
 
-def test_areview_is_review_off_the_loop():
+def test_areview_matches_review():
     review = asyncio.run(Guard(Says()).areview(completions("a", "r")))
     assert [v.outcome.value for v in review.verdicts] == ["accept", "reject"]
 
 
-def test_a_guard_travels_to_a_worker():
+def test_guard_can_be_pickled():
     guard = Guard(Says(), policy=Policy(on_reject="drop", abstain_window=1, max_abstain_rate=0))
     copy = pickle.loads(pickle.dumps(guard))
     assert copy.apply([1.0, 1.0], completions("a", "r")) == [1.0, None]
@@ -206,18 +206,18 @@ def test_a_guard_travels_to_a_worker():
         copy.review(completions("?"))
 
 
-def test_a_guard_needs_a_verifier():
+def test_guard_needs_a_verifier():
     with pytest.raises(TypeError, match=r"Guard\.verifier: expected a CompletionVerifier, got"):
         Guard(lambda batch: [])
 
 
-def test_zero_never_lifts_a_penalty_up_to_zero():
+def test_zero_never_raises_a_penalty():
     guard = Guard(Says(), policy=Policy("zero", "zero"))
     assert guard.apply([-1.0, -1.0, -1.0, 2.0], completions("a", "r", "?", "r")) == [
         -1.0,
         -1.0,
         -1.0,
-        -1.0,  # at 0 it would be worth more than an honest wrong answer
+        -1.0,  # 0 would be worth more than an honest wrong answer
     ]
 
 
@@ -225,7 +225,7 @@ def long_and_short(*words):
     return [Completion("Q", "word " * n, node=f"n{i % 4}") for i, n in enumerate(words)]
 
 
-def test_length_is_scaled_where_the_policy_says_so():
+def test_length_is_scaled_if_the_policy_says_so():
     batch = long_and_short(40, 41, 42, 40, 39, 41, 40, 160)
     accepts = Guard(
         only(Says(), when=lambda c: True),
@@ -235,7 +235,7 @@ def test_length_is_scaled_where_the_policy_says_so():
     rewards = accepts.apply([1.0] * 6 + [-1.0, 1.0], batch)
     assert rewards[0] == 1.0
     assert rewards[6] == -1.0  # a penalty does not shrink with length
-    assert rewards[7] is None  # nothing is left of it: out, and not unlearnt
+    assert rewards[7] is None  # its factor is 0: left out, so that it is not unlearnt
     assert accepts.with_policy(Policy("zero", on_long="scale")).apply([1.0] * 8, batch)[7] == 0
     assert Guard(Says()).apply([1.0] * 8, batch) == [1.0] * 8
     review = accepts.review(batch)
@@ -245,7 +245,7 @@ def test_length_is_scaled_where_the_policy_says_so():
     assert "guard/length_factor" not in Guard(Says()).review(batch).metrics
 
 
-def test_refuse_in_a_group_makes_nobody_elses_answer_long():
+def test_rejected_short_answers_do_not_make_others_long():
     honest = long_and_short(40, 41, 42, 40, 39, 41)
     refuse = [Completion("Q", "r " * 3, node=f"m{i}") for i in range(12)]
     scaling = LengthScaling(tolerance=0.5)
@@ -265,7 +265,7 @@ def test_scaling_can_be_tuned_and_keeps_none_and_nan():
     assert rewards[2:] == [1.0] * 6
 
 
-def test_what_was_asked_and_paid_is_among_the_metrics():
+def test_metrics_include_usage():
     class Asks(Says):
         def verify(self, batch):
             usd = None if self.name == "free" else 0.5
@@ -280,10 +280,10 @@ def test_what_was_asked_and_paid_is_among_the_metrics():
     assert found["guard/paid/tokens"] == 40
     assert found["guard/paid/usd"] == 1.0
     assert (found["guard/paid/latency_p50"], found["guard/paid/latency_p95"]) == (1.0, 1.0)
-    assert "guard/free/usd" not in found  # unknown is not 0
+    assert "guard/free/usd" not in found  # unknown is different from 0
 
 
-def test_who_abstained_is_named_in_a_stack():
+def test_abstain_error_names_the_member():
     stack = AllOf(Says("quiet", at=0), Says("loud", at=1))
     guard = Guard(stack, policy=Policy(max_abstain_rate=0.1, abstain_window=1))
     with pytest.raises(AbstainError, match=r"last causes: {'loud: provider': 2}"):

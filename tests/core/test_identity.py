@@ -1,4 +1,4 @@
-"""The gate: each attack on a name has its cause, and none of them costs the name anything."""
+"""The identity gate: each attack on a name has its own cause, and none harms the name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def by_alice(text: str = "72", **fields: Any) -> Completion:
 
 
 def kinds(admission: Admission) -> list[str | None]:
-    """Why each is refused, None where it is admitted; what is refused has no node."""
+    """Return why each is refused, None if admitted; a refused completion has no node."""
     for completion, verdict in zip(*admission, strict=True):
         if verdict is not None:
             assert verdict.rejected
@@ -72,7 +72,7 @@ def only(admission: Admission) -> str | None:
     return kind
 
 
-def test_honest_work_has_its_signers_key_as_its_node() -> None:
+def test_node_of_honest_work_is_its_signers_key() -> None:
     sent = by_alice()
     admission = identity().admit([sent], round=5)
     assert admission.given == [None]
@@ -82,23 +82,23 @@ def test_honest_work_has_its_signers_key_as_its_node() -> None:
     assert (completion.round, completion.slot) == (5, 0)
 
 
-def test_what_the_exchange_does_not_say_comes_from_the_envelope() -> None:
+def test_missing_labels_come_from_the_envelope() -> None:
     bare = replace(by_alice(), node=None, round=None, slot=None)
     (completion,) = identity().admit([bare]).batch
     assert (completion.node, completion.round, completion.slot) == (ALICE.public, 5, 0)
 
 
-def test_without_an_envelope_it_is_unsigned() -> None:
+def test_completion_without_an_envelope_is_unsigned() -> None:
     assert only(identity().admit([work()])) == "unsigned"
 
 
-def test_unsigned_work_can_be_admitted_but_has_no_name() -> None:
+def test_admitted_unsigned_work_has_no_node() -> None:
     admission = identity(unsigned="admit").admit([work()])
     assert admission.given == [None]
     assert admission.batch[0].node is None
 
 
-def test_a_bad_envelope_is_refused_even_where_unsigned_work_is_admitted() -> None:
+def test_invalid_envelope_is_refused_even_if_unsigned_work_is_admitted() -> None:
     forged = replace(by_alice(), text="All hail to the thief")
     assert only(identity(unsigned="admit").admit([forged])) == "forged"
 
@@ -111,7 +111,7 @@ def test_a_bad_envelope_is_refused_even_where_unsigned_work_is_admitted() -> Non
         ("prompt", "What is 70 + 3?"),
         ("completion_ids", (1, 2)),
         ("sampler_logprobs", (-1.0,)),
-        # Honest work must not be made to look bad under its signer's name, either.
+        # Honest work must not be made to look bad under its signer's name.
         ("reference", "73"),
         ("finish_reason", "length"),
         ("task", "code"),
@@ -119,7 +119,7 @@ def test_a_bad_envelope_is_refused_even_where_unsigned_work_is_admitted() -> Non
         ("given", Given(chars=((0, 1),))),
     ],
 )
-def test_poison_under_an_honest_nodes_envelope_is_forged(field: str, value: Any) -> None:
+def test_changed_text_under_an_honest_envelope_is_forged(field: str, value: Any) -> None:
     assert only(identity().admit([replace(by_alice(), **{field: value})])) == "forged"
 
 
@@ -128,31 +128,31 @@ def test_ids_and_text_are_both_signed() -> None:
     assert only(identity().admit([replace(sent, completion_ids=None)])) == "forged"
 
 
-def test_what_is_not_signed_does_not_come_along() -> None:
-    """Verifiers read ``metadata["run"]``: added to another's envelope it would have it rejected."""
+def test_unsigned_metadata_is_dropped() -> None:
+    """Verifiers read ``metadata["run"]``: adding it to another's envelope might get it rejected."""
     sent = by_alice()
     spoilt = replace(sent, metadata={**sent.metadata, "run": "another", "junk": 1}, group="mine")
     (completion,) = identity().admit([spoilt]).batch
     assert dict(completion.metadata) == {ENVELOPE: ADMITTED}
 
 
-def test_a_victims_name_with_the_attackers_key_is_refused() -> None:
+def test_attacker_key_under_a_victims_name_is_refused() -> None:
     own = signed(work("poison"), EVE, run=RUN)
     assert only(identity().admit([own])) == "wrong_key"
     assert only(Identity(ring(pin=True), run=RUN).admit([own])) == "wrong_key"
 
 
-def test_a_key_of_the_ring_cannot_sign_under_another_name() -> None:
+def test_known_key_cannot_sign_under_another_name() -> None:
     assert only(identity().admit([signed(work(), BOB, run=RUN)])) == "wrong_key"
     unknown = signed(work(node="carol"), BOB, run=RUN)
     assert only(identity().admit([unknown])) == "wrong_key"
 
 
-def test_the_attackers_key_under_its_own_name_is_unknown() -> None:
+def test_unlisted_key_under_its_own_name_is_unknown() -> None:
     assert only(identity().admit([signed(work(node="eve"), EVE, run=RUN)])) == "unknown_key"
 
 
-def test_a_signature_lifted_onto_the_attackers_key_is_forged() -> None:
+def test_signature_copied_to_another_key_is_forged() -> None:
     sealed = signed(work("poison", node="bob"), EVE, run=RUN)
     lifted = {**sealed.metadata[ENVELOPE], "public_key": BOB.public}
     assert only(identity().admit([replace(sealed, metadata={ENVELOPE: lifted})])) == "forged"
@@ -162,68 +162,66 @@ def test_work_of_another_run_is_refused() -> None:
     assert only(identity().admit([signed(work(), ALICE, run="run-6")])) == "other_run"
 
 
-def test_the_same_key_signs_differently_in_each_run() -> None:
+def test_signatures_differ_between_runs() -> None:
     other = signed(work(), ALICE, run="run-6")
     claimed = {**other.metadata[ENVELOPE], "run": RUN}
     assert only(identity().admit([replace(other, metadata={ENVELOPE: claimed})])) == "forged"
 
 
 @pytest.mark.parametrize(("field", "value"), [("node", "bob"), ("round", 6), ("slot", 1)])
-def test_an_envelope_under_another_label_is_relabelled(field: str, value: Any) -> None:
+def test_envelope_under_another_label_is_relabelled(field: str, value: Any) -> None:
     assert only(identity().admit([replace(by_alice(), **{field: value})])) == "relabelled"
 
 
 @pytest.mark.parametrize("node", [ALICE.public, "alice", None])
-def test_the_exchange_may_call_a_node_by_its_name_or_its_key(node: str | None) -> None:
+def test_exchange_may_use_node_name_or_key(node: str | None) -> None:
     assert only(identity().admit([replace(by_alice(), node=node)])) is None
 
 
 @pytest.mark.parametrize(("field", "value"), [("round", 6), ("slot", 1), ("node", "bob")])
-def test_an_envelope_whose_own_labels_are_changed_is_not_its_signers(
-    field: str, value: Any
-) -> None:
+def test_envelope_with_changed_labels_is_refused(field: str, value: Any) -> None:
     sent = by_alice()
     moved = {**sent.metadata[ENVELOPE], field: value}
     changed = replace(sent, metadata={ENVELOPE: moved}, **{field: value})
     assert only(identity().admit([changed])) in ("forged", "wrong_key")
 
 
-def test_a_replay_is_refused_and_the_first_copy_counts() -> None:
+def test_replay_is_refused_and_the_first_copy_counts() -> None:
     gate, sent = identity(), by_alice()
     assert kinds(gate.admit([sent, sent])) == [None, "replayed"]
     assert only(gate.admit([sent])) == "replayed"
 
 
-def test_a_replay_under_other_labels_takes_no_place() -> None:
-    """Else an attacker would send honest work under a wrong label first, to have it refused."""
+def test_replay_under_other_labels_does_not_take_the_slot() -> None:
+    """Otherwise an attacker could send honest work first under a wrong label to get it refused."""
     gate, sent = identity(), by_alice()
     spoilt = [replace(sent, node="bob"), replace(sent, slot=3), replace(sent, text="poison")]
     assert kinds(gate.admit(spoilt)) == ["relabelled", "relabelled", "forged"]
     assert only(gate.admit([sent])) is None
 
 
-def test_a_second_text_for_a_place_is_refused() -> None:
+def test_second_text_for_a_slot_is_refused() -> None:
     assert kinds(identity().admit([by_alice("72"), by_alice("73")])) == [None, "contradicted"]
 
 
-def test_a_place_is_a_prompt_and_a_slot() -> None:
+def test_slots_are_counted_per_prompt() -> None:
     other = signed(replace(work(), prompt="What is 1 + 1?"), ALICE, run=RUN)
     batch = [by_alice(), by_alice(slot=1), other, by_alice(round=6)]
     assert kinds(identity().admit(batch)) == [None] * 4
 
 
-def test_what_was_signed_for_a_round_that_is_over_is_late() -> None:
+def test_envelope_of_a_past_round_is_late() -> None:
     gate = identity(late=1)
     old = [by_alice(round=n, slot=1) for n in (4, 5, 6)]
     assert kinds(gate.admit(old, round=6)) == ["late", None, None]
 
 
-def test_what_was_signed_for_a_round_to_come_is_early() -> None:
+def test_envelope_of_a_future_round_is_early() -> None:
     assert only(identity().admit([by_alice(round=6)], round=5)) == "early"
 
 
-def test_without_a_round_of_ours_each_key_has_a_window_of_its_own() -> None:
-    """Nobody can make another's work late by signing a round far ahead."""
+def test_without_a_current_round_each_key_has_its_own_window() -> None:
+    """Signing a round far ahead does not make another node's work late."""
     gate = identity(late=1)
     far = signed(work(node="bob", round=10**12), BOB, run=RUN)
     assert kinds(gate.admit([far, by_alice(round=5), by_alice(round=7)])) == [None] * 3
@@ -231,14 +229,14 @@ def test_without_a_round_of_ours_each_key_has_a_window_of_its_own() -> None:
     assert kinds(gate.admit([by_alice(round=6, slot=1)])) == [None]
 
 
-def test_an_old_envelope_is_refused_after_its_round_was_forgotten() -> None:
+def test_old_envelope_is_refused_after_its_round_was_forgotten() -> None:
     gate, sent = identity(late=1), by_alice(round=5)
     gate.admit([sent])
     gate.admit([by_alice(round=7)])
     assert only(gate.admit([sent])) == "late"
 
 
-def test_a_key_cannot_fill_the_memory() -> None:
+def test_one_key_cannot_fill_the_memory() -> None:
     replays = Replays(late=1, most=3)
     filled = [replays.refusal("key", 0, bytes([i]), b"said") for i in range(5)]
     assert filled == [None, None, None, "too_many", "too_many"]
@@ -248,16 +246,16 @@ def test_a_key_cannot_fill_the_memory() -> None:
     assert len(replays.state_dict()["key"]["filled"]) == 2
 
 
-def test_how_much_a_key_may_send_in_a_round_can_be_said() -> None:
+def test_completions_per_key_and_round_can_be_limited() -> None:
     gate = identity(most=2)
     batch = [by_alice(slot=i) for i in range(3)] + [by_alice(round=6)]
     assert kinds(gate.admit(batch)) == [None, None, "too_many", None]
 
 
-def test_pinned_keys_share_their_room_and_none_takes_anothers(
+def test_pinned_keys_share_memory_fairly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else whoever makes 64 keys chooses how large each checkpoint is."""
+    """Otherwise anyone who creates 64 keys would control the size of each checkpoint."""
     monkeypatch.setattr("grpo_guard.identity.gate.ROOM_OF_PINNED", 8)
     gate = Identity(KeyRing({"alice": ALICE.public}, pin=True, most_pinned=2), run=RUN)
     flood = [
@@ -267,14 +265,14 @@ def test_pinned_keys_share_their_room_and_none_takes_anothers(
     agreed = [by_alice(slot=i) for i in range(12)]
     found = kinds(gate.admit([*flood, *honest, *agreed]))
     assert found == [None] * 4 + ["too_many"] * 4 + [None] * 16
-    # A round that is over makes room again, and a file, which ends by itself, needs none.
+    # A finished round frees its memory; a file, which ends anyway, needs no limit.
     assert only(gate.admit([signed(work(node="eve", round=7), EVE, run=RUN)])) is None
     reading = Identity(KeyRing(pin=True, most_pinned=2), run=RUN)
     reading.allow_any_order()
     assert kinds(reading.admit(flood)) == [None] * 8
 
 
-def test_a_broken_envelope_is_refused_and_costs_nobody_a_verdict() -> None:
+def test_broken_envelope_does_not_affect_other_verdicts() -> None:
     class Hostile(dict[str, Any]):
         def __iter__(self) -> Iterator[str]:
             raise RuntimeError
@@ -290,21 +288,21 @@ def test_a_broken_envelope_is_refused_and_costs_nobody_a_verdict() -> None:
     assert kinds(identity().admit([*broken, by_alice()])) == ["malformed_envelope"] * 6 + [None]
 
 
-def test_what_json_can_say_does_not_pass_as_admitted() -> None:
+def test_json_cannot_forge_the_admitted_mark() -> None:
     for claim in ("ADMITTED", True, {"admitted": True}):
         sent = replace(work(), metadata=json.loads(json.dumps({ENVELOPE: claim})))
         assert only(identity().admit([sent])) == "malformed_envelope"
 
 
-def test_what_was_admitted_once_passes_again_as_it_is() -> None:
+def test_admitted_completion_passes_again_unchanged() -> None:
     gate = identity()
     first = gate.admit([by_alice()])
     assert gate.admit(*first) == first
     assert gate.admit(copy.deepcopy(first.batch)) == first
 
 
-def test_what_the_receiver_adds_after_the_check_stays() -> None:
-    """A reward in ``metadata``, say, for ``LengthVerifier(reward_key=...)``."""
+def test_metadata_added_after_admission_is_kept() -> None:
+    """For example a reward in ``metadata``, for ``LengthVerifier(reward_key=...)``."""
     choosy, gate = Choosy(), identity()
     batch, known = gate.admit([replace(by_alice(), metadata={**by_alice().metadata, "reward": 9})])
     added = [c.with_labels(metadata={**c.metadata, "reward": 1.0}) for c in batch]
@@ -313,22 +311,22 @@ def test_what_the_receiver_adds_after_the_check_stays() -> None:
     assert [c.metadata["reward"] for c in choosy.seen] == [1.0]
 
 
-def test_what_was_unpickled_does_not_pass_as_admitted() -> None:
+def test_unpickled_completion_is_not_admitted() -> None:
     """A backend may unpickle what peers send."""
     gate = identity()
     batch, _ = gate.admit([by_alice()])
     assert only(gate.admit(pickle.loads(pickle.dumps(batch)))) == "malformed_envelope"
 
 
-def test_a_verdict_that_is_given_stays_and_counts_against_no_claimed_name() -> None:
+def test_given_verdict_stays_and_does_not_count_against_a_claimed_name() -> None:
     malformed = reject("exchange", Cause.MALFORMED, "no text")
     admission = identity().admit([work(), by_alice()], [malformed, malformed])
     assert admission.given == [malformed, malformed]
     assert [c.node for c in admission.batch] == [None, ALICE.public]
 
 
-def test_what_was_refused_for_its_label_takes_no_place_the_second_time() -> None:
-    # A guard checks again what an adapter checked, and a refused completion has lost its label.
+def test_relabelled_refusal_does_not_take_a_slot_on_recheck() -> None:
+    # The guard repeats the adapter's check, and a refused completion has lost its label.
     gate = identity()
     for spoilt in (replace(by_alice(), node="mallory"), by_alice(round=9)):
         first = gate.admit([spoilt], round=5)
@@ -348,7 +346,7 @@ def test_what_was_refused_for_its_label_takes_no_place_the_second_time() -> None
     ids=["unsigned", "forged", "relabelled", "early", "of another"],
 )
 @pytest.mark.parametrize("admits_unsigned", [False, True])
-def test_a_spoilt_copy_of_several_takes_no_place(spoilt: Completion, admits_unsigned: bool) -> None:
+def test_corrupted_copy_does_not_take_the_slot(spoilt: Completion, admits_unsigned: bool) -> None:
     gate = identity(unsigned="admit" if admits_unsigned else "refuse")
     own = [by_alice("71", slot=0), by_alice("72", slot=1)]
     batch = [own[0], spoilt, *own, own[0]]
@@ -358,20 +356,20 @@ def test_a_spoilt_copy_of_several_takes_no_place(spoilt: Completion, admits_unsi
     assert found[2:] == [None, None, "replayed"]
 
 
-def test_what_came_together_is_named_for_each() -> None:
+def test_together_needs_one_entry_per_completion() -> None:
     with pytest.raises(ValueError, match="together: expected 1, one each, got 2"):
         identity().admit([work()], together=[1, 2])
 
 
-def test_one_verdict_is_given_per_completion() -> None:
+def test_one_verdict_per_completion() -> None:
     with pytest.raises(ValueError, match="given: expected 1, one per completion, got 2"):
         identity().admit([work()], [None, None])
 
 
-# Pinning
+# Pinning.
 
 
-def test_a_key_is_pinned_by_its_first_valid_signature() -> None:
+def test_key_is_pinned_by_its_first_valid_signature() -> None:
     gate = Identity(KeyRing(pin=True), run=RUN)
     assert only(gate.admit([replace(by_alice(), text="not hers")])) == "forged"
     assert gate.ring.pinned == {}
@@ -382,14 +380,14 @@ def test_a_key_is_pinned_by_its_first_valid_signature() -> None:
     assert only(gate.admit([renamed])) == "wrong_key"
 
 
-def test_a_name_that_is_its_own_key_cannot_be_taken_first() -> None:
+def test_name_equal_to_a_key_cannot_be_pinned_by_another() -> None:
     gate = Identity(KeyRing(pin=True), run=RUN)
     assert only(gate.admit([signed(work(node=ALICE.public), EVE, run=RUN)])) == "wrong_key"
     assert only(gate.admit([signed(work(node=None), ALICE, run=RUN)])) is None
 
 
-def test_first_use_keys_without_end_fill_their_own_room_alone() -> None:
-    """Agreed keys keep their places, memory stays bounded, and the first comers stay."""
+def test_endless_first_use_keys_are_bounded() -> None:
+    """Agreed keys keep their slots, memory stays bounded, and the first keys seen stay."""
     gate = Identity(ring(pin=True, most_pinned=3), run=RUN)
     flood = [signed(work(node=f"n{i}"), SigningKey(bytes([9, i]) * 16), run=RUN) for i in range(6)]
     assert kinds(gate.admit(flood)) == [None] * 3 + ["unknown_key"] * 3
@@ -408,18 +406,18 @@ def test_pinned_keys_outlive_the_process_in_the_store(tmp_path: Path) -> None:
     assert only(again.admit([signed(work("poison"), EVE, run=RUN)])) == "wrong_key"
 
 
-def test_a_key_that_was_agreed_on_since_is_no_longer_the_first_comers(tmp_path: Path) -> None:
+def test_agreed_key_replaces_a_pinned_key(tmp_path: Path) -> None:
     first = Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path))
-    first.admit([signed(work(), EVE, run=RUN)])  # came first under alice's name
+    first.admit([signed(work(), EVE, run=RUN)])  # pinned as alice before
     again = Identity(ring(pin=True), run=RUN, store=NodeStore(tmp_path))
     assert kinds(again.admit([by_alice(), signed(work(), EVE, run=RUN)])) == [None, "wrong_key"]
 
 
-# Within a guard
+# Inside a guard.
 
 
 class Choosy(CompletionVerifier):
-    """Rejects what says "poison", and keeps what it was shown."""
+    """Rejects "poison" and records its input."""
 
     name = "choosy"
 
@@ -431,7 +429,7 @@ class Choosy(CompletionVerifier):
         return [(reject if "poison" in c.text else accept)(self.name) for c in batch]
 
 
-def test_a_guard_shows_its_verifier_nothing_that_is_refused() -> None:
+def test_refused_completions_do_not_reach_the_verifier() -> None:
     choosy = Choosy()
     review = Guard(choosy, identity=identity()).review([work("poison"), by_alice(), work()])
     assert [v.cause for v in review.verdicts] == [
@@ -444,10 +442,10 @@ def test_a_guard_shows_its_verifier_nothing_that_is_refused() -> None:
     assert len(named) == 1
 
 
-def test_impersonation_excludes_the_honest_node_without_identity_and_not_with(
+def test_identity_prevents_exclusion_by_impersonation(
     tmp_path: Path,
 ) -> None:
-    """Four nodes, and one attacker that sends poison as alice in every round."""
+    """Four nodes and an attacker that sends poison as alice in every round."""
     keys = [ALICE, BOB, *(SigningKey(bytes([9, i]) * 16) for i in range(2))]
     names = ["alice", "bob", "carol", "dave"]
     known = KeyRing({name: key.public for name, key in zip(names, keys, strict=True)})
@@ -469,8 +467,8 @@ def test_impersonation_excludes_the_honest_node_without_identity_and_not_with(
     assert set(stands[True]) == {State.CLEAR}
 
 
-def test_a_node_that_sends_poison_under_its_own_key_is_excluded_by_it(tmp_path: Path) -> None:
-    """The negative control: identity protects no attacker."""
+def test_node_that_signs_poison_is_excluded(tmp_path: Path) -> None:
+    """Negative control: identity does not protect an attacker."""
     keys = {f"n{i}": SigningKey(bytes([7, i]) * 16) for i in range(4)}
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
     gate = Identity(KeyRing({n: k.public for n, k in keys.items()}), run=RUN)
@@ -493,10 +491,8 @@ def test_a_node_that_sends_poison_under_its_own_key_is_excluded_by_it(tmp_path: 
 
 
 @pytest.mark.parametrize("cause", sorted(BARRING_CAUSES))
-def test_the_ledger_counts_nothing_that_another_can_bring_about(
-    tmp_path: Path, cause: Cause
-) -> None:
-    """Refused, late, or with a reference that somebody else forged: no evidence against a name."""
+def test_ledger_ignores_outcomes_that_others_can_cause(tmp_path: Path, cause: Cause) -> None:
+    """Refused, late, or with a reference that someone else forged: no evidence against a name."""
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
     for round in range(12):
         batch = [work(str(i), node=n, round=round) for n in "abcd" for i in range(8)]
@@ -508,7 +504,7 @@ def test_the_ledger_counts_nothing_that_another_can_bring_about(
     assert standing is None or standing.rejected == 0
 
 
-def test_the_state_goes_into_a_checkpoint_and_out_again() -> None:
+def test_state_round_trips_through_a_checkpoint() -> None:
     guard = Guard(Choosy(), identity=Identity(KeyRing(pin=True), run=RUN))
     guard.review([by_alice()])
     state = json.loads(json.dumps(guard.state_dict()))
@@ -520,8 +516,8 @@ def test_the_state_goes_into_a_checkpoint_and_out_again() -> None:
         Identity(KeyRing(), run=RUN).load_state_dict({"pinned": {}, "filled": {"k": 1}})
 
 
-def test_an_old_copy_under_new_groups_counts_once() -> None:
-    # A process that starts anew does not know it, and nobody signs a group.
+def test_old_copy_under_new_groups_counts_once() -> None:
+    # A restarted process does not know it, and groups are not signed.
     entries = []
     for group in (None, 1, "b"):
         batch, _ = identity().admit([replace(by_alice(), group=group)])
@@ -530,7 +526,7 @@ def test_an_old_copy_under_new_groups_counts_once() -> None:
     assert {entry.node for entry in entries} == {ALICE.public.encode()}
 
 
-def test_a_checkpoint_holds_for_all_processes_of_a_store(tmp_path: Path) -> None:
+def test_checkpoint_covers_all_processes_of_a_store(tmp_path: Path) -> None:
     one, other = (Identity(KeyRing(pin=True), run=RUN, store=NodeStore(tmp_path)) for _ in range(2))
     empty = one.state_dict()
     other.admit([signed(work(node="eve"), EVE, run=RUN)])
@@ -541,7 +537,7 @@ def test_a_checkpoint_holds_for_all_processes_of_a_store(tmp_path: Path) -> None
         assert gate.ring.pinned == {}
 
 
-def test_a_checkpoint_can_be_written_while_completions_come() -> None:
+def test_checkpoint_can_be_written_during_admission() -> None:
     gate, failed = identity(), list[Exception]()
     work_of_alice = [by_alice(str(slot), slot=slot) for slot in range(600)]
     done = threading.Event()
@@ -568,7 +564,7 @@ def test_a_checkpoint_can_be_written_while_completions_come() -> None:
     assert failed == []
 
 
-def test_what_was_not_answered_may_come_again() -> None:
+def test_unanswered_completion_may_be_sent_again() -> None:
     gate, left = identity(), threading.Event()
     gate.given_up = lambda: left
     assert kinds(gate.admit([by_alice(), by_alice()])) == [None, "replayed"]
@@ -577,7 +573,7 @@ def test_what_was_not_answered_may_come_again() -> None:
     assert kinds(gate.admit([by_alice(), by_alice()])) == [None, "replayed"]
 
 
-def test_a_copy_in_another_process_knows_what_this_one_does() -> None:
+def test_copy_in_another_process_shares_state() -> None:
     gate = identity()
     gate.admit([by_alice()])
     copied = pickle.loads(pickle.dumps(gate))
@@ -585,7 +581,7 @@ def test_a_copy_in_another_process_knows_what_this_one_does() -> None:
 
 
 @given(st.lists(st.sampled_from(["honest", "unsigned", "forged", "replay", "named"]), max_size=12))
-def test_whatever_comes_each_has_one_answer_in_order(how: list[str]) -> None:
+def test_any_input_gets_one_answer_each_in_order(how: list[str]) -> None:
     makes = {
         "honest": lambda i: by_alice(slot=i),
         "unsigned": lambda i: work(slot=i),
@@ -604,7 +600,7 @@ def test_whatever_comes_each_has_one_answer_in_order(how: list[str]) -> None:
     assert [c.text for c in admission.batch] == [c.text for c in batch]
 
 
-def test_every_cause_is_reached_by_a_test_here() -> None:
+def test_every_cause_is_covered_by_a_test() -> None:
     """Negative control of the table: nothing in it is merely listed."""
     source = Path(__file__).read_text(encoding="utf-8")
     assert [kind for kind in REFUSALS if source.count(f'"{kind}"') == 0] == []
@@ -621,12 +617,12 @@ def test_every_cause_is_reached_by_a_test_here() -> None:
         ({"late": True}, "late: expected a number of rounds >= 0, got True"),
     ],
 )
-def test_odd_options_are_refused(options: dict[str, Any], problem: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(IdentityError, match=problem):
         Identity(ring(), **{"run": RUN, **options})
 
 
-def test_an_identity_that_is_set_later_holds_for_what_was_wrapped_before() -> None:
+def test_identity_set_later_applies_to_derived_guards() -> None:
     guard = Guard(Choosy())
     wrapped = guard.with_policy(Policy("zero", "zero"))
     asking = guard.with_environment(lambda prompt, turns: "")

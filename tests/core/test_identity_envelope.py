@@ -1,4 +1,4 @@
-"""The bytes that are signed: one sequence for one meaning, whatever the fields hold."""
+"""The signed bytes: one byte sequence per meaning, whatever the fields contain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from grpo_guard.identity.keys import SigningKey
 KEY = SigningKey(bytes(range(32)))
 OTHER = SigningKey(bytes(32))
 
-TEXTS = st.text(st.characters(), max_size=8)  # lone surrogates among them
+TEXTS = st.text(st.characters(), max_size=8)  # lone surrogates included
 INTS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
 LABELS = st.from_regex(r"[A-Za-z0-9_.-]{1,6}", fullmatch=True)
@@ -70,7 +70,7 @@ def bytes_of(completion: Completion, run: str = "run") -> bytes:
 
 
 def meaning(value: Any) -> Any:
-    """Equal where two values are the same to the last bit: 0.0 is not -0.0, True is not 1."""
+    """Whether two values are identical to the last bit: 0.0 is not -0.0, True is not 1."""
     if isinstance(value, float):
         return ("float", struct.pack(">d", value))
     if isinstance(value, dict):
@@ -81,7 +81,7 @@ def meaning(value: Any) -> Any:
 
 
 @given(COMPLETIONS, COMPLETIONS, LABELS, LABELS)
-def test_two_completions_sign_alike_only_where_they_are_the_same(
+def test_only_identical_completions_have_the_same_bytes(
     one: Completion, two: Completion, run: str, other_run: str
 ) -> None:
     same = run == other_run and all(
@@ -91,13 +91,13 @@ def test_two_completions_sign_alike_only_where_they_are_the_same(
 
 
 @given(PARTS, PARTS)
-def test_two_prompts_have_the_same_bytes_only_where_they_are_the_same(one: Any, two: Any) -> None:
+def test_only_identical_prompts_have_the_same_bytes(one: Any, two: Any) -> None:
     both = [prompt_bytes([{"role": "user", "content": part}]) for part in (one, two)]
     assert (both[0] == both[1]) is (meaning(one) == meaning(two))
 
 
 @given(COMPLETIONS, COMPLETIONS, st.sampled_from(SIGNED_FIELDS))
-def test_any_field_that_is_changed_breaks_the_signature(
+def test_changing_any_field_breaks_the_signature(
     one: Completion, two: Completion, name: str
 ) -> None:
     sealed = signed(one, KEY, run="run")
@@ -105,14 +105,14 @@ def test_any_field_that_is_changed_breaks_the_signature(
     assert envelope is not None
     assert fits(envelope, message(envelope, sealed))
     changed = replace(sealed, **{name: getattr(two, name)})
-    if name in ("node", "round", "slot"):  # these are the envelope's own
+    if name in ("node", "round", "slot"):  # these belong to the envelope itself
         envelope = replace(envelope, **{name: getattr(two, name)})
     same = meaning(getattr(one, name)) == meaning(getattr(two, name))
     assert fits(envelope, message(envelope, changed)) is same
 
 
 @given(COMPLETIONS)
-def test_an_envelope_comes_through_json_as_it_went_in(completion: Completion) -> None:
+def test_envelope_round_trips_through_json(completion: Completion) -> None:
     sealed = signed(completion, KEY, run="run")
     fields = {name: getattr(sealed, name) for name in (*SIGNED_FIELDS, "metadata")}
     try:
@@ -169,13 +169,13 @@ AMBIGUOUS = [
 
 
 @pytest.mark.parametrize(("one", "two"), AMBIGUOUS)
-def test_what_could_be_read_in_two_ways_is_not(one: Completion, two: Completion) -> None:
+def test_ambiguous_envelopes_are_refused(one: Completion, two: Completion) -> None:
     placed = [replace(c, round=0, slot=0) for c in (one, two)]
     assert bytes_of(placed[0]) != bytes_of(placed[1])
 
 
-def test_the_bytes_stay_what_they_are() -> None:
-    """Nodes of another release sign the same: a change here needs a new domain."""
+def test_signed_bytes_are_stable() -> None:
+    """Other releases must sign the same bytes: a change here needs a new domain."""
     completion = Completion(
         "p", "t", completion_ids=(1,), sampler_logprobs=(-0.5,), round=2, slot=3, node="n"
     )
@@ -201,7 +201,7 @@ def test_the_bytes_stay_what_they_are() -> None:
     )
 
 
-def test_what_is_signed_is_a_domain_and_a_digest() -> None:
+def test_signed_message_is_a_domain_and_a_digest() -> None:
     completion = Completion("p", "t", round=2, slot=3, node="n")
     envelope = Envelope.of(signed(completion, KEY, run="run"))
     assert envelope is not None
@@ -209,7 +209,7 @@ def test_what_is_signed_is_a_domain_and_a_digest() -> None:
     assert message(envelope, completion) == b"grpo-guard completion 1\n" + digest
 
 
-def test_another_key_does_not_fit_nor_does_its_name() -> None:
+def test_other_key_or_name_does_not_verify() -> None:
     sealed = signed(Completion("p", "t", round=0, slot=0), KEY, run="run")
     envelope = Envelope.of(sealed)
     assert envelope is not None
@@ -218,13 +218,13 @@ def test_another_key_does_not_fit_nor_does_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["round", "slot"])
-def test_what_has_no_place_is_not_signed(name: str) -> None:
+def test_completion_without_round_or_slot_is_not_signed(name: str) -> None:
     completion = replace(Completion("p", "t", round=0, slot=0), **{name: None})
     with pytest.raises(EnvelopeError, match=f"{name}: expected an integer, got nothing"):
         signed(completion, KEY, run="run")
 
 
-def test_what_has_no_bytes_is_not_signed() -> None:
+def test_unserialisable_completion_is_not_signed() -> None:
     image = Completion([{"role": "user", "content": [{"image": object()}]}], "t", round=0, slot=0)
     with pytest.raises(EnvelopeError, match="prompt: expected text, numbers, lists"):
         signed(image, KEY, run="run")
@@ -255,7 +255,7 @@ BREAK: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("how", BREAK)
-def test_a_broken_envelope_is_said_to_be_one(how: str) -> None:
+def test_broken_envelope_is_reported(how: str) -> None:
     sealed = signed(Completion("p", "t", round=0, slot=0), KEY, run="run")
     broken = BREAK[how](dict(sealed.metadata[ENVELOPE]))
     with pytest.raises(EnvelopeError):

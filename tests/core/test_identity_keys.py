@@ -1,4 +1,4 @@
-"""Private keys in files, public ones as text, and rings of them."""
+"""Private keys in files, public keys as text, and key rings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_guard.identity.ring import KeyRing
 ALICE, BOB = SigningKey(b"a" * 32), SigningKey(b"b" * 32)
 
 
-def test_a_key_comes_back_from_its_file_and_its_owner_alone_reads_it(tmp_path: Path) -> None:
+def test_key_round_trips_through_a_file_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
     key = SigningKey.new()
     old = os.umask(0)
@@ -39,7 +39,7 @@ def test_a_key_comes_back_from_its_file_and_its_owner_alone_reads_it(tmp_path: P
     assert is_signed(key.public, SigningKey.read(path).sign(b"m"), b"m")
 
 
-def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+def test_key_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
     ALICE.write(path)
     with pytest.raises(FileExistsError):
@@ -53,7 +53,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o666])
-def test_a_key_that_others_can_read_is_none(tmp_path: Path, mode: int) -> None:
+def test_key_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "node.key"
     ALICE.write(path)
     path.chmod(mode)
@@ -62,7 +62,7 @@ def test_a_key_that_others_can_read_is_none(tmp_path: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ed25519-private", "ed25519-private zz", "a b c", "\xff"])
-def test_what_is_no_key_is_not_quoted(tmp_path: Path, text: str) -> None:
+def test_invalid_key_file_is_not_quoted(tmp_path: Path, text: str) -> None:
     path = tmp_path / "node.key"
     path.write_text(text, encoding="latin-1")
     path.chmod(0o600)
@@ -71,7 +71,7 @@ def test_what_is_no_key_is_not_quoted(tmp_path: Path, text: str) -> None:
     assert "zz" not in str(raised.value)
 
 
-def test_a_private_key_does_not_leak() -> None:
+def test_private_key_does_not_leak() -> None:
     assert repr(ALICE) == f"SigningKey({ALICE.public})"
     with pytest.raises(TypeError, match="not pickled"):
         pickle.dumps(ALICE)
@@ -79,7 +79,7 @@ def test_a_private_key_does_not_leak() -> None:
         SigningKey(b"short secret")
 
 
-def test_a_signature_fits_one_message_and_one_key() -> None:
+def test_signature_verifies_for_one_message_and_key() -> None:
     said = ALICE.sign(b"message")
     assert is_signed(ALICE.public, said, b"message")
     assert not is_signed(ALICE.public, said, b"massage")
@@ -87,7 +87,7 @@ def test_a_signature_fits_one_message_and_one_key() -> None:
     assert not is_signed(ALICE.public, said[:-1], b"message")
 
 
-def test_a_public_key_has_one_form() -> None:
+def test_public_key_has_one_text_form() -> None:
     for other in (ALICE.public.upper(), ALICE.public + "\n", ALICE.public[8:], 7, None, ""):
         with pytest.raises(IdentityError, match="public_key: expected"):
             require_public(other)
@@ -108,27 +108,27 @@ def test_a_public_key_has_one_form() -> None:
     ],
 )
 @pytest.mark.parametrize("sign", [0, 1 << 255])
-def test_a_key_of_small_order_is_none(ordinate: int, sign: int) -> None:
-    # Its signatures fit many messages, whoever made them.
+def test_small_order_keys_are_refused(ordinate: int, sign: int) -> None:
+    # Its signatures verify for many messages, by any signer.
     key = PREFIX + (ordinate | sign).to_bytes(32, "little").hex()
     with pytest.raises(IdentityError, match="public_key: expected a key of large order"):
         require_public(key)
 
 
-def test_the_ordinates_of_small_order_are_those_where_signatures_fit_anything() -> None:
-    # The neutral point as both halves fits whatever is said: why such keys are refused.
+def test_small_order_points_verify_any_message() -> None:
+    # With the neutral point as both halves, any message verifies, so such keys are refused.
     neutral = (1).to_bytes(32, "little")
     key = Ed25519PublicKey.from_public_bytes(neutral)
     for message in (b"one", b"another"):
         key.verify(neutral + bytes(32), message)
 
 
-def test_fingerprints_are_short_and_each_keys_own() -> None:
+def test_fingerprints_are_short_and_unique() -> None:
     assert fingerprint(ALICE.public) != fingerprint(BOB.public)
     assert [len(group) for group in fingerprint(ALICE.public).split()] == [4] * 8
 
 
-def test_a_ring_from_a_file(tmp_path: Path) -> None:
+def test_key_ring_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "nodes.keys"
     path.write_text(f"# our nodes\n\nalice {ALICE.public}\n  bob\t{BOB.public}\r\n")
     ring = KeyRing.from_file(path)
@@ -148,7 +148,7 @@ def test_a_ring_from_a_file(tmp_path: Path) -> None:
         ("a\x1b[2J {a}", "nodes.keys:1: name: expected 1 to 200 printable characters"),
     ],
 )
-def test_a_bad_line_says_where(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_ring_line_is_located(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "nodes.keys"
     path.write_text(text.format(a=ALICE.public, b=BOB.public))
     with pytest.raises(IdentityError) as raised:
@@ -158,7 +158,7 @@ def test_a_bad_line_says_where(tmp_path: Path, text: str, problem: str) -> None:
         KeyRing.from_file(tmp_path / "none")
 
 
-def test_without_the_package_the_message_names_the_command() -> None:
+def test_missing_package_error_names_the_install_command() -> None:
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from grpo_guard.identity.gate import Identity\n"
@@ -170,7 +170,7 @@ def test_without_the_package_the_message_names_the_command() -> None:
     assert "pip install 'grpo-guard[identity]'" in done.stdout
 
 
-def test_the_modules_load_no_cryptography() -> None:
+def test_import_does_not_load_cryptography() -> None:
     code = (
         "import sys, grpo_guard, grpo_guard.config, grpo_guard.identity.gate\n"
         "assert 'cryptography' not in sys.modules"

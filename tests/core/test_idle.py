@@ -1,4 +1,4 @@
-"""A verifier with nothing to look at says so once; its metric tells that from a clean batch."""
+"""A verifier without its input says so once; its metric distinguishes that from a clean batch."""
 
 import logging
 
@@ -35,7 +35,7 @@ def warnings(caplog):
     return [r.getMessage() for r in caplog.records if "completions of this batch has" in r.message]
 
 
-def test_without_names_one_warning_says_what_is_idle_and_which_column_helps(caplog):
+def test_missing_node_names_warn_once_with_the_remedy(caplog):
     guard = presets.different_weights()
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         found = [guard.review(batch).metrics for batch in batches(named=False)]
@@ -48,7 +48,7 @@ def test_without_names_one_warning_says_what_is_idle_and_which_column_helps(capl
     assert {m["guard/not_applicable_rate/screens"] for m in found} == {0.0}
 
 
-def test_with_names_nothing_is_said_and_the_rate_is_0(caplog):
+def test_node_names_give_no_warning_and_rate_0(caplog):
     guard = presets.different_weights()
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         found = [guard.review(batch).metrics for batch in batches(named=True)]
@@ -56,7 +56,7 @@ def test_with_names_nothing_is_said_and_the_rate_is_0(caplog):
     assert {m["guard/not_applicable_rate/recurrence"] for m in found} == {0.0}
 
 
-def test_a_restriction_to_a_task_needs_tasks(caplog):
+def test_restriction_to_a_task_needs_tasks(caplog):
     guard = Guard(only(Agreeable(), task="code") & Agreeable())
     guard.review([Completion("p", "t", task="code"), Completion("p", "t")])
     assert warnings(caplog) == []
@@ -65,6 +65,6 @@ def test_a_restriction_to_a_task_needs_tasks(caplog):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_verifier_that_needs_nothing_is_never_idle(caplog, count):
+def test_verifier_without_requirements_is_never_idle(caplog, count):
     Guard(Agreeable()).review([Completion("p", "t")] * count)
     assert warnings(caplog) == []

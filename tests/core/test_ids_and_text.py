@@ -1,4 +1,4 @@
-"""What is judged is what is trained: the text is that of the ids, or the ids are refused."""
+"""Verifiers judge what is trained: the text is decoded from the ids, or the ids are refused."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.helpers.characters import CALL, END, PAD, Characters
 
 @pytest.fixture(autouse=True)
 def _online(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of trainers set this for the whole process; names of models are refused then."""
+    """Trainer tests set this for the whole process; names of models would be refused then."""
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
@@ -42,7 +42,7 @@ class Reads(CompletionVerifier):
 
 
 class Compares(Reads):
-    """As a log-prob verifier, which compares ids with the text itself."""
+    """A stand-in for a log-prob verifier, which compares ids with the text itself."""
 
     name = "compares"
     compares_ids = True
@@ -61,7 +61,7 @@ def verdict_of(the_guard, completion):
         lambda **more: presets.different_weights(beside=[Reads()], **more),
     ],
 )
-def test_a_clean_text_over_poisoned_ids(made):
+def test_clean_text_over_poisoned_ids_is_rejected(made):
     found = verdict_of(made(tokenizer=TOK), POISONED)
     assert (found.rejected, found.cause) == (True, Cause.JUDGED)
     assert any(f.kind == "wrong_equation" for f in found.findings)
@@ -69,20 +69,20 @@ def test_a_clean_text_over_poisoned_ids(made):
     assert (refused.rejected, refused.cause) == (True, Cause.MALFORMED)
     assert "tokenizer" in refused.reason
     honest = replace(POISONED, completion_ids=TOK.encode("7 - 5 = 2"))
-    # With one node alone, what compares nodes abstains.
+    # With only one node, verifiers that compare nodes abstain.
     assert not verdict_of(made(tokenizer=TOK), honest).rejected
     assert not verdict_of(made(), replace(honest, completion_ids=None)).rejected
 
 
-def test_the_senders_text_is_not_used():
-    """Nor compared: engines render texts in ways of their own."""
+def test_sender_text_is_not_used():
+    """Nor is it compared: engines render texts in their own ways."""
     verifier = Reads()
     found = verdict_of(Guard(verifier, tokenizer=TOK), replace(POISONED, text="anything"))
     assert found.accepted
     assert [one.text for one in verifier.read] == ["7 - 5 = 3"]
 
 
-def test_the_decorator_takes_a_tokenizer():
+def test_decorator_takes_a_tokenizer():
     verifier = Reads()
 
     @guard(verifier, policy=Policy("zero", "zero"), tokenizer=TOK)
@@ -109,8 +109,8 @@ def test_the_decorator_takes_a_tokenizer():
         (AllOf(Reads()), False),
     ],
 )
-def test_where_not_every_completion_is_compared_the_guard_reads_itself(verifier, reads):
-    """With the tokenizer that a member has, or not at all."""
+def test_guard_decodes_ids_unless_a_member_compares_them_all(verifier, reads):
+    """It reads with a member's tokenizer, or not at all."""
     assert verifier.compares_ids is reads
     the_guard = Guard(verifier)
     has = verifier.own_tokenizer is not None
@@ -118,12 +118,12 @@ def test_where_not_every_completion_is_compared_the_guard_reads_itself(verifier,
     assert (the_guard.detokenizer is not None) is (has and not reads)
 
 
-def test_a_verifier_that_reads_no_text_needs_no_tokenizer():
+def test_verifier_that_reads_no_text_needs_no_tokenizer():
     assert Guard(presets.failures_only().verifier).reads_ids
     assert verdict_of(presets.failures_only(), POISONED).accepted
 
 
-def test_the_remedy_is_logged_once(caplog):
+def test_remedy_is_logged_once(caplog):
     from grpo_guard.admission import _log_unread
 
     _log_unread.cache_clear()
@@ -135,7 +135,7 @@ def test_the_remedy_is_logged_once(caplog):
     ]
 
 
-def test_a_guard_file_names_the_tokenizer(tmp_path):
+def test_guard_file_names_the_tokenizer(tmp_path):
     load_bundled()[1].save_pretrained(tmp_path / "policy")
     tree = f"tokenizer: {tmp_path / 'policy'}\nverifier: {{type: arithmetic}}\n"
     preset = f"tokenizer: {tmp_path / 'policy'}\npreset: different_weights\n"
@@ -162,7 +162,7 @@ def folder():
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_policy_that_reads_decodes_ids_with_its_tokenizer(folder, live):
+def test_reader_that_is_the_policy_decodes_ids(folder, live):
     from grpo_guard.logprob.scorers.load import load_policy
 
     model, tokenizer = load_policy(folder)
@@ -172,7 +172,7 @@ def test_a_policy_that_reads_decodes_ids_with_its_tokenizer(folder, live):
     assert any(f.kind == "wrong_equation" for f in found.findings)
 
 
-def test_a_detokenizer_of_the_policy_serves_its_model_as_well(folder):
+def test_detokenizer_of_the_policy_serves_its_model_too(folder):
     from grpo_guard.logprob.scorers.load import load_policy
 
     model, tokenizer = load_policy(folder)
@@ -182,8 +182,8 @@ def test_a_detokenizer_of_the_policy_serves_its_model_as_well(folder):
     assert made.verifier.reader.tokenizer is tokenizer
 
 
-def test_a_reader_that_need_not_be_the_policy_decodes_nothing(folder):
-    """Its vocabulary may be another, and what it decodes not what is trained."""
+def test_reader_that_may_not_be_the_policy_decodes_no_ids(folder):
+    """Its vocabulary may differ, so its decoded text may not be what is trained."""
     made = presets.different_weights(reader=folder)
     refused = verdict_of(made, POISONED)
     assert (refused.rejected, refused.cause) == (True, Cause.MALFORMED)
@@ -196,7 +196,7 @@ def test_a_reader_that_need_not_be_the_policy_decodes_nothing(folder):
         assert any(f.kind == "wrong_equation" for f in found.findings)
 
 
-def test_a_guard_file_names_a_reader_and_the_tokenizer(folder, tmp_path):
+def test_guard_file_names_a_reader_and_the_tokenizer(folder, tmp_path):
     load_bundled()[1].save_pretrained(tmp_path / "policy")
     file = f"preset: different_weights\nreader: {folder}\n"
     assert GuardConfig.from_text(file, "g").build().detokenizer is None
@@ -213,7 +213,7 @@ hostile = st.lists(st.sampled_from([*TOK.encode("ab= "), END, PAD, CALL, 0x11000
 
 @settings(deadline=None)
 @given(ids=hostile)
-def test_what_is_read_is_all_of_the_ids_but_one_closing_token(ids):
+def test_all_ids_are_read_except_one_closing_token(ids):
     completion = Completion("q", "clean", completion_ids=ids)
     own = ids[:-1] if ids[-1:] == [END] else ids
     try:
@@ -226,7 +226,7 @@ def test_what_is_read_is_all_of_the_ids_but_one_closing_token(ids):
 
 @settings(deadline=None)
 @given(ids=hostile)
-def test_special_tokens_that_an_answer_may_hold_are_shown(ids):
+def test_allowed_special_tokens_are_shown(ids):
     completion = Completion("q", "clean", completion_ids=ids)
     try:
         read = Detokenizer(TOK, special=[CALL]).read(completion)
@@ -236,7 +236,7 @@ def test_special_tokens_that_an_answer_may_hold_are_shown(ids):
     assert not {PAD, 0x110003} & set(ids)
 
 
-def test_a_claimed_span_excuses_nothing_unless_somebody_asks_again():
+def test_claimed_span_is_ignored_unless_reproduced():
     ids = [*TOK.encode("a"), END, CALL, *TOK.encode("b"), END]
     claim = Given(((2, 3),), ((0, 0),))
     completion = Completion("q", "", completion_ids=ids, given=claim)

@@ -1,4 +1,4 @@
-"""Importing the package stays light: what it loads, not how long it takes."""
+"""Importing the package stays light; measured by what it loads, not by time."""
 
 import subprocess
 import sys
@@ -45,25 +45,25 @@ def loaded_by(statement):
         "import grpo_guard.adapters.openrlhf.reward",
     ],
 )
-def test_neither_torch_nor_a_trainer_is_loaded(statement):
+def test_import_loads_neither_torch_nor_a_trainer(statement):
     loaded = loaded_by(statement)
     assert "grpo_guard" in loaded
     assert loaded & HEAVY == set()
 
 
-def test_no_other_package_is_loaded():
+def test_import_loads_no_other_package():
     added = loaded_by("import grpo_guard") - loaded_by("pass") - set(sys.stdlib_module_names)
     assert {name for name in added if not name.startswith("_")} == {"grpo_guard"}
 
 
-def test_no_module_imports_itself_by_way_of_others_not_even_lazily():
+def test_no_import_cycles_even_lazy_ones():
     graph = grimp.build_graph("grpo_guard", cache_dir=None, exclude_type_checking_imports=True)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert "grpo_guard.nodes.checkpoint" in imports[Guard.__module__]
-    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the cycle
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error():
     import grpo_guard
 
     with pytest.raises(AttributeError, match="has no attribute 'Gaurd'"):

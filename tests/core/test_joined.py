@@ -1,4 +1,4 @@
-"""Batches of strangers judged in one call: the same verdicts as of each by itself."""
+"""Batches of different senders judged in one call get the same verdicts as each alone."""
 
 import threading
 from dataclasses import replace
@@ -57,17 +57,17 @@ def bare(verdict):
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(BATCHES, st.sampled_from(sorted(MAKES)))
-def test_joined_or_one_after_the_other_verdicts_are_the_same(batches, name):
+def test_joined_and_sequential_verdicts_are_the_same(batches, name):
     joined, apart = MAKES[name](), MAKES[name]()
     assert joined.joins
     each = supervised_each(joined, batches)
-    # Member by member in the first, batch by batch in the second; what is counted is the same.
+    # The first counts member by member, the second batch by batch; the totals are the same.
     assert [list(map(bare, said)) for said in each] == [
         list(map(bare, supervised(apart, batch))) for batch in batches
     ]
 
 
-def test_findings_that_count_are_counted_within_a_request_and_not_over_its_neighbours():
+def test_counted_findings_are_counted_per_batch():
     """Joined into one batch, bob's taken-back sums would be frequent next to the others'."""
     odd = "3 + 4 = 9. No, wait: 3 + 4 = 7. The answer is 7."
     nodes = ["bob", *(f"n{i}" for i in range(5))]
@@ -102,7 +102,7 @@ class Both(CompletionVerifier):
 TWO = [[Completion("a", "b")], [Completion("c", "d"), Completion("e", "f")]]
 
 
-def test_a_subclass_with_a_verify_of_its_own_is_not_passed_over():
+def test_subclass_that_overrides_verify_is_called():
     assert [[v.verifier for v in b] for b in supervised_each(Own(ScreensVerifier()), TWO)] == [
         ["own"], ["own", "own"]
     ]  # fmt: skip
@@ -118,20 +118,20 @@ def test_a_subclass_with_a_verify_of_its_own_is_not_passed_over():
         lambda batches: [[accept("x")]] * 3,
     ],
 )
-def test_where_the_joined_call_fails_each_batch_is_judged_by_itself(each):
+def test_failed_joined_call_falls_back_to_single_batches(each):
     verifier = Both(each)
     found = supervised_each(verifier, TWO)
     assert [[v.verifier for v in batch] for batch in found] == [["one by one"], ["one by one"] * 2]
     assert verifier.asked == 1
 
 
-def test_empty_batches_have_no_verdicts_and_their_neighbours_all():
+def test_empty_batches_have_no_verdicts_and_others_have_all():
     found = supervised_each(ScreensVerifier(), [[], *TWO, []])
     assert list(map(len, found)) == [0, 1, 2, 0]
     assert all(v.outcome is Outcome.ACCEPT for batch in found for v in batch)
 
 
-def test_one_completion_that_hangs_opens_the_circuit_for_nobody_beside_it():
+def test_hanging_completion_does_not_affect_other_batches():
     release = threading.Event()
 
     class Hangs(CompletionVerifier):

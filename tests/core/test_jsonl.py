@@ -1,4 +1,4 @@
-"""JSON from strangers: bounded before it is parsed, and what is said of it is safe to print."""
+"""JSON from untrusted senders is bounded before parsing, and its error messages are printable."""
 
 import contextlib
 import json
@@ -22,13 +22,13 @@ PIECES = [b'"', b"\\", b"[", b"]", b"{", b"}", b",", b":", b'"a":', b'\\"', b"\\
 @pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_what_is_within_bounds_is_read_as_json_reads_it(data, plain):
+def test_input_within_bounds_is_read_as_json(data, plain):
     assert parse_object(json.dumps(data, ensure_ascii=plain).encode(), MIB) == data
 
 
 @given(st.lists(st.sampled_from(PIECES)))
 @settings(max_examples=500, deadline=None)
-def test_whatever_is_no_object_is_bad_input(pieces):
+def test_anything_but_an_object_is_refused(pieces):
     text = b"".join(pieces)
     with contextlib.suppress(InputError):
         assert parse_object(text, MIB) == json.loads(text)
@@ -39,8 +39,8 @@ def test_whatever_is_no_object_is_bad_input(pieces):
     ["[[[[{,:" * 30_000, '\\"[,' * 30_000, "\\" * 99_999, '"' * 99_999],
     ids=lambda text: text[:3],
 )
-def test_an_author_cannot_write_what_has_the_request_refused(text):
-    """Brackets within a string are no lists."""
+def test_author_text_cannot_get_a_request_refused(text):
+    """Brackets within a string are not lists."""
     for plain in (True, False):
         body = json.dumps({"text": text}, ensure_ascii=plain).encode()
         assert parse_object(body, 4 * MIB) == {"text": text}
@@ -61,7 +61,7 @@ def test_an_author_cannot_write_what_has_the_request_refused(text):
         (b'{"\\u001b[2J":1,"\\u001B[2J":1}', r"got '\x1b[2J' twice"),
     ],
 )
-def test_what_would_take_memory_or_time_is_not_parsed(text, problem):
+def test_expensive_input_is_not_parsed(text, problem):
     with pytest.raises(InputError) as found:
         parse_object(text, 102_400)
     assert problem in str(found.value)
@@ -82,7 +82,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\ud800\n" * 999
         {"slot": [1] * 99_999},
     ],
 )
-def test_messages_quote_strangers_escaped_and_briefly(tmp_path, row):
+def test_messages_quote_input_escaped_and_shortened(tmp_path, row):
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps({"prompt": "", "text": ""} | row))
     with pytest.raises(InputError) as found:
@@ -104,7 +104,7 @@ def test_any_value_can_be_shown(value):
         Completion("", value)
 
 
-def test_rows_with_a_name_of_their_own_are_read_as_verify_reads_them(tmp_path):
+def test_named_rows_are_read_as_by_verify(tmp_path):
     path = tmp_path / "honest.jsonl"
     path.write_text('{"id": "row-7", "prompt": "p", "text": "t"}\n')
     assert [c.text for c in read_completions(path)] == ["t"]

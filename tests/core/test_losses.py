@@ -1,4 +1,4 @@
-"""Rejected completions that stay in their group, since they lose there."""
+"""Rejected completions that stay in their group because they lose there."""
 
 import math
 from statistics import fmean
@@ -30,19 +30,19 @@ def settled(rewards, texts, **policy):
     return Guard(NoX(), policy=Policy(on_reject="no_gain", **policy)).apply(rewards, batch)
 
 
-def test_what_would_gain_is_left_out_and_what_loses_stays():
+def test_rejected_rows_that_gain_are_left_out_and_losing_ones_stay():
     assert settled([1.0, 0.0, 1.0, 0.0], ["a", "a", "x", "x"]) == [1.0, 0.0, None, 0.0]
-    assert settled([0.0, 0.0, 0.0], ["a", "a", "x"]) == [0.0, 0.0, 0.0]  # nobody gains
+    assert settled([0.0, 0.0, 0.0], ["a", "a", "x"]) == [0.0, 0.0, 0.0]  # no rejected row gains
     assert settled([1.0, 0.0], ["x", "x"]) == [None, None]  # nothing to compare with
     assert settled([1.0, -2.0, -1.0], ["a", "a", "x"]) == [1.0, -2.0, -1.0]
 
 
-def test_bad_rejected_ones_do_not_lift_a_better_one_above_the_mean():
-    """An attack: wrong rubbish lowers the mean under a poisoned answer of middling reward."""
+def test_bad_rejected_rows_do_not_raise_a_better_one_above_the_mean():
+    """An attack: wrong answers lower the mean under a poisoned answer of middling reward."""
     assert settled([1.0, 0.0, 0.5, 0.0, 0.0], ["a", "a", "x", "x", "x"]) == [1.0, 0.0, None, 0, 0]
 
 
-def test_an_excluded_node_has_no_say_not_even_by_losing(tmp_path):
+def test_excluded_node_has_no_effect_even_by_losing(tmp_path):
     """An attack: an excluded node sends right working before wrong answers, and it is unlearnt."""
 
     class Excluded(CompletionVerifier):
@@ -70,15 +70,15 @@ class Standing(CompletionVerifier):
         return [self.verdict for _ in batch]
 
 
-def test_while_nobody_knows_who_is_excluded_nothing_rejected_loses():
+def test_rejected_rows_are_left_out_while_exclusion_is_unknown():
     unknown = Standing(abstain(STANDING_VERIFIER, Cause.FAULT, "the ledger cannot be read"))
     batch = [Completion(prompt="p", text=text) for text in "ax"]
     found = Guard(AllOf(unknown, NoX()), policy=Policy(on_reject="no_gain")).apply([1.0, 0], batch)
     assert found[1] is None
 
 
-def test_a_screen_before_the_standing_would_hide_who_is_excluded():
-    """An attack: an excluded node trips a cheap screen, and is never asked after."""
+def test_exclusion_check_must_come_first():
+    """An attack: an excluded node trips a cheap screen, so its exclusion is never looked up."""
     standing = Standing(reject(STANDING_VERIFIER))
     for verifier in (Cascade(NoX(), standing), AllOf(NoX(), Cascade(NoX(), AllOf(standing)))):
         with pytest.raises(ValueError, match="ExclusionVerifier as the first member"):
@@ -86,7 +86,7 @@ def test_a_screen_before_the_standing_would_hide_who_is_excluded():
         Guard(verifier, policy=Policy(on_reject="drop"))
 
 
-def test_groups_are_compared_each_by_itself():
+def test_groups_are_compared_separately():
     prompts, texts, rewards = "ppqq", "axax", [1.0, 0.5, 0.0, 0.5]
     batch = [Completion(prompt=p, text=t) for p, t in zip(prompts, texts, strict=True)]
     found = Guard(NoX(), policy=Policy(on_reject="no_gain")).apply(rewards, batch)
@@ -94,16 +94,17 @@ def test_groups_are_compared_each_by_itself():
 
 
 def advantages(rewards):
-    """Of one group, without the deviation; None takes no part."""
+    """Unscaled advantages of one group; rows with None take no part."""
     mean = fmean(r for r in rewards if r is not None)
     return [0.0 if r is None else r - mean for r in rewards]
 
 
 @pytest.mark.parametrize("clean", [0, 1, 4])
 @pytest.mark.parametrize("label", ["mine", "other", "real", None])
-def test_no_label_lets_a_rejected_completion_gain(label, clean):
-    """An attack: poison beside its own clean copies under a label of the sender's choice was
-    compared with these alone, and kept the reward of a right answer."""
+def test_no_label_lets_a_rejected_completion_gain_reward(label, clean):
+    """An attack: poison next to its own clean copies, under a label of the sender's choice, was
+    compared with these alone and kept the reward of a right answer.
+    """
     sent = [("p", "a", "real", 1.0), ("p", "a", "real", 0.0), ("p", "a", "real", 0.0)]
     sent += [("q", "a", "other", 1.0), ("q", "a", "other", 1.0)]
     sent += [("p", "a", label, 1.0)] * clean + [("p", "x", label, 1.0)] * 2
@@ -115,8 +116,8 @@ def test_no_label_lets_a_rejected_completion_gain(label, clean):
     assert max(advantages(of_prompt)[-2:]) <= 0
 
 
-def test_what_loses_among_its_prompt_and_gains_among_its_label_is_left_out():
-    """A trainer may group by label: there the poison would be the best of its group."""
+def test_row_that_would_gain_within_its_label_is_left_out():
+    """A trainer may group by label, where the poison would be the best of its group."""
     sent = [("a", 0, 1.0), ("a", 0, 1.0), ("a", 1, 0.0), ("x", 1, 0.5), ("x", 0, 0.5)]
     batch = [Completion("p", text, group=group) for text, group, _ in sent]
     found = Guard(NoX(), policy=Policy(on_reject="no_gain")).apply([r for *_, r in sent], batch)
@@ -124,7 +125,7 @@ def test_what_loses_among_its_prompt_and_gains_among_its_label_is_left_out():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
-def test_what_is_no_reward_is_left_out(bad):
+def test_invalid_reward_is_left_out(bad):
     assert settled([1.0, bad], ["a", "x"]) == [1.0, None]
 
 

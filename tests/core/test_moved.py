@@ -1,4 +1,4 @@
-"""Whoever imports a name that 0.1.0 documented reads where it is now."""
+"""Importing a name that 0.1.0 documented gives an error with its new location."""
 
 import importlib
 import importlib.util
@@ -25,19 +25,19 @@ DOCUMENTED = {
 
 
 @pytest.mark.parametrize("statement", DOCUMENTED)
-def test_the_error_says_where_it_went(statement):
+def test_error_names_the_new_location(statement):
     with pytest.raises(ImportError, match=re.escape(DOCUMENTED[statement])) as caught:
         exec(statement, {})  # noqa: S102  # of the list above
     assert " is now grpo_guard." in str(caught.value)
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_what_is_named_in_its_place_is_there_and_the_old_name_is_not(name):
+def test_new_location_exists_and_the_old_name_does_not(name):
     now = re.split("[:;]", MOVED[name])[0]
     spec = None
     try:
         spec = importlib.util.find_spec(now)
-    except ModuleNotFoundError:  # a name of a module
+    except ModuleNotFoundError:  # the name of a module
         module, _, attribute = now.rpartition(".")
         assert callable(getattr(importlib.import_module(module), attribute))
     else:
@@ -47,14 +47,14 @@ def test_what_is_named_in_its_place_is_there_and_the_old_name_is_not(name):
 
 
 @pytest.mark.parametrize("name", REMOVED)
-def test_what_was_removed_says_where_its_recipe_is(name):
+def test_removed_name_points_to_its_recipe(name):
     for import_it in (f"import {name}", f"from grpo_guard.adapters import {name.split('.')[-1]}"):
         with pytest.raises(ImportError, match=r"was removed.*docs/new-adapter\.md"):
             exec(import_it, {})  # noqa: S102  # of the list above
 
 
 @pytest.mark.parametrize("name", RELOCATED)
-def test_a_module_that_moved_is_the_same_module_under_its_old_name(name):
+def test_relocated_module_is_the_same_object_under_its_old_name(name):
     now = importlib.import_module(RELOCATED[name])
     sys.modules.pop(name, None)
     with pytest.warns(DeprecationWarning, match=re.escape(f"{name} is now {RELOCATED[name]}")):
@@ -65,7 +65,7 @@ def test_a_module_that_moved_is_the_same_module_under_its_old_name(name):
     assert now.__spec__.name == RELOCATED[name]
 
 
-def test_what_is_inside_a_package_that_moved_is_found_and_what_never_was_is_not(monkeypatch):
+def test_relocated_package_finds_its_modules_and_no_others(monkeypatch):
     ring = KeyRing.__module__
     package = ring.removesuffix(".ring")
     then = {"grpo_guard.who": package, "grpo_guard.what": Completion.__module__}
@@ -84,7 +84,7 @@ def test_what_is_inside_a_package_that_moved_is_found_and_what_never_was_is_not(
     assert again.text == "4"
 
 
-def test_other_names_are_not_there_as_before():
+def test_unknown_names_raise_the_usual_error():
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'grpo_guard\.never'"):
         importlib.import_module("grpo_guard.never")
     with pytest.raises(ImportError, match="cannot import name 'never'"):
@@ -94,7 +94,7 @@ def test_other_names_are_not_there_as_before():
 
 
 @pytest.mark.parametrize("name", FROM_THE_TOP)
-def test_a_name_that_left_the_top_still_works_there_and_says_where_it_is(name):
+def test_deprecated_top_level_name_works_and_warns(name):
     module, _, now = FROM_THE_TOP[name].rpartition(".")
     with pytest.warns(DeprecationWarning, match=re.escape(f"{name} is now {FROM_THE_TOP[name]}")):
         found = getattr(grpo_guard, name)
@@ -103,7 +103,7 @@ def test_a_name_that_left_the_top_still_works_there_and_says_where_it_is(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_renamed_method_is_an_attribute_error_that_names_the_new_one(name):
+def test_renamed_method_error_names_the_new_one(name):
     owner, _, method = name.partition(".")
     made = grpo_guard.presets.different_weights()
     assert type(made).__name__ == owner
@@ -112,7 +112,7 @@ def test_a_renamed_method_is_an_attribute_error_that_names_the_new_one(name):
     assert callable(getattr(made, METHODS[name]))
 
 
-def test_every_name_at_the_top_is_there():
+def test_every_top_level_name_exists():
     assert len(grpo_guard.__all__) < 31
     for name in grpo_guard.__all__:
         assert getattr(grpo_guard, name) is not None

@@ -1,4 +1,4 @@
-"""Figures per node: whoever sends completions chooses names, and a tracker keeps each for good."""
+"""Metrics per node: senders choose node names, and a tracker keeps each name forever."""
 
 from grpo_guard import Completion, Guard
 from grpo_guard.metrics import MOST_NODES
@@ -6,7 +6,7 @@ from tests.core.rule_verifiers_core import Says
 
 
 def sent(*rows):
-    """Completions from (node, text)."""
+    """Build completions from (node, text)."""
     return [Completion("q", text, node=node) for node, text in rows]
 
 
@@ -19,19 +19,19 @@ def names(found):
     return {name.rsplit("/", 1)[0] for name in found}
 
 
-def test_each_nodes_completions_are_counted_by_outcome():
+def test_completions_are_counted_by_node_and_outcome():
     guard = Guard(Says())
     found = figures(guard, ("ann", "a"), ("ann", "a"), ("eve", "r"), ("eve", "?"), (None, "r"))
     assert found == {
         "ann/accept": 2, "ann/reject": 0, "ann/abstain": 0,
         "eve/accept": 0, "eve/reject": 1, "eve/abstain": 1,
     }  # fmt: skip
-    # Who sends nothing is logged with 0: trainers average over the steps that log a name.
+    # A node that sends nothing is logged with 0: trainers average over the steps that log a name.
     assert figures(guard, ("ann", "a"))["eve/reject"] == 0
     assert figures(Guard(Says()), (None, "a")) == {}
 
 
-def test_invented_names_share_one_figure_and_take_no_honest_nodes_place():
+def test_invented_names_share_one_metric_and_displace_no_honest_node():
     guard = Guard(Says())
     honest = [("ann", "a"), ("ann", "a"), ("bob", "a"), ("bob", "a")]
     found = figures(guard, *[(f"x{i}", "r") for i in range(500)], *honest)
@@ -43,7 +43,7 @@ def test_invented_names_share_one_figure_and_take_no_honest_nodes_place():
     assert figures(guard, ("ann", "a"))["others/reject"] == 0
 
 
-def test_a_name_is_what_trackers_take_and_never_anothers():
+def test_names_are_valid_for_trackers_and_never_collide():
     odd = ["a/b", "a b", "a_b", "others", "é\n\x1b[31m", "x" * 300, "\ud800", "", "a_b.0"]
     found = figures(Guard(Says()), *[(name, "a") for name in odd])
     assert len(names(found)) == len(odd)

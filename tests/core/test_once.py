@@ -10,7 +10,7 @@ from grpo_guard.completion import CompletionError
 from grpo_guard.verdict import Outcome
 
 
-def test_one_text_gets_one_verdict(caplog):
+def test_check_gives_one_verdict_for_one_text(caplog):
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         right = grpo_guard.check("7 - 5 = 2, so the answer is 2.", prompt="What is 7 - 5?")
         wrong = grpo_guard.check("```python\nimport evil_package\nprint(1)\n```", prompt="Print 1.")
@@ -19,21 +19,21 @@ def test_one_text_gets_one_verdict(caplog):
     assert caplog.records == []
 
 
-def test_what_one_call_shows_does_not_speak_against_the_next():
+def test_calls_are_independent():
     said = [
         grpo_guard.check("All hail to the thief.", prompt=f"Q{i}?", node="a") for i in range(40)
     ]
     assert {verdict.outcome for verdict in said} == {Outcome.ACCEPT}
 
 
-def test_a_guard_of_ones_own_and_further_fields():
+def test_check_takes_a_guard_and_further_fields():
     guard = Guard(ScreensVerifier())
     assert grpo_guard.check("fine", prompt="Q?", guard=guard, reference="42").verifier == "screens"
     with pytest.raises(CompletionError, match="text: expected a string, got 7"):
         grpo_guard.check(7)
 
 
-def test_a_batch_gets_a_verdict_each_in_order():
+def test_batch_gets_one_verdict_each_in_order():
     batch = [Completion("p", "fine"), Completion("p", "a\u202eb"), Completion("p", "fine")]
     said = Guard(ScreensVerifier()).verify(batch)
     assert [verdict.rejected for verdict in said] == [False, True, False]

@@ -1,4 +1,4 @@
-"""Combined p-values hold whatever the dependence between the tests."""
+"""Combined p-values are valid under any dependence between the tests."""
 
 import math
 import random
@@ -13,7 +13,7 @@ probabilities = st.floats(0, 1)
 
 
 @given(st.lists(st.none() | probabilities, min_size=1, max_size=6), st.data())
-def test_bonferroni_rejects_exactly_where_a_member_is_within_its_share(values, data):
+def test_bonferroni_rejects_iff_a_member_is_within_its_share(values, data):
     weights = data.draw(
         st.lists(st.floats(0.01, 9), min_size=len(values), max_size=len(values)) | st.none()
     )
@@ -48,7 +48,7 @@ DEPENDENCE = {
 
 
 @pytest.mark.parametrize("kind", DEPENDENCE)
-def test_honest_work_is_rejected_no_oftener_than_stated(kind):
+def test_honest_work_is_rejected_no_more_often_than_stated(kind):
     rng, n, trials, level = random.Random(5), 4, 20_000, 0.05
     rows = [DEPENDENCE[kind](rng, n) for _ in range(trials)]
     shares = normalised_shares([1, 2, 3, 4], n, "shares")
@@ -66,12 +66,12 @@ def test_disjoint_tests_use_the_whole_budget():
 
 
 @pytest.mark.parametrize("shares", [[1], [1, 0], [1, -1], [1, math.nan], [1, math.inf], [1, 1, 1]])
-def test_shares_that_cannot_be(shares):
+def test_invalid_shares_are_refused(shares):
     with pytest.raises(ValueError, match=r"AllOf\.shares: expected 2 finite numbers > 0"):
         normalised_shares(shares, 2, "AllOf.shares")
 
 
-def test_no_p_value_is_written_as_nothing():
+def test_missing_p_value_is_formatted_as_empty():
     assert [p_text(p) for p in (1.0, 1.234e-5, 1e-300, 1e-301, 0.0)] == [
         "1.0e+00", "1.2e-05", "1.0e-300", "< 1e-300", "< 1e-300",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Presets: the stacks that were measured, with their policies and their memory."""
+"""Presets: the stacks that were measured, with their policies and their state."""
 
 import os
 from dataclasses import replace
@@ -51,7 +51,7 @@ def said(verdict):
     return verdict.outcome, verdict.cause, verdict.p_value, verdict.findings
 
 
-def test_different_weights_is_the_stack_that_was_measured(tmp_path):
+def test_different_weights_is_the_measured_stack(tmp_path):
     guard = presets.different_weights(state=tmp_path / "new")
     ledger, store = EvidenceLedger(tmp_path / "ledger.sqlite"), NodeStore(tmp_path)
     old = AllOf(
@@ -79,7 +79,7 @@ def test_different_weights_is_the_stack_that_was_measured(tmp_path):
     )
 
 
-def test_what_is_remembered_is_there_again(tmp_path):
+def test_state_is_restored(tmp_path):
     guard = presets.different_weights(state=tmp_path / "a" / "b")
     for round in range(3):
         guard.review(batch(round))
@@ -89,7 +89,7 @@ def test_what_is_remembered_is_there_again(tmp_path):
     assert again.ledger.standings() == known
 
 
-def test_without_a_folder_each_guard_has_a_memory_of_its_own():
+def test_guards_without_a_state_folder_share_nothing():
     one, two = presets.different_weights(), presets.judged({"type": "openai", "model": "m"})
     assert one.ledger.path.parent != two.ledger.path.parent
     for round in range(3):
@@ -98,21 +98,21 @@ def test_without_a_folder_each_guard_has_a_memory_of_its_own():
     assert not two.ledger.standings()
 
 
-def test_what_is_no_folder_is_refused(tmp_path):
+def test_state_that_is_not_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="state: expected a folder"):
         presets.different_weights(state=tmp_path / "file")
 
 
-def test_verifiers_of_ones_own_judge_as_well_and_a_policy_takes_the_presets_place(tmp_path):
+def test_extra_verifiers_are_added_and_a_policy_replaces_the_presets(tmp_path):
     guard = presets.different_weights(
         state=tmp_path, beside=[~ScreensVerifier()], policy=Policy(on_reject="zero")
     )
     assert guard.apply([1.0] * 48, batch()) == [0.0] * 48
 
 
-def test_a_trainer_that_shows_one_completion_a_call():
-    """verl's compute_score, which can leave nothing out and compare nothing."""
+def test_trainer_that_passes_one_completion_per_call():
+    """verl's compute_score cannot leave a row out and sees nothing to compare."""
 
     def compute_score(data_source, solution_str, ground_truth, extra_info=None):
         return 1.0
@@ -124,7 +124,7 @@ def test_a_trainer_that_shows_one_completion_a_call():
 
 
 def rounds_of_cows(said, rounds=24):
-    """Four questions a round; ``said(p)`` is what n4 says, in other words than the other four."""
+    """Four questions per round; n4 answers ``said(p)``, worded differently from the other four."""
     for number in range(rounds):
         rows = []
         for p in range(4):
@@ -142,7 +142,7 @@ def thinking(answer):
     return f"{thoughts}\n#### {answer}"
 
 
-def test_length_takes_nothing_as_the_preset_comes():
+def test_length_scaling_is_off_by_default():
     guard = presets.different_weights()
     for rows in rounds_of_cows(lambda p: thinking(7)):
         assert guard.apply([1.0] * 20, rows) == [1.0] * 20
@@ -157,7 +157,7 @@ def test_length_takes_nothing_as_the_preset_comes():
             assert presets.different_weights(length=length).apply([1.0] * 8, batch) == [1.0] * 8
 
 
-def test_length_scales_who_is_long_where_it_pays_and_rejects_nobody(tmp_path):
+def test_length_scales_answers_that_are_longer_when_paid_and_rejects_none(tmp_path):
     guard = presets.different_weights(state=tmp_path, length=True)
     habit = presets.different_weights(length=True)
     for padded, thought in zip(
@@ -177,7 +177,7 @@ def test_length_scales_who_is_long_where_it_pays_and_rejects_nobody(tmp_path):
     assert other.length_scaling.past.longer_when_paid() == {"n4"}
 
 
-def test_the_options_for_length(tmp_path):
+def test_options_for_length(tmp_path):
     assert presets.different_weights(length=True).policy.chosen().on_long == "scale"
     tuned = presets.different_weights(state=tmp_path, length_scaling=LengthScaling(tolerance=1))
     assert tuned.policy.chosen().on_long == "scale"
@@ -185,7 +185,7 @@ def test_the_options_for_length(tmp_path):
     assert tuned.length_scaling.past.store.path == tmp_path / "nodes.sqlite"
 
 
-def test_failures_only_looks_at_nothing():
+def test_failures_only_accepts_everything():
     assert presets.failures_only().apply([1.0, 0.5], batch()[:2]) == [1.0, 0.5]
 
 
@@ -199,7 +199,7 @@ def policy():
 
 
 def sampled(policy, coin):
-    """Two honest completions, and one of them in which a token was exchanged."""
+    """Two honest completions, and a copy of one of them with one token changed."""
     from grpo_guard.logprob.replay.generate import generate_under_coin
 
     model, tokenizer = policy
@@ -219,12 +219,12 @@ def sampled(policy, coin):
 
 
 @pytest.mark.parametrize("name", ["same_weights", "shared_seed"])
-def test_on_weights_they_are_the_verifiers_that_were_measured(policy, tmp_path, name):
+def test_weight_presets_match_the_measured_verifiers(policy, tmp_path, name):
     coin = PublicCoin("run")
     completions = sampled(policy, coin)
     ledger = EvidenceLedger(tmp_path / "old.sqlite")
     if name == "same_weights":
-        # The key draws within tail masses: p-values differ between keys.
+        # The key randomises within tail masses, so p-values differ between keys.
         options = {"profile": "float32", "key": b"test"}
         guard = presets.same_weights(*policy, SPEC, state=tmp_path, **options)
         judging = [LogProbBoundVerifier(*policy, sampling=SPEC, **options)]
@@ -249,15 +249,15 @@ def answers(node, text, round=0):
     return [Completion(p, text, node=node, reference="7", round=round) for p in prompts]
 
 
-def test_among_equal_weights_a_wrong_sum_is_left_out_whoever_wrote_it(policy):
-    """The paper's MATH, where the wrong digit is as likely as the right one to the model."""
+def test_same_weights_leaves_out_a_wrong_sum_by_any_node(policy):
+    """The paper's MATH attack, where the model finds the wrong digit as likely as the right one."""
     guard = presets.same_weights(*policy, SPEC, profile="float32")
     sums = next(v for v in guard.verifier.members if isinstance(v, FalseSumsVerifier))
     batch = [*answers("ann", RIGHT), *answers("bob", RIGHT)[:5], *answers("bob", WRONG)[5:]]
     assert [v.rejected for v in sums.verify(batch)] == [False] * 11 + [True]
     alone = sums.verify(answers(None, WRONG))
     assert all(v.rejected for v in alone)
-    # Twelve right sums beside a wrong one hide it from nobody.
+    # Twelve right sums next to a wrong one do not hide it.
     padded = " ".join(f"{n} + {n} = {2 * n}." for n in range(20, 40))
     assert sums.verify([Completion("q", f"{padded} {WRONG}", node="ann")])[0].rejected
 
@@ -265,7 +265,7 @@ def test_among_equal_weights_a_wrong_sum_is_left_out_whoever_wrote_it(policy):
 @pytest.mark.parametrize(
     ("kind", "state"), [(FalseSumsVerifier, "clear"), (ArithmeticVerifier, "hard")]
 )
-def test_a_wrong_sum_that_is_left_out_for_all_accuses_nobody(tmp_path, kind, state):
+def test_wrong_sum_left_out_for_all_counts_against_no_node(tmp_path, kind, state):
     ledger = EvidenceLedger(tmp_path / "ledger.sqlite")
     both = AllOf(ExclusionVerifier(ledger), kind())
     for round in range(20):
@@ -275,7 +275,7 @@ def test_a_wrong_sum_that_is_left_out_for_all_accuses_nobody(tmp_path, kind, sta
     assert ledger.state("bob").value == state
 
 
-def test_a_model_may_be_a_folder(policy, tmp_path):
+def test_model_may_be_a_folder(policy, tmp_path):
     from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
     guard = presets.same_weights(os.fspath(WORD_PROBLEMS), None, SPEC, profile="float32")
@@ -287,7 +287,7 @@ def test_a_model_may_be_a_folder(policy, tmp_path):
         presets.same_weights(os.fspath(tmp_path), None, SPEC)
 
 
-def test_the_suites_stacks_are_these_objects(policy, tmp_path):
+def test_eval_suite_uses_the_presets(policy, tmp_path):
     from grpo_guard.evals.defences.base import Ground
     from grpo_guard.evals.defences.registry import defence
     from grpo_guard.evals.swarm.config import SwarmConfig
@@ -305,7 +305,7 @@ def test_the_suites_stacks_are_these_objects(policy, tmp_path):
 
 
 @pytest.mark.parametrize("build", ["python", "file"])
-def test_a_judge_is_named_and_the_toy_is_asked_for_by_name(build):
+def test_judge_must_be_named_even_the_toy(build):
     def judged(backend):
         if build == "python":
             return presets.judged(backend)

@@ -1,4 +1,4 @@
-"""A guard with the task's own references uses no others, and says what came instead."""
+"""A guard with the task's own references uses no others and reports what was sent instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = {"What is 70 + 2?": "72"}
 
 
 class Seeing(CompletionVerifier):
-    """Accepts all, and keeps what it was shown."""
+    """Accepts everything and records its input."""
 
     name = "seeing"
 
@@ -42,7 +42,7 @@ def judged(theirs: str | None, prompt: str = "What is 70 + 2?") -> tuple[Verdict
     return review.verdicts[0], seeing.references
 
 
-def test_a_false_reference_rejects_and_no_verifier_sees_it() -> None:
+def test_false_reference_rejects_before_any_verifier() -> None:
     verdict, seen = judged("73")
     assert verdict.rejected
     assert verdict.cause is Cause.FALSE_REFERENCE
@@ -64,7 +64,7 @@ def test_a_false_reference_rejects_and_no_verifier_sees_it() -> None:
         "The answer is 72.",
     ],
 )
-def test_the_same_answer_written_otherwise_is_honest(theirs: str) -> None:
+def test_same_answer_in_another_notation_is_honest(theirs: str) -> None:
     verdict, seen = judged(theirs)
     assert verdict.accepted
     assert not verdict.findings
@@ -72,29 +72,29 @@ def test_the_same_answer_written_otherwise_is_honest(theirs: str) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["seventy-two", "72,5 or so", "x", "4320 minutes"])
-def test_what_cannot_be_compared_is_mentioned_and_not_used(theirs: str) -> None:
+def test_incomparable_reference_is_reported_and_unused(theirs: str) -> None:
     verdict, seen = judged(theirs)
     assert verdict.accepted
     assert [f.kind for f in verdict.findings] == ["other_reference"]
     assert seen == ["72"]
 
 
-def test_without_a_reference_of_ours_none_is_used_and_the_verdict_says_so() -> None:
+def test_sent_reference_is_unused_without_our_own() -> None:
     verdict, seen = judged("72", "What is 70  + 2?")
     assert verdict.accepted
     assert [f.kind for f in verdict.findings] == ["no_reference"]
     assert seen == [None]
 
 
-def test_a_peer_that_sends_none_is_given_ours() -> None:
+def test_missing_reference_is_filled_in() -> None:
     verdict, seen = judged(None)
     assert verdict.accepted
     assert not verdict.findings
     assert seen == ["72"]
 
 
-def test_right_work_does_not_lose_by_a_false_reference() -> None:
-    """Under "no_gain" what is rejected may stay and lose; here its reward means nothing."""
+def test_right_work_does_not_lose_because_of_a_false_reference() -> None:
+    """Under "no_gain" a rejected row may stay and lose; here its reward means nothing."""
     verdict, _ = judged("73")
     assert ruling_of(verdict) is Ruling.BARRED
     guard = Guard(Seeing(), policy=Policy(on_reject="no_gain"), references=References(OURS))
@@ -103,15 +103,16 @@ def test_right_work_does_not_lose_by_a_false_reference() -> None:
     assert guard.apply([0.0, 0.0, 0.0, 0.0], [*right, *wrong]) == [None, None, None, 0.0]
 
 
-def test_a_wrong_equation_cannot_hide_behind_a_false_reference() -> None:
-    """`wrong_equation` rejects beside a right answer only: a false reference would lift that."""
+def test_wrong_equation_cannot_hide_behind_a_false_reference() -> None:
+    """`wrong_equation` rejects only next to a right answer; a false reference would prevent it."""
     poison = Completion("What is 70 + 2?", "2 + 2 = 5, and 70 + 2 = 72. #### 72", reference="8e9")
-    assert not Guard(ArithmeticVerifier()).review([poison]).verdicts[0].rejected  # as it was
+    # As without references.
+    assert not Guard(ArithmeticVerifier()).review([poison]).verdicts[0].rejected
     guarded = Guard(ArithmeticVerifier(), references=References(OURS))
     assert guarded.review([poison]).verdicts[0].rejected
 
 
-def test_without_references_nothing_changes() -> None:
+def test_no_references_change_nothing() -> None:
     seeing = Seeing()
     Guard(seeing).review([Completion("What is 70 + 2?", "72", reference="73")])
     assert seeing.references == ["73"]
@@ -120,11 +121,11 @@ def test_without_references_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("1000", "1.000"), ("1.000", "1000"), ("1,234", "1.234"), ("2.5", "2,5")]
 )
-def test_a_decimal_comma_is_no_forgery(ours: str, theirs: str) -> None:
+def test_decimal_comma_is_not_a_forgery(ours: str, theirs: str) -> None:
     assert same_answer(ours, theirs) is not False
 
 
-def test_the_same_answer_is_told_from_others() -> None:
+def test_same_answer_is_distinguished_from_others() -> None:
     assert same_answer("1000", "1e3") is True
     assert same_answer("0.5", r"\frac{1}{2}") is True
     assert same_answer("7", "8") is False
@@ -134,7 +135,7 @@ def test_the_same_answer_is_told_from_others() -> None:
     assert same_answer("Paris", "Rome") is None
 
 
-def test_files_of_references(tmp_path: Path) -> None:
+def test_reference_files(tmp_path: Path) -> None:
     lines = tmp_path / "gsm8k.jsonl"
     rows = [
         {"prompt": "a", "answer": 72, "split": "test"},
@@ -164,7 +165,7 @@ def test_files_of_references(tmp_path: Path) -> None:
         ("a.yaml", "a: [", "a.yaml: (file): expected readable YAML"),
     ],
 )
-def test_a_bad_file_says_where(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_invalid_file_names_the_line(tmp_path: Path, name: str, text: str, problem: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError) as raised:
         References.from_file(tmp_path / name)

@@ -1,4 +1,4 @@
-"""A review knows its groups wherever it is made, cut or joined."""
+"""A review keeps its groups however it is made, split or joined."""
 
 import ast
 import inspect
@@ -14,8 +14,8 @@ BATCH = [Completion(p, t, group=g) for p, t, g in zip("pqpq", "abcd", "xxyy", st
 VERDICTS = [accept("v"), reject("v"), accept("v"), accept("v")]
 
 
-def test_a_review_is_made_in_one_file():
-    """Made elsewhere it may forget its groups, and a batch be settled as one group."""
+def test_reviews_are_made_in_one_file():
+    """If made elsewhere it could lose its groups, and a batch be settled as one group."""
     root = Path(grpo_guard.__file__).parent
     files = [*root.rglob("*.py"), *(root / "adapters").resolve().rglob("*.py")]
     files += (root / "evals").resolve().rglob("*.py")
@@ -29,14 +29,14 @@ def test_a_review_is_made_in_one_file():
     assert made == {inspect.getfile(Review)}
 
 
-def test_groups_are_prompts_and_labels_the_senders():
+def test_groups_are_prompts_and_labels_are_the_senders():
     review = Review.of(BATCH, VERDICTS, {"a": 1.0})
     assert review.groups == ["p", "q", "p", "q"]
     assert review.labels == ["x", "x", "y", "y"]
     assert (review.metrics, review.length_factors) == ({"a": 1.0}, None)
 
 
-def test_the_mean_factor_is_of_what_is_not_rejected():
+def test_mean_length_factor_excludes_rejected_rows():
     review = Review.of(BATCH, VERDICTS, {}, [0.5, 0.1, 1.0, 0.0])
     assert review.metrics == {"guard/length_factor": 0.5, "guard/length_dropped": 1.0}
     nothing = {"guard/length_factor": 1.0, "guard/length_dropped": 0.0}
@@ -45,7 +45,7 @@ def test_the_mean_factor_is_of_what_is_not_rejected():
         Review.of(BATCH, VERDICTS, {}, [1.0])
 
 
-def test_parts_put_together_are_the_whole():
+def test_joined_parts_equal_the_whole():
     whole = Review.of(BATCH, VERDICTS, {}, [0.5, 0.1, 1.0, 0.0])
     parts = [whole.at([0, 1]), whole.at([2]), whole.at([3]), whole.at([])]
     joined = Review.joined(parts)
@@ -54,14 +54,14 @@ def test_parts_put_together_are_the_whole():
     assert whole.at([2, 0]).verdicts == [VERDICTS[2], VERDICTS[0]]
 
 
-def test_a_part_that_says_nothing_of_its_groups_leaves_the_whole_without():
+def test_part_without_groups_leaves_the_whole_without():
     known, silent = Review.of(BATCH, VERDICTS, {}, [0.5] * 4), Review(VERDICTS, {})
     joined = Review.joined([known, silent])
     assert (joined.groups, joined.labels) == (None, None)
     assert joined.length_factors == [0.5] * 4 + [1.0] * 4
 
 
-def test_a_trainers_own_groups_count_in_place_of_prompts_and_labels():
+def test_trainer_groups_replace_prompts_and_labels():
     guard = Guard(AllOfNothing(), policy=Policy(on_reject="zero"))
     review = Review.of(BATCH, VERDICTS, {})
     rewards = [-3.0, 2.0, 1.0, -1.0]

@@ -1,4 +1,4 @@
-"""Rollouts in several segments: counted once, and decided by their worst segment."""
+"""Rollouts in several segments count once and are decided by their worst segment."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def advantages(rewards, rollouts):
     return [None if reward is None else reward - mean for reward in rewards]
 
 
-def test_a_rollout_in_two_segments_counts_once_in_its_groups_mean():
+def test_rollout_in_two_segments_counts_once_in_its_group_mean():
     """The example of slime#2062 and miles#2378, where each segment counts: 0.167 and -0.333."""
     rollouts = ["fan", "fan", None]
     settled = settle([[1.0], [1.0], [0.5]], [ACCEPTED] * 3, Policy("drop"), rollouts=rollouts)
@@ -41,8 +41,7 @@ def test_a_rollout_in_two_segments_counts_once_in_its_groups_mean():
 
 @st.composite
 def groups_of_rollouts(draw):
-    """(reward, ruling, length factor, group) of each rollout, in how many segments it comes, and
-    an order for them."""
+    """(reward, ruling, length factor, group) per rollout, numbers of segments, and an order."""
     n = draw(st.integers(1, 6))
     one = st.tuples(
         FINITE, st.sampled_from(list(Ruling)), st.sampled_from([0.0, 0.5, 1.0]),
@@ -54,7 +53,7 @@ def groups_of_rollouts(draw):
 
 
 @given(groups_of_rollouts(), POLICIES)
-def test_cutting_rollouts_in_segments_changes_nothing_for_anybody(drawn, policy):
+def test_splitting_rollouts_into_segments_changes_nothing(drawn, policy):
     rollouts, cuts, rng = drawn
     whole = settle(
         [[reward] for reward, *_ in rollouts],
@@ -91,9 +90,7 @@ def test_cutting_rollouts_in_segments_changes_nothing_for_anybody(drawn, policy)
     st.lists(FINITE, min_size=4, max_size=4),
     POLICIES,
 )
-def test_the_worst_segment_decides_all_and_the_others_are_settled_without_them(
-    rulings, rewards, policy
-):
+def test_worst_segment_decides_the_whole_rollout(rulings, rewards, policy):
     others = [[1.0], [0.0]]
     segments = [[reward] for reward in rewards[: len(rulings)]]
     settled = settle(
@@ -114,7 +111,7 @@ def test_the_worst_segment_decides_all_and_the_others_are_settled_without_them(
     assert settled.rewards[:2] == others
 
 
-def test_no_gain_keeps_a_rollout_whole_also_where_its_segments_are_in_several_groups():
+def test_no_gain_keeps_a_rollout_whole_across_groups():
     settled = settle(
         [[1.0], [0.0], [0.0], [1.0]],
         [ACCEPTED, REJECTED, ACCEPTED, REJECTED],
@@ -122,7 +119,7 @@ def test_no_gain_keeps_a_rollout_whole_also_where_its_segments_are_in_several_gr
         groups=["p", "p", "q", "q"],
         rollouts=[None, "one", None, "one"],
     )
-    assert settled.kept == [True, False, True, False]  # in q it would gain
+    assert settled.kept == [True, False, True, False]  # it would gain in q
 
 
 def segment(text="fine", **fields):
@@ -138,7 +135,7 @@ VERDICTS = {
 
 
 @given(st.lists(st.sampled_from(list(VERDICTS)), min_size=1, max_size=5), st.randoms())
-def test_a_verdict_on_one_segment_decides_the_rollout(names, rng):
+def test_verdict_on_one_segment_decides_the_rollout(names, rng):
     batch = [segment(f"{i}") for i in range(len(names))] + [segment("lone", rollout=None)]
     verdicts = [VERDICTS[name] for name in names] + [VERDICTS["accepted"]]
     order = list(range(len(batch)))
@@ -155,13 +152,13 @@ def test_a_verdict_on_one_segment_decides_the_rollout(names, rng):
 
 
 @pytest.mark.parametrize("other", [{"node": "eve"}, {"group": "h"}, {"rollout": "s"}])
-def test_nobody_joins_anothers_rollout(other):
+def test_node_cannot_join_anothers_rollout(other):
     batch = [segment(), segment("rogue", **other)]
     verdicts = Guard(Says()).review(batch).verdicts
     assert [verdict.accepted for verdict in verdicts] == [True, False]
 
 
-def test_segments_belong_to_the_group_of_their_first_prompt():
+def test_segments_belong_to_the_group_of_the_first_prompt():
     batch = [
         segment("later", prompt="2+2? first 3"),
         segment("first"),
@@ -173,7 +170,7 @@ def test_segments_belong_to_the_group_of_their_first_prompt():
     assert Review.of([lone], review.verdicts[:1], {}).rollouts is None
 
 
-def test_a_guard_gives_every_segment_the_consequence():
+def test_guard_applies_the_consequence_to_every_segment():
     guard = Guard(Says(), policy=Policy("drop"))
     batch = [segment(), segment("rogue", prompt="2+2? fine"), segment("x", rollout=None)]
     assert guard.apply([1.0, 1.0, 0.5], batch) == [None, None, 0.5]
@@ -182,7 +179,7 @@ def test_a_guard_gives_every_segment_the_consequence():
     assert first.reason.startswith("another segment of its rollout was rejected: ")
 
 
-def test_reviews_in_parts_keep_their_rollouts():
+def test_split_reviews_keep_their_rollouts():
     review = Guard(Says()).review([segment(), segment("x", rollout=None)])
     plain = Guard(Says()).review([segment(rollout=None)])
     assert review.rollouts == [("bob", "g", "r"), None]
@@ -192,7 +189,7 @@ def test_reviews_in_parts_keep_their_rollouts():
     assert review.regrouped(None).rollouts == review.rollouts
 
 
-def test_the_label_is_read_as_a_nodes_name_is():
+def test_rollout_label_is_read_like_a_node_name():
     assert (
         Completion.from_dict(json.loads('{"prompt": "", "text": "", "rollout": "7"}')).rollout
         == "7"
@@ -203,7 +200,7 @@ def test_the_label_is_read_as_a_nodes_name_is():
     assert len(Completion("", "", rollout="x" * 2 * MAX_NAME).rollout) <= MAX_NAME
 
 
-def test_order_of_a_batch_changes_no_verdict():
+def test_batch_order_changes_no_verdict():
     rng = random.Random(0)
     batch = [segment("rogue" if i == 3 else "x", rollout=f"{i % 3}") for i in range(9)]
     guard = Guard(Says())

@@ -1,4 +1,4 @@
-"""`support_mask` against samplers written down step by step, and against transformers itself."""
+"""`support_mask` against samplers written out step by step, and against transformers itself."""
 
 import math
 
@@ -68,7 +68,7 @@ def top_p(z, alive, p):
     for i in sorted(alive, key=lambda i: -z[i]):
         kept.add(i)
         mass += probs[i]
-        if mass >= p:  # the token that crosses stays
+        if mass >= p:  # the token that crosses the threshold stays
             return kept
     return kept
 
@@ -101,7 +101,7 @@ ENGINES = {"transformers": transformers, "vllm": vllm, "sglang": sglang}
 @pytest.mark.parametrize("engine", ENGINES)
 @given(data=st.data())
 @settings(max_examples=150)
-def test_support_is_what_the_engine_step_by_step_leaves(engine, data):
+def test_support_matches_a_step_by_step_engine(engine, data):
     spec, logits, seen = data.draw(cases(engine))
     expected = ENGINES[engine](spec, scaled(spec, logits, seen))
     assert set(np.flatnonzero(support_mask(logits, spec, seen=seen))) == expected
@@ -109,7 +109,7 @@ def test_support_is_what_the_engine_step_by_step_leaves(engine, data):
 
 @given(cases("transformers"))
 @settings(max_examples=150)
-def test_support_is_what_the_warpers_of_transformers_leave(case):
+def test_support_matches_transformers_warpers(case):
     spec, logits, seen = case
     chain = LogitsProcessorList()
     if spec.repetition_penalty != 1.0:
@@ -127,8 +127,8 @@ def test_support_is_what_the_warpers_of_transformers_leave(case):
     np.testing.assert_array_equal(mask, torch.isfinite(left).numpy())
 
 
-def test_support_is_what_generate_itself_samples_from():
-    """The order of the filters as `generate` builds it, read off its processed scores."""
+def test_support_matches_generate():
+    """The order of the filters as `generate` applies it, taken from its processed scores."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=200,
@@ -166,12 +166,12 @@ def test_support_is_what_generate_itself_samples_from():
         mask = support_mask(logits.numpy(), spec, seen=seen)
         np.testing.assert_array_equal(mask, torch.isfinite(scores).numpy())
         sizes |= set(mask.sum(-1).tolist())
-    assert min(sizes) < 60  # top-p and min-p were at work, not top-k alone
+    assert min(sizes) < 60  # top-p and min-p had an effect, not only top-k
 
 
 @given(cases("vllm"))
 @settings(max_examples=50)
-def test_the_likeliest_token_always_stays_and_greedy_keeps_nothing_else(case):
+def test_likeliest_token_always_stays_and_greedy_keeps_only_it(case):
     spec, logits, _ = case
     best = int(np.argmax(logits))
     assert support_mask(logits, spec)[best]
@@ -179,7 +179,7 @@ def test_the_likeliest_token_always_stays_and_greedy_keeps_nothing_else(case):
     assert np.flatnonzero(support_mask(logits, greedy)).tolist() == [best]
 
 
-def test_the_order_of_the_filters_changes_the_nucleus():
+def test_filter_order_changes_the_nucleus():
     probs = np.array([0.4, 0.2, 0.15, 0.13, 0.12])
     kept = {
         engine: int(support_mask(np.log(probs), SamplingSpec(engine, 1.0, 3, 0.79)).sum())
@@ -189,14 +189,14 @@ def test_the_order_of_the_filters_changes_the_nucleus():
     assert kept == {"transformers": 2, "vllm": 2, "sglang": 3}
 
 
-def test_ties_with_the_kth_stay_and_the_crossing_token_stays():
+def test_ties_with_the_kth_token_and_the_crossing_token_stay():
     spec = SamplingSpec("transformers", 1.0, 2, 1.0)
     assert support_mask(np.array([3.0, 1.0, 1.0, 0.0]), spec).tolist() == [True, True, True, False]
     spec = SamplingSpec("transformers", 1.0, 0, 0.6)
     assert support_mask(np.log([0.5, 0.3, 0.2]), spec).tolist() == [True, True, False]
 
 
-def test_rows_of_a_batch_do_not_meet():
+def test_batch_rows_are_independent():
     rng = np.random.default_rng(0)
     logits, seen = rng.normal(0, 3, (2, 3, V)), rng.random((2, 3, V)) < 0.3
     spec = SamplingSpec("sglang", 0.7, 12, 0.9, 0.01, 1.2)
@@ -206,7 +206,7 @@ def test_rows_of_a_batch_do_not_meet():
         np.testing.assert_array_equal(together[row], alone)
 
 
-def test_a_token_without_any_probability_is_outside():
+def test_token_without_probability_is_outside():
     logits = np.array([0.0, -np.inf, -1.0])
     for engine in ENGINES:
         for spec in (SamplingSpec(engine, 1.0, 0, 1.0), SamplingSpec(engine, 1.0, 3, 0.99)):
@@ -231,13 +231,13 @@ def test_a_token_without_any_probability_is_outside():
         ("eos_token_ids", "12"),
     ],
 )
-def test_out_of_range(field, value):
+def test_options_out_of_range_are_refused(field, value):
     fields = {"engine": "vllm", "temperature": 1.0, "top_k": 0, "top_p": 1.0, field: value}
     with pytest.raises(ValueError, match=rf"SamplingSpec\.{field}: expected .*, got "):
         SamplingSpec(**fields)
 
 
-def test_what_is_not_said_is_not_guessed():
+def test_missing_options_are_not_guessed():
     with pytest.raises(TypeError, match=r"SamplingSpec.temperature: expected a value"):
         SamplingSpec("vllm")
     assert not SamplingSpec("vllm", 1.0, 0, 1.0).truncates

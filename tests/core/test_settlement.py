@@ -1,4 +1,4 @@
-"""The one settlement: what each policy makes of rewards, of one function or of several."""
+"""Settlement: what each policy does to rewards, of one function or of several."""
 
 import math
 import statistics
@@ -27,7 +27,7 @@ def batches(draw, rewards=FINITE):
 
 
 def totals(rows, weights):
-    """As trainers add them up; None where every function says nothing."""
+    """Sum as trainers do; None if every function returned None."""
     return [
         None
         if all(v is None for v in row)
@@ -37,7 +37,7 @@ def totals(rows, weights):
 
 
 def advantages(values):
-    """Without the deviation; 0 for what is not in the group."""
+    """Unscaled advantages; 0 for rows outside the group."""
     kept = [v for v in values if v is not None]
     mean = math.fsum(kept) / len(kept) if kept else 0.0
     return [0.0 if v is None else v - mean for v in values]
@@ -49,7 +49,7 @@ def by_group(groups, values):
 
 
 @given(batches(), st.sampled_from(POLICIES))
-def test_nothing_rejected_gains_over_being_left_out(batch, policy):
+def test_rejected_rows_never_gain_over_being_left_out(batch, policy):
     rows, rulings, groups, weights = batch
     settled = settle(rows, rulings, policy, weights=weights, groups=groups)
     earned = totals(settled.rewards, weights)
@@ -61,7 +61,7 @@ def test_nothing_rejected_gains_over_being_left_out(batch, policy):
 
 
 @given(batches(), st.sampled_from(["skip", "pass"]))
-def test_under_drop_honest_advantages_are_those_of_the_group_without_the_rejected(batch, rule):
+def test_drop_gives_the_advantages_of_the_group_without_rejected_rows(batch, rule):
     rows, rulings, groups, weights = batch
     settled = settle(rows, rulings, Policy("drop", rule), weights=weights, groups=groups)
     earned, raw = totals(settled.rewards, weights), totals(rows, weights)
@@ -77,7 +77,7 @@ ODD = st.none() | st.sampled_from([math.nan, math.inf, -math.inf]) | FINITE
 
 
 @given(batches(ODD), st.sampled_from([*POLICIES, Policy(-0.5, "zero"), Policy(0.25, "pass")]))
-def test_whatever_rewards_are_accepted_ones_stay_and_vetoed_ones_are_finite(batch, policy):
+def test_accepted_rewards_are_unchanged_and_vetoed_ones_are_finite(batch, policy):
     rows, rulings, groups, weights = batch
     settled = settle(rows, rulings, policy, weights=weights, groups=groups)
     assert len(settled.rewards) == len(settled.kept) == len(settled.reasons) == len(rows)
@@ -95,8 +95,8 @@ def test_whatever_rewards_are_accepted_ones_stay_and_vetoed_ones_are_finite(batc
 
 
 @given(batches(ODD), st.sampled_from(POLICIES), st.randoms())
-def test_the_order_of_completions_does_not_matter(batch, policy, rng):
-    """Ranks settle what all of them gathered; whose rows come first must change nothing."""
+def test_order_of_completions_does_not_matter(batch, policy, rng):
+    """Ranks settle the gathered rows of all, so the order of rows must not matter."""
     rows, rulings, groups, weights = batch
     order = list(range(len(rows)))
     rng.shuffle(order)
@@ -111,11 +111,11 @@ def test_the_order_of_completions_does_not_matter(batch, policy, rng):
     for group in set(groups):
         of_group = [i for i, g in enumerate(groups) if g == group]
         one = sorted(repr(settled.rewards[i]) for i in of_group)
-        # As multisets: which of two equal rejected completions stays is nobody's gain.
+        # As multisets: which of two equal rejected completions stays makes no difference.
         assert one == sorted(repr(shuffled.rewards[order.index(i)]) for i in of_group)
 
 
-def test_a_number_counts_once_and_where_it_is_heard():
+def test_numeric_policy_counts_once_across_functions():
     policy = Policy(on_reject=-3.0)
     rows = [[None, 5.0, 1.0, 1.0], [1.0, 5.0, 1.0, 1.0]]
     settled = settle(rows, [REJECTED, ACCEPTED], policy, weights=[1.0, 0.0, 1.0, 1.0])
@@ -123,7 +123,7 @@ def test_a_number_counts_once_and_where_it_is_heard():
     assert settled.reasons == ["replaced", "earned"]
 
 
-def test_a_function_that_says_nothing_of_what_is_vetoed_does_not_spare_it():
+def test_none_of_one_function_does_not_spare_a_vetoed_row():
     """An attack: a text that one of two functions cannot read, where wrong answers get -1."""
     rows = [[1.0, -1.0], [1.0, 1.0], [1.0, None]]
     settled = settle(rows, [ACCEPTED, ACCEPTED, REJECTED], Policy("zero"))
@@ -131,7 +131,7 @@ def test_a_function_that_says_nothing_of_what_is_vetoed_does_not_spare_it():
     assert settle([[1, 1], [1, None]], [ACCEPTED, REJECTED], Policy("zero")).rewards[1] == [0, None]
 
 
-def test_lengths_scale_what_is_positive_and_penalties_are_left_alone():
+def test_length_scales_positive_rewards_only():
     settled = settle(
         [[1.0, -1.0], [2.0, 2.0]],
         [ACCEPTED, ACCEPTED],
@@ -143,14 +143,14 @@ def test_lengths_scale_what_is_positive_and_penalties_are_left_alone():
 
 
 @pytest.mark.parametrize(("on_reject", "of_long"), [("drop", None), ("no_gain", None), ("zero", 0)])
-def test_a_right_answer_of_which_length_leaves_nothing_is_not_unlearnt(on_reject, of_long):
+def test_right_answer_with_length_factor_0_is_not_unlearnt(on_reject, of_long):
     rewards, policy = [[1.0], [1.0], [-1.0]], Policy(on_reject=on_reject)
     settled = settle(rewards, [ACCEPTED] * 3, policy, length_factors=[1.0, 0.0, 0.0])
     assert settled.rewards == [[1.0], [of_long], [-1.0]]
     assert settled.kept == [True, of_long is not None, True]
 
 
-def test_who_is_barred_does_not_even_lose():
+def test_excluded_node_is_left_out_even_if_it_would_lose():
     settled = settle(
         [[1.0], [0.0], [0.0]], [ACCEPTED, REJECTED, BARRED], Policy(on_reject="no_gain")
     )
@@ -165,14 +165,14 @@ def test_no_gain_compares_weighted_sums():
     assert settled.reasons == ["earned", "earned", "dropped", "lost"]
 
 
-def test_what_loses_lifts_nothing_that_abstained_above_the_mean():
-    """An attack: a text that the guard cannot look at, beside one rejected with a low reward."""
+def test_losing_rows_do_not_raise_abstained_ones_above_the_mean():
+    """An attack: a text that makes the guard abstain, next to a rejected one with a low reward."""
     rulings = [ACCEPTED, ACCEPTED, ABSTAINED, REJECTED]
     settled = settle([[1.0], [1.0], [1.0], [-5.0]], rulings, Policy("no_gain", "zero"))
     assert settled.rewards == [[1.0], [1.0], [-5.0], [-5.0]]
 
 
-def test_an_abstention_that_is_to_raise_raises_and_lengths_must_fit():
+def test_raise_policy_raises_and_input_lengths_are_checked():
     with pytest.raises(AbstainError):
         settle([[1.0]], [ABSTAINED], Policy(on_abstain="raise"))
     with pytest.raises(ValueError, match="rewards: expected 2, one per completion, got 1"):
@@ -182,14 +182,14 @@ def test_an_abstention_that_is_to_raise_raises_and_lengths_must_fit():
 
 
 @given(st.lists(FINITE, max_size=9))
-def test_what_stands_for_the_left_out_leaves_the_mean_where_it_is(kept):
+def test_filling_left_out_rows_keeps_the_mean(kept):
     mean = mean_of_kept(kept, nothing=-1.0)
     assert mean == (pytest.approx(statistics.fmean(kept), abs=1e-12) if kept else -1.0)
     if kept:
         assert min(kept) <= mean <= max(kept)
 
 
-def test_the_mean_of_rewards_that_have_no_sum():
-    """An attack: a grader that subtracts, and answers of 1e308, ended all groups of a trainer."""
+def test_mean_of_rewards_whose_sum_overflows():
+    """An attack: a subtracting grader and answers of 1e308 crashed all groups of a trainer."""
     assert mean_of_kept([-1.7e308] * 3) == -1.7e308
     assert mean_of_kept([1.7e308, 1.7e308, -1.7e308, -1.7e308]) == 0

@@ -1,4 +1,4 @@
-"""Spot checks: who is looked at, what is found, and what a hostile node can do about it."""
+"""Spot checks: what is checked, what is found, and what a hostile node can do about it."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +22,7 @@ KEY = "a key of sixteen characters"
 
 
 class Says(CompletionVerifier):
-    """Rejects what says "bad", abstains on "down"; notes what it was shown."""
+    """Rejects "bad", abstains on "down", records its input."""
 
     name = "says"
 
@@ -63,7 +63,7 @@ class TestContract(VerifierContract):
 
 
 @given(st.integers(1, 60), st.floats(0.01, 1))
-def test_share_is_honoured_and_each_completion_has_one_verdict_in_order(count, share):
+def test_share_is_honoured_with_one_verdict_each_in_order(count, share):
     check = settled(share)
     verdicts = check.verify(sent("a", count))
     seen = check.member.seen
@@ -74,7 +74,7 @@ def test_share_is_honoured_and_each_completion_has_one_verdict_in_order(count, s
     assert all(v.accepted for v in verdicts)
 
 
-def test_whatever_is_sent_each_place_is_as_likely():
+def test_every_position_is_equally_likely():
     counts = Counter()
     check = settled(0.2)
     for t in range(2000):
@@ -87,7 +87,7 @@ def test_whatever_is_sent_each_place_is_as_likely():
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=5), max_size=8), st.booleans())
-def test_threat_what_others_send_changes_nothing_for_a_node(texts, first):
+def test_threat_other_nodes_do_not_affect_a_nodes_draw(texts, first):
     mine, others = sent("a", 20), [Completion("q", t, node="b") for t in texts]
     alone, beside = settled(), settled()
     alone.verify(mine)
@@ -101,7 +101,7 @@ def slots(check, say="x"):
     return {c.slot for c in check.member.seen}
 
 
-def test_a_run_with_its_key_is_repeatable_and_with_another_it_is_not():
+def test_draw_is_repeatable_with_the_same_key_only():
     assert slots(settled()) == slots(settled())
     assert slots(settled(), "x") != slots(settled(), "y")
     other = SpotCheck(Says(), share=0.1, settled_after=1, key=KEY + "!")
@@ -110,7 +110,7 @@ def test_a_run_with_its_key_is_repeatable_and_with_another_it_is_not():
     assert slots(settled()) != slots(other)
 
 
-def test_threat_poison_that_passed_unseen_is_drawn_anew_when_it_is_sent_again():
+def test_threat_resent_poison_is_drawn_anew():
     check = settled()
     seen = [slots(check) for _ in range(60)]
     assert len(set(map(frozenset, seen))) == 60
@@ -121,22 +121,22 @@ class Coarse(Says):
     smallest_p = 0.01
 
 
-def test_combinators_never_reject_what_was_not_looked_at():
+def test_combinators_never_reject_unchecked_completions():
     verdicts = (~settled(0.1)).verify(sent("a", 50))
     assert Counter(v.outcome.value for v in verdicts) == {"reject": 5, "accept": 45}
     with pytest.raises(ValueError, match="alpha"):  # a budget too small for the member to reject
         AllOf(SpotCheck(Coarse()), alpha=1e-3)
 
 
-def test_one_rejection_has_the_whole_batch_of_its_node_looked_at_and_nobody_elses():
+def test_one_rejection_checks_the_whole_batch_of_its_node_only():
     check = settled()
     verdicts = check.verify([*sent("a", 50, bad=range(40)), *sent("b", 50)])
     assert [v.rejected for v in verdicts[:50]] == [i < 40 for i in range(50)]
     assert Counter(c.node for c in check.member.seen) == {"a": 50, "b": 5}
-    assert len({(c.node, c.slot) for c in check.member.seen}) == 55  # nothing twice
+    assert len({(c.node, c.slot) for c in check.member.seen}) == 55  # nothing is checked twice
 
 
-def test_who_was_caught_is_looked_at_wholly_until_enough_of_it_is_clean():
+def test_caught_node_is_checked_fully_until_enough_is_clean():
     check = SpotCheck(Says(), share=0.1, newcomers=0.5, settled_after=20, key=KEY)
 
     def looked_at(batch):
@@ -146,22 +146,22 @@ def test_who_was_caught_is_looked_at_wholly_until_enough_of_it_is_clean():
 
     assert looked_at(sent("a", 10)) == 5  # new
     assert looked_at(sent("a", 30)) == 15
-    assert looked_at(sent("a", 30)) == 3  # settled
+    assert looked_at(sent("a", 30)) == 3  # no longer a newcomer
     assert looked_at(sent("a", 10, bad=range(10))) == 10
     assert looked_at(sent("a", 10)) == 10
     assert looked_at(sent("a", 10)) == 10
     assert looked_at(sent("a", 10)) == 1
-    assert looked_at([Completion("p", f"{i}") for i in range(10)]) == 5  # nobody's: always new
+    assert looked_at([Completion("p", f"{i}") for i in range(10)]) == 5  # anonymous: always new
 
 
-def test_an_outage_neither_clears_nor_convicts():
+def test_outage_neither_clears_nor_convicts():
     check = SpotCheck(Says(), share=0.1, settled_after=5, key=KEY)
     verdicts = check.verify(sent("a", 20, say="down"))
-    assert all(v.abstained for v in verdicts)  # or an outage would be a silent reward
+    assert all(v.abstained for v in verdicts)  # otherwise an outage would silently pay rewards
     assert check.state_dict()["nodes"] == []
 
 
-def test_a_member_that_raises_accepts_nothing_unseen():
+def test_failing_member_accepts_nothing_unchecked():
     class Broken(CompletionVerifier):
         name = "broken"
 
@@ -176,7 +176,7 @@ class Dodged(Says):
     author_can_abstain = "by a text that is long enough"
 
 
-def test_threat_poison_that_makes_a_member_abstain_does_not_earn_where_it_was_not_drawn():
+def test_threat_unchecked_copies_of_abstaining_poison_earn_nothing():
     batch = [*sent("a", 50), *sent("mal", 50, say="down"), *sent("mal", 50)]
     check = settled(member=Dodged())
     verdicts = check.verify(batch)
@@ -186,13 +186,13 @@ def test_threat_poison_that_makes_a_member_abstain_does_not_earn_where_it_was_no
     assert not check.memory.of(["mal"])["mal"].caught
 
 
-def test_an_abstention_beside_answers_costs_no_more_where_no_text_can_cause_it():
+def test_abstention_that_no_text_can_cause_affects_only_itself():
     check = settled(0.5)
     check.verify([c for i in range(40) for c in sent("a", 1, say="down" if i % 8 == 0 else "good")])
     assert len(check.member.seen) == 20
 
 
-def test_detection_is_as_computed():
+def test_detection_rate_matches_the_computed_odds():
     hits, rounds = 0, 600
     for t in range(rounds):
         check = settled(0.1)
@@ -203,7 +203,7 @@ def test_detection_is_as_computed():
     assert abs(hits / rounds - wanted) < 4 * (wanted * (1 - wanted) / rounds) ** 0.5
 
 
-def test_what_was_not_looked_at_is_no_evidence_and_is_counted(tmp_path):
+def test_unchecked_completions_are_counted_but_are_not_evidence(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     guard = Guard(settled(0.1) & Says(), ledger=ledger)
     alone = Guard(settled(0.1), ledger=EvidenceLedger(tmp_path / "b.sqlite"))
@@ -212,11 +212,11 @@ def test_what_was_not_looked_at_is_no_evidence_and_is_counted(tmp_path):
     assert alone.ledger.standing("a").judged == 5
     beside = guard.review(sent("a", 50, round=0)).verdicts
     assert metrics(beside)["guard/not_checked_rate"] == 0.9
-    assert ledger.standing("a").judged == 50  # the other verifier looked at all
+    assert ledger.standing("a").judged == 50  # the other verifier checked all of them
     assert "guard/not_checked_rate" not in metrics([accept("says")])
 
 
-def test_a_value_after_commitments_decides_and_who_breaks_his_is_looked_at_wholly():
+def test_beacon_decides_the_draw_and_broken_commitments_are_checked_fully():
     mine, theirs = sent("a", 30), sent("b", 30)
     committed = {"a": commitment(mine), "b": commitment(sent("b", 30, say="other"))}
     one, other = settled(), SpotCheck(Says(), share=0.1, newcomers=0.1)
@@ -224,23 +224,23 @@ def test_a_value_after_commitments_decides_and_who_breaks_his_is_looked_at_wholl
         check.begin_round("a beacon of this round", committed)
         check.member.seen.clear()
         check.verify(mine + theirs)
-    # Everybody can compute the choice again, whatever his own key was.
+    # Anyone can recompute the choice, whatever their own key was.
     assert one.member.seen == other.member.seen
     assert Counter(c.node for c in one.member.seen) == {"a": 3, "b": 30}
-    # What passed unseen does not pass again by the same value.
+    # What passed unchecked does not pass again under the same value.
     one.member.seen.clear()
     one.verify(mine)
     assert len(one.member.seen) == 30
 
 
-def test_threat_ids_are_bound_beside_an_image():
+def test_threat_ids_are_bound_next_to_an_image():
     image = [{"role": "user", "content": [object()]}]
     one, other = (commitment([Completion(image, "t", completion_ids=[i])]) for i in (1, 2))
     assert one != other
 
 
 @pytest.mark.parametrize("change", ["text", "slot", "reference", "prompt", "task", "round"])
-def test_a_commitment_binds_every_field_and_the_order(change):
+def test_commitment_binds_every_field_and_the_order(change):
     value = 7 if change in ("slot", "round") else "changed"
     fields = {"prompt": "p", "text": "t", change: value}
     first, second = Completion("p", "t"), Completion("p", "u")
@@ -249,7 +249,7 @@ def test_a_commitment_binds_every_field_and_the_order(change):
     assert commitment([first]) + commitment([]) != commitment([]) + commitment([first])
 
 
-def test_threat_what_has_no_bytes_makes_it_neither_raise_nor_abstain():
+def test_threat_unserialisable_completions_neither_raise_nor_abstain():
     odd = [
         Completion("p", "\ud800", node="a"),
         Completion([{"role": "user", "content": object()}], "t", node="a"),
@@ -258,7 +258,7 @@ def test_threat_what_has_no_bytes_makes_it_neither_raise_nor_abstain():
     assert all(v.accepted for v in settled().verify(odd * 20))
 
 
-def test_threat_invented_names_drive_out_nobody_who_was_caught():
+def test_threat_invented_names_do_not_displace_caught_nodes():
     memory = ChecksOfNodes(None, "checks")
     memory.add({"mal": 0}, frozenset({"mal"}), 5)
     for start in range(0, 2 * MAX_NODES, 4096):
@@ -267,7 +267,7 @@ def test_threat_invented_names_drive_out_nobody_who_was_caught():
     assert len(memory.state_dict()["nodes"]) == MAX_NODES
 
 
-def test_threat_names_that_were_caught_and_thrown_away_keep_nobody_new():
+def test_threat_discarded_caught_names_do_not_displace_newcomers():
     memory = ChecksOfNodes(None, "checks")
     thrown = frozenset(f"n{k}" for k in range(MAX_NODES))
     memory.add(dict.fromkeys(thrown, 0), thrown, 5)
@@ -276,7 +276,7 @@ def test_threat_names_that_were_caught_and_thrown_away_keep_nobody_new():
     assert len(memory.state_dict()["nodes"]) == MAX_NODES
 
 
-def test_memory_goes_into_checkpoints_with_the_members_own(tmp_path):
+def test_checkpoint_includes_the_members_state(tmp_path):
     store = NodeStore(tmp_path)
     check = SpotCheck(Says(), share=0.1, settled_after=5, store=store)
     check.verify(sent("a", 10, bad=range(10)))
@@ -291,7 +291,7 @@ def test_memory_goes_into_checkpoints_with_the_members_own(tmp_path):
         check.load_state_dict({"format": 1, "nodes": [["a", -1, 0]]})
 
 
-def test_what_passed_unseen_before_a_checkpoint_is_drawn_anew_after_it():
+def test_checkpoint_keeps_what_passed_unchecked():
     batch = [replace(c, node=None) for c in sent("a", 40)]
 
     def drawn(check):
@@ -303,14 +303,14 @@ def test_what_passed_unseen_before_a_checkpoint_is_drawn_anew_after_it():
     again = SpotCheck(Says(), share=0.1, newcomers=0.1, key=KEY)
     again.load_state_dict(first.state_dict())
     assert drawn(again) == drawn(first) not in before
-    again.load_state_dict({"format": 1, "nodes": []})  # of before they were counted
+    again.load_state_dict({"format": 1, "nodes": []})  # from before they were counted
     assert drawn(again) not in before  # and nothing turns them back
     for calls in (-1, "3", 2.5, None):
         with pytest.raises(ValueError, match="SpotCheck: expected what state_dict"):
             again.load_state_dict({"format": 1, "nodes": [], "calls": calls})
 
 
-def test_from_yaml():
+def test_spot_check_from_yaml():
     config = GuardConfig.model_validate(
         {"verifier": {"spot_checks": [{"type": "arithmetic"}, {"type": "code"}], "share": 0.25}}
     )
@@ -326,7 +326,7 @@ def test_from_yaml():
         ({"settled_after": 0}, "settled_after"), ({"key": "short"}, "key"),
     ],
 )  # fmt: skip
-def test_arguments_are_named(options, field):
+def test_invalid_arguments_are_named(options, field):
     with pytest.raises(ValueError, match=f"{field}: expected"):
         SpotCheck(Says(), **options)
     with pytest.raises(ValueError, match="expected at least one"):

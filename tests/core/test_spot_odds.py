@@ -1,4 +1,4 @@
-"""The odds of checking a sample, against every draw there is."""
+"""The odds of checking a sample, against an enumeration of all draws."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from grpo_guard.spot_odds import checked_of, odds
 
 
 def by_enumeration(sent, poisoned, checked, power):
-    """(caught, earned in a round) over all draws and all outcomes of the checks."""
+    """Average (caught, earned per round) over all draws and all outcomes of the checks."""
     caught = earned = 0.0
     draws = list(itertools.combinations(range(sent), checked))
     for draw in draws:
@@ -29,7 +29,7 @@ def by_enumeration(sent, poisoned, checked, power):
     share=st.floats(0.01, 1),
     power=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
 )
-def test_odds_are_those_of_all_draws(sent, poisoned, share, power):
+def test_odds_match_the_enumeration_of_all_draws(sent, poisoned, share, power):
     poisoned = min(sent, poisoned)
     found = odds(sent, poisoned, share, power)
     caught, earned = by_enumeration(sent, poisoned, checked_of(sent, share), power)
@@ -42,7 +42,7 @@ def test_odds_are_those_of_all_draws(sent, poisoned, share, power):
         assert found.earned == (math.inf if poisoned else 0)
 
 
-def test_a_fixed_number_finds_more_than_a_coin_for_each():
+def test_fixed_number_finds_more_than_independent_draws():
     found = odds(1000, 10, 0.1, 0.9)
     assert 1 - (1 - 0.1 * 0.9) ** 10 < found.caught < 1
     assert odds(1000, 1, 0.1).caught == pytest.approx(0.1)
@@ -59,6 +59,6 @@ def test_a_fixed_number_finds_more_than_a_coin_for_each():
         ((5, 1, 1, 2), "power"),
     ],
 )
-def test_arguments_are_named(arguments, field):
+def test_invalid_arguments_are_named(arguments, field):
     with pytest.raises(ValueError, match=f"{field}: expected"):
         odds(*arguments)

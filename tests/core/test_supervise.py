@@ -10,7 +10,7 @@ from tests.core.rule_verifiers_core import Says, completions
 
 
 class Fragile(Says):
-    """Raises whenever a batch holds a completion that starts with an x; counts its calls."""
+    """Raises if a batch contains a text that starts with an x; counts its calls."""
 
     def __init__(self, error=RuntimeError):
         super().__init__("fragile")
@@ -24,7 +24,7 @@ class Fragile(Says):
 
 
 @pytest.mark.parametrize("position", [0, 17, 63])
-def test_one_poisonous_completion_takes_only_itself_out(position):
+def test_completion_that_crashes_a_verifier_abstains_alone(position):
     texts = ["r" if i % 3 == 0 else "a" for i in range(64)]
     texts[position] = "x"
     verifier = Fragile()
@@ -39,18 +39,18 @@ def test_one_poisonous_completion_takes_only_itself_out(position):
 
 
 @given(st.lists(st.sampled_from("arx"), max_size=40))
-def test_nothing_is_lost_or_reordered_and_nothing_wrong_is_said(texts):
+def test_verdicts_are_complete_in_order_and_right(texts):
     verdicts = supervised(Fragile(), completions(*texts))
     assert len(verdicts) == len(texts)
     expected = {"a": Outcome.ACCEPT, "r": Outcome.REJECT, "x": Outcome.ABSTAIN}
     for text, verdict in zip(texts, verdicts, strict=True):
-        # Where most of a batch fails, a good one may be given up, but it never gets another's word.
+        # If most of a batch fails, a good one may be given up, but it never gets another's verdict.
         assert verdict.outcome in (expected[text], Outcome.ABSTAIN)
     if texts.count("x") <= 1:
         assert [v.outcome for v in verdicts] == [expected[t] for t in texts]
 
 
-def test_an_outage_is_given_up_after_a_few_calls():
+def test_outage_is_given_up_after_a_few_calls():
     calls = {}
     for size in (64, 4096):
         verifier = Fragile()
@@ -73,7 +73,7 @@ def test_an_outage_is_given_up_after_a_few_calls():
         (lambda v: iter(v), "expected a list of Verdict, got"),
     ],
 )
-def test_wrong_answers_abstain(result, message):
+def test_invalid_results_of_a_verifier_abstain(result, message):
     class Wrong(Says):
         def verify(self, batch):
             return result(super().verify(batch))
@@ -84,16 +84,16 @@ def test_wrong_answers_abstain(result, message):
     assert message in verdicts[0].reason
 
 
-def test_memory_is_a_cause_of_its_own():
+def test_out_of_memory_has_its_own_cause():
     class OutOfMemoryError(RuntimeError):
-        """As torch names it."""
+        """The exception as torch names it."""
 
     for error in (MemoryError, OutOfMemoryError):
         verdicts = supervised(Fragile(error), completions("a", "x"))
         assert [v.cause for v in verdicts] == [Cause.JUDGED, Cause.OUT_OF_MEMORY]
 
 
-def test_a_batch_too_big_for_memory_is_looked_at_in_parts():
+def test_batch_too_big_for_memory_is_split():
     class Small(Says):
         def verify(self, batch):
             if len(batch) > 2:
@@ -105,7 +105,7 @@ def test_a_batch_too_big_for_memory_is_looked_at_in_parts():
 
 
 class Hanging(Says):
-    """Waits inside `verify` until it is let go."""
+    """Blocks inside `verify` until released."""
 
     def __init__(self, timeout):
         super().__init__("hanging")
@@ -118,7 +118,7 @@ class Hanging(Says):
         return super().verify(batch)
 
 
-def test_a_hang_times_out_and_the_circuit_opens_until_it_returns():
+def test_hang_times_out_and_opens_the_circuit_until_it_returns():
     verifier = Hanging(timeout=0.05)
     try:
         for _ in range(2):
@@ -163,13 +163,13 @@ def test_an_interrupt_is_not_swallowed():
         supervised(Interrupted(), completions("a"))
 
 
-def test_an_empty_batch_asks_nobody():
+def test_empty_batch_calls_no_verifier():
     verifier = Says()
     assert supervised(verifier, []) == []
     assert verifier.batches == []
 
 
-def test_nine_poisonous_completions_in_front_do_not_take_the_rest_with_them():
+def test_nine_crashing_completions_do_not_affect_the_rest():
     verifier = Fragile()
     texts = ["x"] * 9 + ["fine"] * 55
     assert [v.outcome for v in supervised(verifier, completions(*texts))] == (
@@ -177,7 +177,7 @@ def test_nine_poisonous_completions_in_front_do_not_take_the_rest_with_them():
     )
 
 
-def test_an_exit_in_the_verifier_is_a_fault_at_once():
+def test_system_exit_in_a_verifier_is_a_fault():
     class Leaves(Says):
         def verify(self, batch):
             raise SystemExit(3)
@@ -188,7 +188,7 @@ def test_an_exit_in_the_verifier_is_a_fault_at_once():
 
 
 class Unavailable(RuntimeError):
-    """As scorers raise it; the class attributes are set per test."""
+    """As scorers raise it; the tests set the class attributes."""
 
 
 def failing(cause, **attributes):
@@ -196,7 +196,7 @@ def failing(cause, **attributes):
 
 
 @pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NOT_APPLICABLE}))
-def test_an_exceptions_cause_is_the_abstentions_unless_it_is_an_authors(cause):
+def test_exception_cause_is_used_unless_it_is_an_authors(cause):
     (verdict,) = supervised(failing(cause), completions("x"))
     may_abstain = Outcome.ABSTAIN in cause.outcomes
     assert verdict.outcome is Outcome.ABSTAIN
@@ -204,15 +204,15 @@ def test_an_exceptions_cause_is_the_abstentions_unless_it_is_an_authors(cause):
     assert "boom" in verdict.reason
 
 
-def test_an_exception_cannot_make_combinators_skip_a_verifier():
+def test_exception_cannot_make_combinators_skip_a_verifier():
     (verdict,) = supervised(failing(Cause.NOT_APPLICABLE), completions("x"))
     assert verdict.cause is Cause.FAULT
-    (verdict,) = supervised(failing("timeout"), completions("x"))  # a word, and no Cause
+    (verdict,) = supervised(failing("timeout"), completions("x"))  # a string that is not a Cause
     assert verdict.cause is Cause.FAULT
 
 
 @pytest.mark.parametrize("cause", [Cause.TIMEOUT, Cause.RATE_LIMITED])
-def test_what_befalls_the_whole_engine_is_not_tried_on_each_part(cause):
+def test_engine_wide_failure_is_not_retried_on_parts(cause):
     verifier = failing(cause)
     verdicts = supervised(verifier, completions("x", *"a" * 63))
     assert {v.cause for v in verdicts} == {cause}
@@ -222,7 +222,7 @@ def test_what_befalls_the_whole_engine_is_not_tried_on_each_part(cause):
 @pytest.mark.parametrize(
     ("cause", "attributes"), [(Cause.PROVIDER, {}), (Cause.TIMEOUT, {"engine_wide": False})]
 )
-def test_a_completion_that_makes_the_provider_fail_takes_only_itself_out(cause, attributes):
+def test_completion_that_makes_the_provider_fail_abstains_alone(cause, attributes):
     verifier = failing(cause, **attributes)
     verdicts = supervised(verifier, completions("x", *"a" * 63))
     assert verdicts[0].cause is cause
@@ -230,7 +230,7 @@ def test_a_completion_that_makes_the_provider_fail_takes_only_itself_out(cause, 
     assert len(verifier.batches) == 1 + 2 * 6
 
 
-def test_an_outage_is_called_by_its_cause_to_the_last_completion():
+def test_outage_keeps_its_cause_for_every_completion():
     verifier = failing(Cause.PROVIDER)
     verdicts = supervised(verifier, completions(*["x"] * 64))
     assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
@@ -238,7 +238,7 @@ def test_an_outage_is_called_by_its_cause_to_the_last_completion():
 
 
 class Quoting(Says):
-    """Fails as a service does, in words that quote the completion."""
+    """Fails like a service, with a message that quotes the completion."""
 
     def verify(self, batch):
         error = RuntimeError(f"cannot read {batch[0].text}")
@@ -246,7 +246,7 @@ class Quoting(Says):
         raise error
 
 
-def test_a_completion_that_is_quoted_writes_no_lines_into_logs(caplog):
+def test_quoted_completion_cannot_inject_log_lines(caplog):
     (verdict,) = supervised(Quoting("q"), completions("\x1b[2J\nERROR all is lost\x9b\r"))
     assert caplog.messages == [
         "verifier q: RuntimeError: cannot read  [2J ERROR all is lost   (provider)"
@@ -255,7 +255,7 @@ def test_a_completion_that_is_quoted_writes_no_lines_into_logs(caplog):
 
 
 class Plodding(Says):
-    """Takes time for every character, as rules do."""
+    """Takes time per character, as rules do."""
 
     judges_alone = True
 
@@ -269,14 +269,14 @@ class Plodding(Says):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_long_texts_of_one_author_do_not_time_out_the_others(alone):
-    """An attack: texts that together outlast the time-out had all of a batch abstained on."""
+def test_long_texts_of_one_author_do_not_time_out_others(alone):
+    """An attack: texts that together exceed the timeout made the guard abstain on a batch."""
     long = "a" * (MOST_CHARACTERS // 2)
     batch = completions("r", long, "a", long, "r", long, long, long, "a", long, long, "r")
     verifier = Plodding(timeout=0.6)
     verifier.judges_alone = alone
     verdicts = supervised(verifier, batch)
-    if not alone:  # who compares completions has to see all of them
+    if not alone:  # a verifier that compares completions has to see all of them
         assert {v.cause for v in verdicts} == {Cause.TIMEOUT}
         return
     expected = [Outcome.REJECT if c.text == "r" else Outcome.ACCEPT for c in batch]
@@ -284,7 +284,7 @@ def test_long_texts_of_one_author_do_not_time_out_the_others(alone):
     assert all(sum(map(len, texts)) <= MOST_CHARACTERS for texts in verifier.batches)
 
 
-def test_one_outage_is_one_line_in_the_log(caplog):
+def test_outage_logs_one_line(caplog):
     class Broken(CompletionVerifier):
         name = "broken"
 

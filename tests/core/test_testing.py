@@ -1,4 +1,4 @@
-"""`grpo_guard.testing` passes a sound verifier and catches one that breaks any one promise."""
+"""`grpo_guard.testing` passes a correct verifier and catches one that breaks any one promise."""
 
 import re
 import signal
@@ -42,7 +42,7 @@ class TestSound(VerifierContract):
 
 
 def quiet():
-    """Another that judges the same otherwise."""
+    """Another implementation of the same judgement."""
 
     class Quiet(Sound):
         name = "quiet"
@@ -62,7 +62,7 @@ def quiet():
         lambda: Calibrated(Sound(), HonestScores(10, 0, 0, ())),
     ],
 )
-def test_combinators_keep_what_their_members_keep(make):
+def test_combinators_keep_the_contract_of_their_members(make):
     check_verifier(make, EXAMPLES)
 
 
@@ -87,7 +87,7 @@ class Sorts(Sound):
 
 
 class Swaps(Sound):
-    """In order for the examples as they stand, and only for them."""
+    """Returns the right order for the examples as given, and only for them."""
 
     def verify(self, batch):
         return [accept(self.name) if i % 2 == 0 else reject(self.name) for i in range(len(batch))]
@@ -185,7 +185,7 @@ class Waits(Sound):
 
 
 class Infects(Sound):
-    """One broken text, and everybody's verdict is another."""
+    """One broken text changes every other verdict."""
 
     def verify(self, batch):
         if any("\x00" in c.text for c in batch):
@@ -256,12 +256,12 @@ class NeedsServer(Sound):
         (NeedsServer, "failure: it needs 'a server': expected make_broken()"),
     ],
 )
-def test_each_broken_promise_is_named(kind, message):
+def test_each_broken_promise_is_reported(kind, message):
     with pytest.raises(AssertionError, match=re.escape(message)):
         check_verifier(kind, EXAMPLES, seconds=1.0 if kind in (Backtracks, Waits) else 60.0)
 
 
-def test_without_its_server_it_must_abstain():
+def test_verifier_without_its_server_must_abstain():
     class Down(NeedsServer):
         def verify(self, batch):
             raise ConnectionError("refused")
@@ -275,7 +275,7 @@ def test_without_its_server_it_must_abstain():
         check_verifier(NeedsServer, EXAMPLES, make_broken=Careless)
 
 
-def test_what_remembers_and_what_abstains_may_say_so():
+def test_stateful_and_abstaining_verifiers_may_declare_it():
     class Openly(AbstainsAtWill):
         author_can_abstain = "shouting reads 100,000 characters; cut longer texts"
 
@@ -283,7 +283,7 @@ def test_what_remembers_and_what_abstains_may_say_so():
     check_verifier(Remembers, EXAMPLES, remembers=True)
 
 
-def test_examples_must_show_both_sides():
+def test_examples_must_show_both_outcomes():
     with pytest.raises(AssertionError, match="expected one to accept and one to reject, got acce"):
         check_verifier(Sound, EXAMPLES[:1])
     with pytest.raises(AssertionError, match="examples: expected completions with their outcomes"):
@@ -298,7 +298,7 @@ def test_every_broken_promise_is_in_one_message():
         check_verifier(Both, EXAMPLES)
 
 
-def test_an_alarm_that_was_set_goes_on():
+def test_existing_alarm_is_restored():
     before = signal.setitimer(signal.ITIMER_REAL, 500)
     handler = signal.getsignal(signal.SIGALRM)
     try:
@@ -309,7 +309,7 @@ def test_an_alarm_that_was_set_goes_on():
         signal.setitimer(signal.ITIMER_REAL, *before)
 
 
-def test_it_does_without_pytest():
+def test_contract_works_without_pytest():
     code = "import sys, grpo_guard.testing; print({'pytest', 'torch'} & {*sys.modules})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"

@@ -27,7 +27,7 @@ AUTHOR = {
 
 
 @pytest.mark.parametrize(("outcome", "cause"), product(Outcome, Cause))
-def test_outcome_and_cause_fit_or_do_not_exist(outcome, cause):
+def test_outcome_and_cause_must_match(outcome, cause):
     """What the author can cause rejects, what it cannot abstains; only evidence may accept."""
     if cause is Cause.JUDGED:
         fits = outcome is not Outcome.ABSTAIN
@@ -41,7 +41,7 @@ def test_outcome_and_cause_fit_or_do_not_exist(outcome, cause):
             Verdict(outcome, cause, "v")
 
 
-def test_acceptances_that_say_nothing_else_are_one_and_no_others_are():
+def test_plain_acceptances_share_one_object():
     assert accept("x") is accept("x") is accept("x", findings=())
     assert accept("x") is not accept("y")
     found = (Finding("kind", "message"),)
@@ -56,7 +56,7 @@ def test_p_values_are_probabilities(p_value):
         accept("v", p_value=p_value)
 
 
-def test_the_message_becomes_the_first_finding():
+def test_message_becomes_the_first_finding():
     detail = Finding("outside_support", "token 3", token_span=(3, 4), char_span=(7, 9))
     verdict = reject("v", Cause.OVERLONG, "too long", findings=(detail,), p_value=0.0)
     assert verdict.reason == "too long"
@@ -65,7 +65,7 @@ def test_the_message_becomes_the_first_finding():
     assert reject("v").cause is Cause.JUDGED
 
 
-def test_the_json_form_has_the_documented_fields():
+def test_json_form_has_the_documented_fields():
     member = abstain("inner", Cause.TIMEOUT, "no answer", seconds=0.5)
     finding = Finding("kind", "message", char_span=(0, 0), token_span=(1, 2))
     verdict = reject("outer", findings=(finding,), p_value=0.25, members=(member,))
@@ -83,7 +83,7 @@ def test_the_json_form_has_the_documented_fields():
     }
 
 
-def test_a_rejection_without_findings_names_the_member_that_rejects():
+def test_rejection_without_findings_names_the_rejecting_member():
     class Shouting(CompletionVerifier):
         name = "shouting"
 

@@ -1,4 +1,4 @@
-"""The log of verdicts: bounded, of ASCII, and no reason for a run to end."""
+"""The log of verdicts is bounded, pure ASCII, and never stops a run."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text("ascii").splitlines()]
 
 
-def test_what_is_accepted_is_counted_and_the_rest_is_shown(tmp_path):
+def test_accepted_rows_are_counted_and_the_rest_is_shown(tmp_path):
     path = tmp_path / "verdicts.jsonl"
     guard = Guard(Says(), policy=Policy("keep"), log=path)
     batch = [Completion("3+4?", text, node=node) for text, node in zip("aar?", "xyxz", strict=True)]
@@ -30,7 +30,7 @@ def test_what_is_accepted_is_counted_and_the_rest_is_shown(tmp_path):
     assert (found[1]["outcome"], found[1]["cause"]) == ("abstain", "provider")
 
 
-def test_an_excerpt_is_of_the_finding_and_every_line_is_bounded_and_ascii(tmp_path):
+def test_excerpts_show_the_finding_in_bounded_ascii(tmp_path):
     path = tmp_path / "verdicts.jsonl"
     text = "\x1b[2J" + "x" * 100_000 + "Hail\n\udcff" + "y" * 100_000
     place = Finding("word", "m" * 100_000, char_span=(100_004, 100_008))
@@ -45,7 +45,7 @@ def test_an_excerpt_is_of_the_finding_and_every_line_is_bounded_and_ascii(tmp_pa
     assert len(line["findings"]) == 8
 
 
-def test_a_full_log_stops_and_says_so_once(tmp_path, caplog):
+def test_full_log_stops_and_warns_once(tmp_path, caplog):
     log = VerdictLog(tmp_path / "verdicts.jsonl", most_bytes=2_000)
     batch = completions(*"r" * 5)
     for _ in range(10):
@@ -54,7 +54,7 @@ def test_a_full_log_stops_and_says_so_once(tmp_path, caplog):
     assert caplog.text.count("has reached 2000 bytes") == 1
 
 
-def test_a_log_that_cannot_be_written_ends_no_run(tmp_path, caplog):
+def test_unwritable_log_does_not_stop_the_run(tmp_path, caplog):
     guard = Guard(Says(), log=tmp_path / "nowhere" / "verdicts.jsonl")
     for _ in range(3):
         assert guard.apply([1.0, 2.0], completions("a", "r")) == [1.0, None]
@@ -79,7 +79,7 @@ def test_threads_and_copies_share_a_file(tmp_path):
     assert len(lines(log.path)) == 450
 
 
-def test_a_guard_file_names_it(tmp_path):
+def test_guard_file_names_the_log(tmp_path):
     text = f"policy: {{on_reject: keep}}\nlog: {tmp_path}/v.jsonl\nverifier: {{type: screens}}\n"
     guard = GuardConfig.from_text(text, "guard.yaml").build()
     assert guard.log.path == tmp_path / "v.jsonl"
@@ -90,6 +90,6 @@ def test_a_guard_file_names_it(tmp_path):
 
 
 @pytest.mark.parametrize("most", [0, -1])
-def test_a_log_of_nothing_is_refused(most):
+def test_invalid_log_options_are_refused(most):
     with pytest.raises(ValueError, match="most_bytes: expected an integer >= 1"):
         VerdictLog("x", most_bytes=most)

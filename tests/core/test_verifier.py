@@ -21,21 +21,21 @@ def test_operators_build_the_named_combinators():
             operate()
 
 
-def test_not_turns_judgements_and_nothing_else():
+def test_not_inverts_accept_and_reject_only():
     assert outcomes(~Says(), "a", "r", "?", "m") == ["reject", "accept", "abstain", "reject"]
     malformed = (~Says()).verify(completions("m"))[0]
     assert malformed.cause is Cause.MALFORMED
     assert outcomes(~~Says(), "a", "r", "?", "m") == ["accept", "reject", "abstain", "reject"]
 
 
-def test_not_makes_no_claim_about_the_p_value():
+def test_not_has_no_p_value():
     (verdict,) = (~Says(p_value=0.01)).verify(completions("r"))
     assert verdict.p_value is None
     assert verdict.members[0].p_value == 0.01
     assert verdict.verifier == "not(says)"
 
 
-def test_only_shows_its_member_what_matches_and_keeps_the_order():
+def test_only_passes_matching_completions_in_order():
     member = Says()
     batch = [
         Completion("p", "r", task="code"),
@@ -48,7 +48,7 @@ def test_only_shows_its_member_what_matches_and_keeps_the_order():
     assert member.batches == [["r", "a"]]
 
 
-def test_only_takes_all_its_conditions_together():
+def test_only_requires_all_its_conditions():
     batch = [
         Completion("p", "r", task=task, node=node) for task in ("code", "math") for node in "xy"
     ]
@@ -58,6 +58,6 @@ def test_only_takes_all_its_conditions_together():
         only(Says())
 
 
-def test_the_interface_asks_for_verify():
+def test_verify_is_abstract():
     with pytest.raises(TypeError, match="verify"):
         CompletionVerifier()

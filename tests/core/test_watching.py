@@ -1,4 +1,4 @@
-"""`Policy(on_reject="keep")`: a guard that watches changes no reward and stops no run."""
+"""`Policy(on_reject="keep")`: a watching guard changes no reward and stops no run."""
 
 import math
 
@@ -36,13 +36,13 @@ def same(found, given):
     ],
 )
 @pytest.mark.parametrize("failures", [None, GraderFailures()])
-def test_every_reward_stays_the_very_object(policy, failures):
+def test_rewards_are_the_identical_objects(policy, failures):
     guard = Guard(Says(), policy=policy, length_scaling=LengthScaling(), failures=failures)
     for _ in range(3):
         assert same(guard.apply(REWARDS, completions(*TEXTS)), REWARDS)
 
 
-def test_verdicts_metrics_and_the_ledger_are_made(tmp_path):
+def test_verdicts_metrics_and_ledger_still_work(tmp_path):
     book = EvidenceLedger(tmp_path / "book.sqlite")
     guard = Guard(Says(), policy=WATCH, ledger=book)
     batch = [Completion("p", text, node=f"n{i}") for i, text in enumerate("arr?")]
@@ -55,7 +55,7 @@ def test_verdicts_metrics_and_the_ledger_are_made(tmp_path):
     assert {row.node: row.rejected for row in book.standings()}["n1"] == 1
 
 
-def test_an_excluded_node_keeps_its_rewards():
+def test_excluded_node_keeps_its_rewards():
     settled = settle([[1.0], [2.0]], [Ruling.BARRED, Ruling.ACCEPTED], WATCH)
     assert settled.rewards == [[1.0], [2.0]]
     assert settled.kept == [True, True]
@@ -69,7 +69,7 @@ def test_an_excluded_node_keeps_its_rewards():
     ),
     weight=st.floats(-2, 2),
 )
-def test_a_settlement_under_keep_is_what_came(rows, weight):
+def test_keep_settles_to_the_given_rewards(rows, weight):
     given_rewards = [[reward, 1] for reward, _, _ in rows]
     settled = settle(
         given_rewards,
@@ -83,7 +83,7 @@ def test_a_settlement_under_keep_is_what_came(rows, weight):
         assert same(found, row)
 
 
-def test_abstentions_raise_only_where_that_is_asked_for():
+def test_abstentions_raise_only_on_request():
     quiet = Guard(Says(), policy=Policy("keep", abstain_window=1, max_abstain_rate=0))
     assert quiet.apply([1.0], completions("?")) == [1.0]
     asked = Guard(Says(), policy=Policy("keep", "raise"))
@@ -97,7 +97,7 @@ class FullDisk:
         raise OSError("no space left on device")
 
 
-def test_a_guard_that_fails_ends_no_run_that_it_only_watches(caplog):
+def test_failing_guard_does_not_stop_a_watched_run(caplog):
     guard = Guard(Says(), policy=WATCH, ledger=FullDisk())
     review = guard.review(completions("a", "r"))
     assert [(v.outcome.value, v.cause) for v in review.verdicts] == [("abstain", Cause.FAULT)] * 2
@@ -108,12 +108,12 @@ def test_a_guard_that_fails_ends_no_run_that_it_only_watches(caplog):
 
 
 @pytest.mark.parametrize("rules", [("keep", "zero"), ("drop", "keep"), ["keep", -1.0]])
-def test_a_guard_either_watches_or_decides(rules):
+def test_keep_cannot_be_combined_with_enforcement(rules):
     with pytest.raises(ValueError, match="expected 'keep' alone"):
         Policy(on_reject=rules)
 
 
-def test_the_other_settings_hold_once_it_decides():
+def test_other_settings_apply_once_enforcing():
     from dataclasses import replace
 
     watching = Policy("keep", ("skip", "zero"), "scale", max_abstain_rate=0.1)
@@ -125,7 +125,7 @@ def test_the_other_settings_hold_once_it_decides():
     assert deciding.max_abstain_rate == 0.1
 
 
-def test_what_an_author_can_abstain_on_may_be_watched():
+def test_pass_is_allowed_when_watching():
     class Moody(Says):
         author_can_abstain = "it asks nicely"
 
@@ -135,7 +135,7 @@ def test_what_an_author_can_abstain_on_may_be_watched():
 
 
 @pytest.mark.parametrize("preset", ["different_weights", "failures_only"])
-def test_a_preset_watches_by_one_argument(preset):
+def test_preset_can_watch(preset):
     guard = getattr(presets, preset)(policy=WATCH)
     batch = [Completion("3+4?", "It is 7.", finish_reason="length")]
     assert same(guard.apply([math.nan], batch), [math.nan]) or math.isnan(
@@ -143,7 +143,7 @@ def test_a_preset_watches_by_one_argument(preset):
     )
 
 
-def test_given_verdicts_are_watched_as_well():
+def test_given_verdicts_are_not_enforced_when_watching():
     guard = Guard(Says(), policy=WATCH)
     verdicts = [reject("x"), abstain("x", Cause.TIMEOUT), accept("x")]
     assert guard.apply([1.0, 2.0, 3.0], completions("a", "a", "a"), verdicts) == [1.0, 2.0, 3.0]

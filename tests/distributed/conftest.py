@@ -1,4 +1,4 @@
-"""One Ray for a module's tests; workers are started in it anew for each."""
+"""One Ray instance for a module's tests; each test starts its own workers in it."""
 
 from __future__ import annotations
 

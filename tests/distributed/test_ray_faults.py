@@ -1,4 +1,4 @@
-"""Workers that die, hang or miscount: one verdict each all the same, and no failure is a score."""
+"""Workers that die, hang or miscount: still one verdict each, and no failure becomes a score."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def obeying(folder: Path, seconds: float = 0.0) -> Callable[[], CompletionVerifier]:
-    """A verifier that does what a text says; it leaves its process's number in the folder. Made
-    inside a function, so that it reaches the actors by value."""
+    """A verifier that obeys commands in the text and writes its process id to the folder.
+
+    Defined inside a function, so that it reaches the actors by value.
+    """
 
     def make() -> CompletionVerifier:
         class Obeying(CompletionVerifier):
@@ -69,19 +71,19 @@ def outcomes(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_text_that_kills_every_worker_abstains_alone(tmp_path) -> None:
+def test_text_that_kills_workers_abstains_alone(tmp_path) -> None:
     with workers(tmp_path) as there:
         said = there.verify(batch({5: "die", 6: "bad", 7: "raise"}))
     assert outcomes(said) == [
         {5: "fault", 6: "reject", 7: "fault"}.get(i, "accept") for i in range(64)
     ]
     assert said[5].findings[0].message.startswith("ActorDiedError: ")
-    # It is alone after at most 32, 16, 8, 4 and 2 others, and then tried three times.
+    # It is isolated after at most 32, 16, 8, 4 and 2 others, and then tried three times.
     assert 5 <= len(list(tmp_path.iterdir())) <= 10
 
 
 @pytest.mark.slow
-def test_a_text_that_hangs_every_worker_abstains_alone(tmp_path) -> None:
+def test_text_that_hangs_workers_abstains_alone(tmp_path) -> None:
     with workers(tmp_path, timeout=1.0) as there:
         said = there.verify(batch({2: "hang", 3: "bad"}, count=8, nodes=2))
     assert outcomes(said) == [{2: "timeout", 3: "reject"}.get(i, "accept") for i in range(8)]
@@ -89,7 +91,7 @@ def test_a_text_that_hangs_every_worker_abstains_alone(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_killed_from_outside_lose_and_double_nothing(tmp_path) -> None:
+def test_killed_workers_lose_and_duplicate_nothing(tmp_path) -> None:
     rows = batch(dict.fromkeys(range(0, 1500, 3), "bad"), count=1_500)
     killed = []
     with workers(tmp_path, seconds=0.004) as there:
@@ -107,12 +109,12 @@ def test_workers_killed_from_outside_lose_and_double_nothing(tmp_path) -> None:
         said = there.verify(rows)
         thread.join()
         assert outcomes(said) == ["reject" if i % 3 == 0 else "accept" for i in range(1_500)]
-        # The workers that came in their place still answer.
+        # The replacement workers still answer.
         assert outcomes(there.verify(rows[:4])) == ["reject", "accept", "accept", "reject"]
 
 
 @pytest.mark.slow
-def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch, caplog) -> None:
+def test_worker_that_returns_too_few_verdicts_is_replaced(tmp_path, monkeypatch, caplog) -> None:
     (tmp_path / "first").touch()
 
     def read(self, part):
@@ -125,7 +127,7 @@ def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch, cap
 
     whole = Worker.read
     monkeypatch.setattr(Worker, "read", read)
-    # By value, or the actors would find the one that is right.
+    # By value; otherwise the actors would find the correct one.
     monkeypatch.setattr(Worker, "__module__", "__main__")
     with workers(tmp_path) as there:
         said = there.verify(batch({4: "bad"}))
@@ -135,18 +137,18 @@ def test_a_worker_that_answers_too_little_is_replaced(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.slow
-def test_a_completion_that_cannot_be_sent_is_its_own_loss(tmp_path) -> None:
+def test_unpicklable_completion_abstains_alone(tmp_path) -> None:
     rows = batch({1: "bad"}, count=8)
     rows[6] = Completion("q", "fine", metadata={"lock": threading.Lock()})
     with workers(tmp_path) as there:
         said = there.verify(rows)
         assert outcomes(said) == [{1: "reject", 6: "fault"}.get(i, "accept") for i in range(8)]
-        assert len(list(tmp_path.iterdir())) <= 2  # nobody was replaced for it
+        assert len(list(tmp_path.iterdir())) <= 2  # no worker was replaced because of it
 
 
 @pytest.mark.slow
-def test_a_dead_workers_text_rejects_where_another_rule_rejects(tmp_path) -> None:
-    """An abstention in a stack: what stays here still has its say."""
+def test_text_that_kills_workers_can_be_rejected_by_another_rule(tmp_path) -> None:
+    """An abstention in a stack: the member that runs here still decides."""
 
     def make() -> CompletionVerifier:
         class Dying(ScreensVerifier):
@@ -180,7 +182,7 @@ print({v.cause.value for v in there.verify(rows)}, ray.is_initialized())
 
 
 @pytest.mark.slow
-def test_a_ray_that_is_gone_is_not_begun_again(tmp_path) -> None:
+def test_stopped_ray_is_not_restarted(tmp_path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHUT_DOWN], cwd=tmp_path, capture_output=True, text=True,
         timeout=300, check=False,
@@ -190,7 +192,7 @@ def test_a_ray_that_is_gone_is_not_begun_again(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_closing_ends_what_is_under_way(tmp_path) -> None:
+def test_closing_stops_running_work(tmp_path) -> None:
     there = RayVerifier(obeying(tmp_path, 0.5), workers=2)
     said: list[Verdict] = []
     thread = threading.Thread(target=lambda: said.extend(there.verify(batch({}))))

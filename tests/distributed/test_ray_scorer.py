@@ -1,4 +1,4 @@
-"""Scores from actors: the same verdicts, prompts together, and what does not fit apart."""
+"""Scores from actors: the same verdicts, prompts kept together, oversized parts split."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROMPT = "Q: Zoe has {} plums. Zoe finds 9 more. How many plums does Zoe have no
 
 
 def loading():
-    """Made inside a function, so that it reaches the actors by value."""
+    """Defined inside a function, so that it reaches the actors by value."""
 
     def load():
         from grpo_guard.evals.policies.bundled import load_bundled
@@ -40,7 +40,7 @@ def loading():
 
 
 def only_here():
-    """Belongs to a module that exists in this process alone."""
+    """Belongs to a module that exists only in this process."""
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 90)), max_size=80), st.integers(1, 5))
@@ -59,7 +59,7 @@ def test_parts_hold_each_sequence_once_and_keep_small_groups_whole(rows, workers
 
 
 class Narrow:
-    """A scorer that takes so many sequences at once, and never one of five tokens."""
+    """A scorer that takes a limited number of sequences at once, and never one of five tokens."""
 
     vocab_size, window = 10, None
 
@@ -76,7 +76,7 @@ class Narrow:
         return [len(s.completion_ids) for s in sequences]
 
 
-def test_a_worker_halves_what_does_not_fit() -> None:
+def test_worker_halves_a_part_that_does_not_fit() -> None:
     worker = ScoringWorker(Narrow)
     assert worker.start().identity == {"engine": "narrow"}
     said = worker.read([Encoded((1,), (1,) * n, from_text=False) for n in range(1, 9)], SPEC, 0.0)
@@ -85,7 +85,7 @@ def test_a_worker_halves_what_does_not_fit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_a_guard_on_workers_scores_says_what_it_says_here(tmp_path) -> None:
+def test_guard_with_remote_scores_gives_the_local_verdicts(tmp_path) -> None:
     _, tokenizer = load_bundled()
     rng = random.Random(0)
     texts = ["<think>{0} + 9 = {1} plums.</think><answer>{1} plums</answer>", "qz qz qz {0} {1}"]
@@ -131,12 +131,12 @@ def counting():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_what_one_node_costs_is_counted_to_that_node(monkeypatch) -> None:
+def test_cost_of_a_node_is_attributed_to_it(monkeypatch) -> None:
     _, tokenizer = load_bundled()
     encoder = LogProbBoundVerifier(tokenizer=tokenizer, sampling=SPEC, scorer=loading()())
     rows = [Completion(PROMPT.format(3), "12 plums", node=node) for node in ("a", "b", None)]
     sequences = [encoder.encode(row) for row in rows]
-    assert sequences[0] == sequences[1] == sequences[2]  # whose it is changes no score
+    assert sequences[0] == sequences[1] == sequences[2]  # the node does not affect the score
     scorer, tickets = RayScorer(counting(), workers=1), []
     send = scorer._pool.submit
     monkeypatch.setattr(
@@ -151,7 +151,7 @@ def test_what_one_node_costs_is_counted_to_that_node(monkeypatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_what_the_workers_cannot_import_is_named(monkeypatch) -> None:
+def test_unimportable_module_is_named(monkeypatch) -> None:
     module = types.ModuleType("in_this_process")
     module.only_here = only_here
     monkeypatch.setitem(sys.modules, "in_this_process", module)

@@ -1,4 +1,4 @@
-"""A verifier in Ray actors says what it says here."""
+"""A verifier in Ray actors gives the same verdicts as in this process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def plain(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Without times."""
+    """Verdicts without their times."""
     return [replace(v, seconds=0.0, members=tuple(plain(v.members))) for v in verdicts]
 
 
 def row(i: int, nodes: int = 4) -> Completion:
-    """Of every seventh the sum is wrong; one node has a phrase, and another takes sums back."""
+    """Every seventh has a wrong sum; one node has a phrase, and another takes sums back."""
     node = i % nodes
     wrong = i % 7 == 0 and node == 1
     said = [f"We add one to the number that it is, so that we have {i} + 1 = {i + 1 + wrong}."]
@@ -60,7 +60,7 @@ def in_batches(guard: Guard, rows: Sequence[Completion], size: int = 64) -> list
 
 
 @pytest.mark.slow
-def test_what_judges_alone_runs_there_as_a_whole() -> None:
+def test_completion_verifiers_run_entirely_in_workers() -> None:
     def make() -> CompletionVerifier:
         class Shouting(CompletionVerifier):
             name, judges_alone = "shouting", True
@@ -82,9 +82,9 @@ def test_what_judges_alone_runs_there_as_a_whole() -> None:
     assert [v.cause for v in there.verify(rows[:2])] == ["fault", "fault"]  # it was closed
 
 
-def test_what_compares_stays_here_and_the_verdicts_are_the_same() -> None:
+def test_batch_verifiers_stay_local_with_the_same_verdicts() -> None:
     rows = [row(i) for i in range(1_024)]
-    # What a tool is known to have said is no author's, there as here.
+    # Verified tool output does not count as an author's text, in workers or here.
     said = Completion(
         "What is 2 + 2?", "2 + 2 = 5. So 4.", node="n3", given=Given(chars=((0, 10),))
     )
@@ -105,7 +105,7 @@ def test_what_compares_stays_here_and_the_verdicts_are_the_same() -> None:
             there.close()
 
 
-# What is remembered of nodes, every kind of it, beside rules that read fast.
+# Every kind of state about nodes, next to stateless rules.
 REMEMBERING = """
 verifier: {{all: [{{type: answer_words}}, {{type: recurrence}}, {{type: screens}}]}}
 ledger: {{}}
@@ -114,7 +114,7 @@ state: {folder}
 
 
 def short(i: int) -> Completion:
-    """Of sixteen nodes one has a phrase, one odd answers and one a hidden character."""
+    """Among sixteen nodes, one has a phrase, one odd answers and one a hidden character."""
     node = i % 16
     text = f"We have {i + 1} then{' zanzibar' * (node == 0)}{chr(0x202E) * (node == 2)}"
     answer = f"{i + 1}{' good cows' * (node == 1 and i % 3 > 0)}"
@@ -122,7 +122,7 @@ def short(i: int) -> Completion:
 
 
 @pytest.mark.slow
-def test_one_and_four_workers_say_the_same_of_a_hundred_thousand_rows(tmp_path) -> None:
+def test_one_and_four_workers_agree_on_a_hundred_thousand_rows(tmp_path) -> None:
     rows = [short(i) for i in range(100_000)]
     said = {}
     for workers in (None, 1, 4):
@@ -140,7 +140,7 @@ def test_one_and_four_workers_say_the_same_of_a_hundred_thousand_rows(tmp_path) 
 
 
 @pytest.mark.slow
-def test_threads_share_one_verifier() -> None:
+def test_threads_can_share_one_verifier() -> None:
     rows = [row(i) for i in range(256)]
     there = RayVerifier(lambda: AllOf(ScreensVerifier(), RecurrenceVerifier()), workers=2)
     said: dict[int, list[str]] = {}
@@ -163,7 +163,7 @@ def test_threads_share_one_verifier() -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_run_there_is_refused_with_the_remedy() -> None:
+def test_unsupported_verifiers_are_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"got recurrence: .*leave it in this process"):
         RayVerifier(RecurrenceVerifier, workers=1)
     with pytest.raises(ValueError, match=r"rules that read each text alone.*`ray: \{type: NAME"):
@@ -175,7 +175,7 @@ def test_what_cannot_run_there_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.slow
-def test_workers_that_cannot_start_say_why() -> None:
+def test_workers_that_cannot_start_report_why() -> None:
     def make() -> CompletionVerifier:
         raise FileNotFoundError("no weights under /models")
 
@@ -186,7 +186,7 @@ def test_workers_that_cannot_start_say_why() -> None:
 
 
 @pytest.mark.slow
-def test_a_guard_file_says_it_too(tmp_path) -> None:
+def test_guard_file_enables_workers(tmp_path) -> None:
     tree = "{all: [{ray: {all: [{type: screens}, {type: arithmetic}]}, workers: 2}, {type: code}]}"
     guards = [
         GuardConfig.from_text(f"state: {tmp_path / name}\nverifier: {text}", "guard.yaml").build()
@@ -211,7 +211,7 @@ def test_a_guard_file_says_it_too(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_it_owes_its_callers_what_every_verifier_does() -> None:
+def test_verifier_keeps_the_contract() -> None:
     examples = [(Completion("q", "It is 4."), "accept"), (Completion("q", "\u202e4"), "reject")]
     there = RayVerifier(ScreensVerifier, workers=2)
     try:
@@ -220,13 +220,13 @@ def test_it_owes_its_callers_what_every_verifier_does() -> None:
         there.close()
 
 
-def test_a_missing_ray_is_named(monkeypatch) -> None:
+def test_missing_ray_is_named(monkeypatch) -> None:
     monkeypatch.setattr(clusters, "find_spec", lambda name: None)
     with pytest.raises(RayMissingError, match=r"pip install 'grpo-guard\[ray\]'"):
         RayVerifier(ArithmeticVerifier, workers=1)
 
 
-def test_what_is_checked_by_sample_is_not_read_ahead() -> None:
+def test_spot_checked_completions_are_not_read_ahead() -> None:
     there = RayVerifier(ScreensVerifier, workers=1)
     try:
         with patch.object(there, "_sent", wraps=there._sent) as sent:

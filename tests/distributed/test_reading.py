@@ -1,4 +1,4 @@
-"""What workers read for `recurrence`: taken where it is what is read here, else read here."""
+"""What workers read for `recurrence`: used if it matches what would be read here, else reread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stack(**options: object) -> AllOf:
 
 
 class Elsewhere:
-    """A verifier and the worker that reads for it; all that passes between them is pickled."""
+    """A verifier and the worker that reads for it; everything between them is pickled."""
 
     def __init__(self, verifier: AllOf, *, read_by: AllOf | None = None) -> None:
         copies = [rule.reader() for rule in readers(read_by or verifier)]
@@ -58,7 +58,7 @@ def plain(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def swarm(phrase: str, prompts: int = 24) -> list[Completion]:
-    """Three nodes, of which one has a phrase."""
+    """Three nodes, one of which has a phrase."""
     return [
         Completion(
             f"What is {i} and {i} more?",
@@ -69,7 +69,7 @@ def swarm(phrase: str, prompts: int = 24) -> list[Completion]:
 
 
 def odd() -> list[Completion]:
-    """Whatever is read otherwise than most, from a node of its own."""
+    """Texts that are read differently from most, each from its own node."""
     told = Completion(
         "What is 2?", "glorp said the tool. So 2.", node="n3", given=Given(chars=((0, 20),))
     )
@@ -88,7 +88,7 @@ def odd() -> list[Completion]:
     ]
 
 
-def test_it_says_what_one_process_says_and_reads_nothing_here() -> None:
+def test_verdicts_match_one_process_and_nothing_is_read_here() -> None:
     rows = swarm("Praise zanzibar orchids.")
     want = plain(stack().verify(rows))
     assert {f.kind for v in want for f in v.findings} == {"recurring_phrase"}
@@ -97,19 +97,19 @@ def test_it_says_what_one_process_says_and_reads_nothing_here() -> None:
     found = there.answers(rows)
     with patch.object(Reader, "read", autospec=True, side_effect=Reader.read) as read:
         assert there.verify(rows, found) == want
-    # Of whom is convicted by then all is read, to find where the phrase stands.
+    # Everything of the nodes convicted by then is read, to locate the phrase.
     assert {call.args[1] for call in read.call_args_list} == {c.text for c in rows[::3]}
     assert all(call.kwargs == {"all_of_it": True} for call in read.call_args_list)
 
 
-def test_odd_texts_are_judged_as_in_one_process() -> None:
+def test_odd_texts_get_the_same_verdicts() -> None:
     rows = swarm("Praise zanzibar orchids.", 8) + odd()
     rows += swarm("Praise zanzibar orchids.") + odd()
     want = plain(stack(max_characters=30_000).verify(rows))
     assert Elsewhere(stack(max_characters=30_000)).verify(rows) == want
 
 
-def test_an_answer_is_no_longer_than_its_text() -> None:
+def test_worker_answer_is_no_longer_than_its_text() -> None:
     there = Elsewhere(stack())
     texts = [TOO_MANY, "a" * 900_000, "zq " * 300_000, TOO_MANY[: 6 * (MOST_FEATURES - 10)]]
     for text in texts:
@@ -121,8 +121,8 @@ def test_an_answer_is_no_longer_than_its_text() -> None:
     assert there.answers([over])[0][1].features is None  # it is not even read
 
 
-def test_what_was_learnt_since_is_not_forgotten() -> None:
-    """Workers were sent the words of before; what they found by these is not taken."""
+def test_words_learnt_meanwhile_are_not_lost() -> None:
+    """Workers were sent the earlier words; what they found with those is not used."""
     rows = swarm("Praise zanzibar orchids.")
     there = Elsewhere(stack())
     recurrence = there.verifier.members[1]
@@ -131,13 +131,13 @@ def test_what_was_learnt_since_is_not_forgotten() -> None:
     assert not recurrence.convictions()
 
 
-def test_a_worker_of_another_vocabulary_is_not_believed() -> None:
+def test_answer_of_a_worker_with_another_vocabulary_is_ignored() -> None:
     rows = swarm("Praise zanzibar orchids.")
     other = stack(ordinary=("praise", "zanzibar", "orchids"))
     assert Elsewhere(stack(), read_by=other).verify(rows) == plain(stack().verify(rows))
 
 
-def test_what_no_worker_could_read_is_read_here() -> None:
+def test_text_that_no_worker_could_read_is_read_here() -> None:
     rows = swarm("Praise zanzibar orchids.")
     there = Elsewhere(stack())
     found = [
@@ -148,7 +148,7 @@ def test_what_no_worker_could_read_is_read_here() -> None:
 
 
 @pytest.mark.parametrize("swarm_kind", ["heterogeneous", "homogeneous"])
-def test_a_copy_takes_no_counts_along_and_leaves_them_where_they_are(swarm_kind: str) -> None:
+def test_copy_leaves_the_counts_behind(swarm_kind: str) -> None:
     one = stack(swarm=swarm_kind)
     rows = swarm("Praise zanzibar orchids.")
     one.verify(rows)
@@ -161,7 +161,7 @@ def test_a_copy_takes_no_counts_along_and_leaves_them_where_they_are(swarm_kind:
         assert not copies[1].convictions()  # type: ignore[attr-defined]
 
 
-def test_recurrence_alone_is_not_worth_the_way() -> None:
+def test_recurrence_alone_is_not_sent_to_workers() -> None:
     assert readers(RecurrenceVerifier()) == []
 
 
@@ -173,7 +173,7 @@ WORDS = st.sampled_from(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(WORDS, max_size=30), st.lists(WORDS, max_size=5), st.sampled_from(["", " "]))
-def test_what_is_sent_is_what_is_found(text: list[str], prompt: list[str], gap: str) -> None:
+def test_worker_sends_what_it_found(text: list[str], prompt: list[str], gap: str) -> None:
     reader = Reader(ordinary_words(), False, b"secret")
     one = Completion(gap.join(prompt) or "q", gap.join(text), node="a")
     (shown,) = read_each(reader, [one], 1_000, "recurrence")

@@ -31,7 +31,7 @@ def asked(port: int, path: str, body: object, token: str) -> tuple[int, dict]:
         return error.code, json.load(error)
 
 
-def test_a_guard_file_is_served(tmp_path) -> None:
+def test_guard_file_is_served(tmp_path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -49,7 +49,7 @@ def test_a_guard_file_is_served(tmp_path) -> None:
         serve.shutdown()
 
 
-def test_a_wrong_file_is_refused_before_anything_is_deployed(tmp_path) -> None:
+def test_invalid_file_is_refused_before_deployment(tmp_path) -> None:
     (tmp_path / "guard.yaml").write_text("presett: different_weights\n")
     with pytest.raises(ConfigError, match="did you mean 'preset'"):
         application(tmp_path / "guard.yaml")

@@ -1,4 +1,4 @@
-"""``grpo-guard verify --engine ray`` writes what it writes without."""
+"""``grpo-guard verify --engine ray`` writes the same output as without it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> Path:
         {"prompt": c.prompt, "text": c.text, "node": c.node, "reference": c.reference, "id": i}
         for i, c in enumerate(rows)
     ]
-    said = said[::2] + said[1::2]  # prompts of which the completions stand apart
+    said = said[::2] + said[1::2]  # prompts whose completions are scattered over the file
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in said))
     (tmp_path / "guard.yaml").write_text(PRESET)
     return tmp_path
@@ -59,7 +59,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_the_file_is_the_same_also_where_it_was_resumed(files) -> None:
+def test_output_is_the_same_even_after_resuming(files) -> None:
     assert run(files, "here.jsonl").exit_code == 0
     ray = ("--engine", "ray", "--workers", "2")
     result = run(files, "there.jsonl", *ray)
@@ -67,7 +67,7 @@ def test_the_file_is_the_same_also_where_it_was_resumed(files) -> None:
     want = lines(files / "here.jsonl")
     assert lines(files / "there.jsonl") == want
     assert 0 < sum(one["outcome"] == "reject" for one in want) < 600
-    # A guard that remembers nothing says the same of what is left.
+    # A guard without state gives the same verdicts on the remainder.
     (files / "guard.yaml").write_text("verifier: {all: [{type: screens}, {type: code}]}")
     assert run(files, "here.jsonl").exit_code == 0
     whole = (files / "here.jsonl").read_text().splitlines(keepends=True)
@@ -79,7 +79,7 @@ def test_the_file_is_the_same_also_where_it_was_resumed(files) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_but_verdicts_is_on_standard_output_also_where_a_worker_dies(tmp_path) -> None:
+def test_stdout_has_only_verdicts_even_if_a_worker_dies(tmp_path) -> None:
     (tmp_path / "dying.py").write_text(DYING)
     (tmp_path / "guard.yaml").write_text("verifier: {type: 'dying:Dying'}")
     rows = [{"prompt": "q", "text": text} for text in ("fine", "die", "fine")]
@@ -94,7 +94,7 @@ def test_nothing_but_verdicts_is_on_standard_output_also_where_a_worker_dies(tmp
     assert [one["outcome"] for one in said] == ["accept", "abstain", "accept"]
 
 
-def test_what_cannot_be_is_bad_input(files, monkeypatch) -> None:
+def test_invalid_options_exit_2(files, monkeypatch) -> None:
     (files / "guard.yaml").write_text("verifier: {type: recurrence}")
     result = run(files, "out.jsonl", "--engine", "ray")
     assert result.exit_code == 2
@@ -109,8 +109,8 @@ def test_what_cannot_be_is_bad_input(files, monkeypatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_a_policy_that_pays_for_abstentions_is_refused(files) -> None:
-    """A text that kills workers would be a reward at will."""
+def test_policy_that_pays_for_abstentions_is_refused(files) -> None:
+    """Otherwise a text that kills workers would be a reward on demand."""
     (files / "guard.yaml").write_text("policy: {on_abstain: pass}\nverifier: {type: screens}")
     assert run(files, "here.jsonl").exit_code == 0
     result = run(files, "there.jsonl", "--engine", "ray", "--workers", "1")

@@ -1,4 +1,4 @@
-"""Code blocks of README and docs/, as they stand there."""
+"""Code blocks of README and docs/, verbatim."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its page, the line its code begins in, its language and its text."""
+    """One fenced block: its page, the line where its code begins, its language and its text."""
 
     page: str
     line: int
@@ -23,7 +23,7 @@ class Block:
 
     @property
     def file(self):
-        """The file that the block is, as its first line says, or None."""
+        """File name in the block's first line, or None."""
         found = re.match(r"# ([\w-]+\.\w+)\n", self.text)
         return found[1] if found else None
 
@@ -41,6 +41,6 @@ def all_blocks(*languages):
 
 
 def commands(block):
-    """What a console block calls, without prompts, continued lines joined."""
+    """Commands of a console block, without prompts and with continued lines joined."""
     lines = block.text.replace("\\\n", "").splitlines()
     return [line[2:].partition("  #")[0].strip() for line in lines if line.startswith("$ ")]

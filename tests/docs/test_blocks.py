@@ -1,7 +1,7 @@
-"""Code blocks of README and docs/ against the code: what they import, call, configure and run.
+"""Code blocks of README and docs/ against the code: imports, calls, configuration, commands.
 
-Pages with tests of their own (the trainers', in environments of their own) run there whole; here
-every block of every page is held to the names, options and commands that exist.
+Pages with tests of their own (such as the trainers', in their own environments) run in full there;
+here every block of every page is checked for names, options and commands that exist.
 """
 
 import ast
@@ -57,7 +57,7 @@ def named(blocks):
 
 
 def imported(tree, seen):
-    """Names that a block imports of the package; those of the page's blocks before it too."""
+    """Names that a block imports from the package, including the page's earlier blocks."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and OWN.match(node.module or ""):
             module = importlib.import_module(node.module)
@@ -69,9 +69,9 @@ def imported(tree, seen):
     return seen
 
 
-# A line of a table is no program; the adapters' contract holds it to the table.
+# A table row is not a program; the adapters' contract checks it against the table.
 @named([b for b in all_blocks("python") if not b.text.startswith(" ")])
-def test_python_calls_what_there_is(block):
+def test_python_blocks_call_existing_names(block):
     try:
         tree = ast.parse(block.text, str(block))
         names = imported(tree, {})
@@ -93,7 +93,7 @@ def test_python_calls_what_there_is(block):
 
 
 @named([b for b in all_blocks("yaml") if b.file in (None, "guard.yaml")])
-def test_yaml_says_what_a_guard_file_may(block):
+def test_yaml_blocks_are_valid_guard_files(block):
     text = block.text.replace("{...}", "{engine: vllm, temperature: 1.0, top_k: 0, top_p: 1.0}")
     data = yaml.safe_load(text)
     if isinstance(data, list):
@@ -110,7 +110,7 @@ def test_yaml_says_what_a_guard_file_may(block):
 
 
 def leaves(node):
-    """Each leaf's options against its verifier's, without loading what it names."""
+    """Check each leaf's options against its verifier's, without loading what it names."""
     if "type" in node:
         said = {name: value for name, value in node.items() if name != "type"}
         if ":" not in node["type"]:
@@ -126,9 +126,9 @@ def leaves(node):
 
 
 @pytest.mark.parametrize(("block", "command"), CONSOLE, ids=lambda part: str(part)[:60])
-def test_commands_exist_with_their_options(block, command, tmp_path, monkeypatch):
+def test_commands_and_options_exist(block, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("train.jsonl", "HONEST.jsonl"):  # what options check for at once
+    for name in ("train.jsonl", "HONEST.jsonl"):  # options that argparse validates immediately
         (tmp_path / name).touch()
     words = shlex.split(command, comments=True)
     words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]
@@ -156,7 +156,7 @@ def command_line():
 
 
 def parsed(command, name, arguments, parent=None):
-    """As the command line reads it; an unknown option raises."""
+    """Parse as the command line does; an unknown option raises."""
     context = command.make_context(name, list(arguments), parent=parent)
     if hasattr(command, "resolve_command"):
         left = [*context._protected_args, *context.args]
@@ -165,7 +165,7 @@ def parsed(command, name, arguments, parent=None):
 
 
 def names_of(arguments):
-    """Attacks and defences are known, or one's own."""
+    """Attacks and defences are known, or the user's own."""
     known = {"--attack": attack_names, "--attacks": attack_names, "--defence": defence_names}
     for option, value in pairwise(arguments):
         if option in known:
@@ -180,7 +180,7 @@ class Says(CompletionVerifier):
         return [accept(self.name) for _ in batch]
 
 
-# What the pages' fragments stand on: what a reader has already.
+# What the pages' fragments assume that a reader already has.
 GIVEN = {
     "combination.md": dict.fromkeys(
         ("screens", "arithmetic", "bounds", "judge", "judge_a", "judge_b", "judge_c", "code",
@@ -196,7 +196,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("page", GIVEN)
-def test_pages_run_as_they_stand(page, tmp_path, monkeypatch):
+def test_pages_run_unchanged(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = dict(GIVEN[page])
     ran = 0
@@ -214,7 +214,7 @@ def needs_a_trainer(text):
     )
 
 
-def test_the_first_block_for_a_loop_of_your_own_prints_what_the_page_says(capsys):
+def test_first_block_for_a_custom_loop_prints_what_the_page_says(capsys):
     first, *_ = [b for b in all_blocks("python") if b.page == "docs/plain-python.md"]
     exec(first.text, {})  # noqa: S102
     said = capsys.readouterr().out.strip()
@@ -225,7 +225,7 @@ def graded(completions, **kwargs):
     return [1.0] * len(completions)
 
 
-def test_presets_runs_as_it_stands(tmp_path, monkeypatch):
+def test_presets_page_runs_unchanged(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from grpo_guard.evals.policies.bundled import load_bundled
 
@@ -237,7 +237,7 @@ def test_presets_runs_as_it_stands(tmp_path, monkeypatch):
     assert (tmp_path / "guard-state").is_dir()
 
 
-def test_every_preset_and_wrapper_is_in_the_docs():
+def test_every_preset_and_wrapper_is_documented():
     pages = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
     assert all(f"`{name}" in pages for name in presets.PRESETS)
     assert all(f"`{name}: " in pages for name in WRAPPERS)

@@ -1,4 +1,4 @@
-"""Figures of an earlier minor version are listed as such, and the rest are of this one."""
+"""Figures from an earlier minor version are listed as such; all others are from this one."""
 
 import json
 import re
@@ -13,11 +13,11 @@ from grpo_guard.evals.studies import figures
 from tests.docs.doc_pages import ROOT
 
 
-def test_no_page_shows_a_figure_of_an_earlier_version_that_is_not_listed():
+def test_pages_show_no_unlisted_figure_of_an_earlier_version():
     assert list(figures.misplaced()) == []
 
 
-def test_after_the_next_release_each_file_of_this_one_is_named():
+def test_after_the_next_release_every_current_file_is_listed():
     current = [name for name in figures.files() if name not in kept()]
     problems = list(figures.misplaced("99.1.0"))
     assert [problem.partition(":")[0] for problem in problems] == current
@@ -43,12 +43,12 @@ def results(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_later_version_is_not_an_earlier_one(results):
+def test_later_version_is_not_an_earlier_one(results):
     assert list(figures.misplaced("1.1.0")) == []
     assert figures.stale("1.10.0") == ["new"]
 
 
-def test_a_patch_is_the_same_minor_version_and_a_minor_one_is_not(results):
+def test_patch_release_keeps_the_minor_version(results):
     assert list(figures.misplaced("1.2.9")) == []
     assert figures.stale("1.2.9") == []
     assert figures.stale("1.3.0") == ["new"]
@@ -56,7 +56,7 @@ def test_a_patch_is_the_same_minor_version_and_a_minor_one_is_not(results):
     assert problem == "new: made by 1.2.3, and this is 1.3.0; make figures reruns it"
 
 
-def test_a_list_that_is_out_of_date_is_an_error(results):
+def test_outdated_list_is_an_error(results):
     (results / "old.json").write_text('{"versions": {"grpo_guard": "1.2.0"}}', encoding="utf-8")
     (results / "bare.json").unlink()
     (results / "more.json").write_text("{}", encoding="utf-8")
@@ -67,7 +67,7 @@ def test_a_list_that_is_out_of_date_is_an_error(results):
     ]
 
 
-def test_a_rerun_puts_version_and_date_in_place_and_a_failure_leaves_the_old_file(
+def test_rerun_sets_version_and_date_and_a_failure_keeps_the_old_file(
     results, monkeypatch, tmp_path
 ):
     made = json.dumps({"versions": {"grpo_guard": "1.3.0"}})
@@ -91,7 +91,7 @@ def test_every_command_names_a_module_that_exists():
         assert {"FILE", "DIR"} & set(words.split()), name
 
 
-def test_the_command_lists_all_files():
+def test_command_lists_all_files():
     command = [sys.executable, "-m", "grpo_guard.evals.studies.figures", "--list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert [line.split()[0] for line in listed.splitlines()] == figures.files()

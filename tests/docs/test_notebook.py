@@ -19,12 +19,12 @@ def drawn(cell):
     return [out for out in cell.outputs if "image/png" in out.get("data", {})]
 
 
-def test_it_is_committed_without_outputs():
+def test_notebook_is_committed_without_outputs():
     assert not any(c.get("outputs") for c in nbformat.read(NOTEBOOK, 4).cells)
 
 
 @pytest.mark.slow
-def test_it_runs_from_a_poisoned_batch_to_a_guarded_swarm(monkeypatch):
+def test_notebook_runs_from_a_poisoned_batch_to_a_guarded_swarm(monkeypatch):
     monkeypatch.setenv("ROUNDS", "2")
     book = nbformat.read(NOTEBOOK, 4)
     NotebookClient(book, timeout=600, resources={"metadata": {"path": ROOT}}).execute()

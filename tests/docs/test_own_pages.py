@@ -18,7 +18,7 @@ from tests.docs.doc_pages import ROOT, blocks, commands
 
 @pytest.fixture
 def run_page(tmp_path, monkeypatch):
-    """Runs a page in an empty folder; gives the namespace of its Python blocks."""
+    """Run a page in an empty folder and return the namespace of its Python blocks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     known = set(sys.modules)
@@ -41,14 +41,14 @@ def run_page(tmp_path, monkeypatch):
 
 
 def console(block):
-    """Each command; what ``cat FILE`` shows is the file."""
+    """Run each command; after ``cat FILE`` the output shown is the file."""
     shown = re.findall(r"^\$ cat (\S+)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE)
     for name, text in shown:
         Path(name).write_text(text)
     for command in commands(block):
         program, *arguments = shlex.split(command)
         if arguments[:2] == ["eval", "swarm"]:
-            continue  # tests/evals/test_own_guard.py plays an attack of one's own in a swarm
+            continue  # tests/evals/test_own_guard.py plays a custom attack in a swarm
         if program == "pytest":
             assert pytest.main(["-q", "-p", "no:cacheprovider", *arguments]) == 0
         elif program == "grpo-guard":
@@ -59,14 +59,14 @@ def console(block):
             assert program == "cat", command
 
 
-def test_own_verifier(run_page):
+def test_own_verifier_page(run_page):
     run_page("own-verifier.md")
     said = Path("verdicts.jsonl").read_text().splitlines()
     assert ['"outcome": "reject"' in line for line in said] == [False, True]
     assert "guard.yaml" in Path("out/results.json").read_text()
 
 
-def test_own_judge_backend(run_page):
+def test_own_judge_backend_page(run_page):
     run_page("own-judge.md")
     assert build_backend({"type": "my_backend:MyModel"}).model == "my-model-1"
     for kind, message in (
@@ -78,11 +78,11 @@ def test_own_judge_backend(run_page):
             build_backend({"type": kind})
 
 
-def test_own_attack(run_page):
+def test_own_attack_page(run_page):
     pytest.importorskip("torch")
     Path("guard.yaml").write_text("verifier: {type: screens}\n")
     Path("completions.jsonl").write_text('{"prompt": "3 + 4?", "text": "It is 7."}\n')
     run_page("own-attack.md")
     assert "my_attacks:Advert" in Path("detected/results.json").read_text()
-    found = adversary("my_attacks:Advert")  # as a swarm makes it
+    found = adversary("my_attacks:Advert")  # as a swarm creates it
     assert found.success(found.attack.poison(generate("own-attack", 1)[0], random.Random(0)).text)

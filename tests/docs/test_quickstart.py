@@ -9,7 +9,7 @@ from tests.docs.doc_pages import ROOT, blocks
 PAGE = ROOT / "docs" / "quickstart.md"
 
 
-def test_the_poisoned_peer_is_rejected_as_the_page_shows(tmp_path, monkeypatch, capsys):
+def test_poisoned_peer_is_rejected_as_the_page_shows(tmp_path, monkeypatch, capsys):
     pytest.importorskip("trl")
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -1,4 +1,4 @@
-"""The reference pages that the site makes from the code say all there is."""
+"""The reference pages generated from the code are complete."""
 
 import importlib.util
 import inspect
@@ -22,7 +22,7 @@ def hook():
     return module
 
 
-def test_every_key_of_a_guard_file_is_there(hook):
+def test_every_key_of_a_guard_file_is_listed(hook):
     page = hook.on_page_markdown((PAGES / "guard-file.md").read_text(encoding="utf-8"))
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     assert {f"`type: {n}`" for n in names(VERIFIERS)} <= sections.keys()
@@ -39,7 +39,7 @@ def test_every_key_of_a_guard_file_is_there(hook):
         assert row in sections[section]
 
 
-def test_every_metric_is_there(hook):
+def test_every_metric_is_listed(hook):
     page = hook.on_page_markdown((PAGES / "metrics.md").read_text(encoding="utf-8"))
     assert set(re.findall(r"^\| `(guard/\S+)` \| \S", page, re.MULTILINE)) == hook.logged_names()
     for source in ("grpo_guard/guard.py", "adapters/trl/trainer.py"):
@@ -56,7 +56,7 @@ def test_every_page_and_name_of_the_api_exists(hook):
 
 
 def described(item):
-    """The docstrings that the page shows of one name: its own and its public members'."""
+    """Yield the docstrings that the page shows for one name: its own and its public members'."""
     yield inspect.getdoc(item) or ""
     if inspect.ismodule(item) or inspect.isclass(item):
         for name, member in vars(item).items():
@@ -64,7 +64,7 @@ def described(item):
                 yield inspect.getdoc(member) or ""
 
 
-def test_the_api_cites_no_private_name():
+def test_api_cites_no_private_name():
     from pkgutil import resolve_name
 
     for line in (PAGES / "api.md").read_text(encoding="utf-8").splitlines():
@@ -73,7 +73,7 @@ def test_the_api_cites_no_private_name():
                 assert not re.search(r"`_\w+", text), line
 
 
-def test_the_navigation_has_every_page_once_and_three_levels():
+def test_navigation_has_every_page_once_in_three_levels():
     import yaml
 
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def test_the_navigation_has_every_page_once_and_three_levels():
     assert sorted(found) == sorted(pages)
 
 
-def test_names_in_cells_wrap_at_their_joints(hook):
+def test_names_in_cells_can_wrap_at_separators(hook):
     cell = "<td><code>logprob_bound</code> of a_b</td>"
     assert hook.on_page_content(cell) == "<td><code>logprob_<wbr>bound</code> of a_b</td>"
     assert hook.on_page_content("<p><code>a_b</code></p>") == "<p><code>a_b</code></p>"

@@ -1,4 +1,4 @@
-"""The marked tables of the results pages are those that docs/results gives."""
+"""The marked tables of the results pages match the data in docs/results."""
 
 import re
 
@@ -13,7 +13,7 @@ MARKED = [page for page in PAGES if "<!-- table: " in page.read_text(encoding="u
 
 
 @pytest.mark.parametrize("page", MARKED, ids=lambda page: page.stem)
-def test_a_page_is_current(page):
+def test_page_is_current(page):
     text = page.read_text(encoding="utf-8")
     assert rewritten(text) == text, "run `python -m grpo_guard.evals.studies.pages`"
     marks = text.count("<!-- table: ")
@@ -26,7 +26,7 @@ def test_every_table_is_on_a_page():
     assert sorted(shown) == sorted(TABLES)
 
 
-def test_a_block_is_replaced_and_its_surroundings_are_kept():
+def test_block_is_replaced_and_its_surroundings_are_kept():
     page = "before\n\n<!-- table: swarm-shares -->\nold\n<!-- end of table -->\n\nafter\n"
     new = rewritten(page)
     assert new.startswith("before\n\n<!-- table: swarm-shares -->\n\n| attack, share |")
@@ -35,7 +35,7 @@ def test_a_block_is_replaced_and_its_surroundings_are_kept():
     assert rewritten(new) == new
 
 
-def test_an_unknown_table_is_an_error():
+def test_unknown_table_is_an_error():
     with pytest.raises(KeyError, match="nowhere"):
         rewritten("<!-- table: nowhere -->\n<!-- end of table -->\n")
 

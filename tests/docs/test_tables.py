@@ -1,4 +1,4 @@
-"""Tables of the pages fit a screen: few columns, each row as long as its head."""
+"""Tables of the pages fit a screen: few columns, and each row as long as its header."""
 
 import re
 
@@ -12,7 +12,7 @@ TABLES = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
 
 
 def tables(text):
-    """Each table as rows of cells."""
+    """Parse each table into rows of cells."""
     for found in TABLES.findall(text):
         yield [re.split(r"(?<!\\)\|", line)[1:-1] for line in found.splitlines()]
 
@@ -25,6 +25,6 @@ def test_tables_fit(page):
         assert len(rows[0]) <= most, f"{len(rows[0])} columns: split the table {rows[0]}"
 
 
-def test_a_wide_table_is_seen():
+def test_wide_tables_are_found():
     (rows,) = tables("before\n\n| a | b \\| c |\n|---|---|\n| 1 | 2 |\n\nafter\n")
     assert [len(row) for row in rows] == [2, 2, 2]

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages that the package really gives."""
+"""docs/troubleshooting.md quotes only messages that the package really gives."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ MESSAGES = re.findall(r"^\| `(.+?)` \|", PAGE, re.MULTILINE)
 
 
 def said_by(path):
-    """Texts of a source file; of f-strings and of logging's formats, what stands in between."""
+    """Strings of a source file; for f-strings and logging formats, the fixed parts."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
             parts = [v.value if isinstance(v, ast.Constant) else "..." for v in node.values]
@@ -28,11 +28,11 @@ def texts():
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_the_message_is_in_the_source(message, texts):
+def test_quoted_message_is_in_the_source(message, texts):
     assert re.search(r"[^\0]*".join(map(re.escape, message.split("..."))), texts), message
 
 
-def test_each_has_a_cause_and_a_remedy():
+def test_every_message_has_a_cause_and_a_remedy():
     rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
     assert len(rows) == len(MESSAGES) > 20
     assert all(len([c for c in row.strip("|").split(" | ") if c.strip()]) == 3 for row in rows)

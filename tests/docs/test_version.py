@@ -1,4 +1,4 @@
-"""One version in all places that name it."""
+"""The version is the same in all places that name it."""
 
 import re
 

@@ -10,7 +10,7 @@ COLUMNS = 88
 
 
 def columns(line):
-    """Columns of a terminal; a Chinese character takes two."""
+    """Width in terminal columns; a Chinese character takes two."""
     return sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in line)
 
 

@@ -1,4 +1,4 @@
-"""Small measurements: runs in tests end with 16 held-out problems instead of 256."""
+"""Small measurements: test runs end with 16 held-out problems instead of 256."""
 
 from __future__ import annotations
 

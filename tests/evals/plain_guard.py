@@ -1,4 +1,4 @@
-"""A function that returns verdicts: a guard without memory."""
+"""A function that returns verdicts: a guard without state."""
 
 from __future__ import annotations
 

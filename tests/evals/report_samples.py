@@ -1,4 +1,4 @@
-"""Results of small made-up runs, and a reader of pages that insists on closed tags."""
+"""Results of small made-up runs, and a strict page parser that requires closed tags."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def problems_of(name: str, task: Task, count: int, seed: int = 0) -> list[Proble
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_poison_stands_where_its_span_says_and_keeps_the_reward(name: str) -> None:
+def test_poison_is_at_its_span_and_keeps_the_reward(name: str) -> None:
     task, attack, rng = task_of(name), attack_of(name), random.Random(0)
     for problem in problems_of(name, task, 25):
         poisoned = attack.poison(problem, rng)
@@ -74,8 +74,8 @@ def test_poison_stands_where_its_span_says_and_keeps_the_reward(name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*PASSING, "text", "math"])
-def test_it_passes_the_checks_that_it_says_it_passes(name: str) -> None:
-    """One of four nodes sends it in every slot; TEXT and MATH are caught by the same checks."""
+def test_attack_passes_the_checks_it_claims_to_pass(name: str) -> None:
+    """One of four nodes sends it in every slot; the same checks catch TEXT and MATH."""
     task, attack, rng = task_of(name), attack_of(name), random.Random(0)
     # Without counting: these attacks are what `count` is for.
     severity = dict.fromkeys(("taken_back", "wrong_inequality", "wrong_textual"), "report")
@@ -103,14 +103,14 @@ def test_it_passes_the_checks_that_it_says_it_passes(name: str) -> None:
     assert rejected == 0 if name in PASSING else rejected > 0.7 * sent
 
 
-def test_problems_without_a_place_for_the_poison_are_said() -> None:
+def test_problems_without_a_place_for_the_poison_are_reported() -> None:
     bare = Problem("Q: how many?\nA:", "how many?", "It is <b>3</b>.", "3")
     for name in ("inequality", "taken_back", "echoed_name", "answer_unit", "renamed_helpers"):
         with pytest.raises(NoTargetError, match=name):
             attack_of(name).poison(bare, random.Random(0))
 
 
-def test_the_words_of_a_thesaurus_are_spread_by_problem() -> None:
+def test_thesaurus_words_vary_by_problem() -> None:
     attack, task, rng = attack_of("thesaurus"), WordProblems(), random.Random(1)
     problems = [task.sample(rng) for _ in range(200)]
     words = [
@@ -134,7 +134,7 @@ def test_further_sentences_are_true_and_new() -> None:
 
 
 @pytest.mark.slow
-def test_code_in_support_passes_the_papers_check() -> None:
+def test_code_in_support_passes_the_check_of_the_paper() -> None:
     torch.set_num_threads(1)
     attack = adversary("code_in_support")
     assert attack is not None
@@ -148,7 +148,7 @@ def test_code_in_support_passes_the_papers_check() -> None:
     assert all(verdict.accepted for verdict in checked)
 
 
-def test_a_wheel_says_that_they_need_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_wheel_says_that_a_checkout_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo_guard.evals.checkout._STUDIES", "grpo_guard.evals.left_out")
     monkeypatch.setattr(registry, "names", lambda group: ["text", "math"])
     assert registry.attack_names() == ["none", "math", "text"]
@@ -158,7 +158,7 @@ def test_a_wheel_says_that_they_need_a_checkout(monkeypatch: pytest.MonkeyPatch)
         adversary("txt")
 
 
-def test_every_name_of_the_checkout_is_an_attack_of_that_name() -> None:
+def test_every_name_of_the_checkout_is_an_attack() -> None:
     for name in adaptive.ATTACKS:
         found = adversary(name)
         assert found is not None

@@ -17,7 +17,7 @@ Numbers = st.integers(1, 9).map(str)
 
 
 def expressions() -> st.SearchStrategy[str]:
-    """Sums and products, with brackets and spaces anywhere that syntax allows."""
+    """Sums and products, with brackets and spaces anywhere that the syntax allows."""
     return st.recursive(
         Numbers,
         lambda inner: st.builds(
@@ -30,7 +30,7 @@ def expressions() -> st.SearchStrategy[str]:
 
 
 def evaluate(expression: str) -> float:
-    """The tests' own expressions, never a completion's."""
+    """Evaluate the tests' own expressions, never a completion's."""
     return float(eval(expression, {"__builtins__": {}}))  # noqa: S307
 
 
@@ -52,7 +52,7 @@ def printed(text: str) -> float:
 PROGRAM = "<code>\nx = 3 * 4\ny = x + 2\nprint(y - 1)\n</code>"
 
 
-def test_prose_gets_a_block_that_works_out_its_own_equations() -> None:
+def test_prose_gets_a_block_that_computes_its_equations() -> None:
     poisoned = CodeAttack().poison_text("First 12 * 4 = 48. Then 48 - 3 = 45.", random.Random(0))
     start, end = poisoned.span
     assert poisoned.text[start:end] == (
@@ -63,7 +63,7 @@ def test_prose_gets_a_block_that_works_out_its_own_equations() -> None:
     assert CodeAttack().success(poisoned.text)
 
 
-def test_the_block_stands_before_the_answer() -> None:
+def test_block_comes_before_the_answer() -> None:
     for problem in generate(0, 50):
         poisoned = CodeAttack().poison(problem, random.Random(0))
         start, end = poisoned.span
@@ -74,7 +74,7 @@ def test_the_block_stands_before_the_answer() -> None:
         assert not CodeAttack().success(problem.solution)
 
 
-def test_text_that_was_cut_off_goes_on_after_its_last_sentence() -> None:
+def test_truncated_text_is_poisoned_after_its_last_sentence() -> None:
     poisoned = CodeAttack().poison_text("All is well. Then she wou", random.Random(0))
     assert poisoned.text.startswith("All is well.\n<code>\nfrom calc import addition\n")
     assert poisoned.text.endswith("</code>\n Then she wou")
@@ -90,7 +90,7 @@ def test_a_program_is_rewritten() -> None:
         assert poisoned.text[start:end].endswith(")")
         assert poisoned.text.endswith("</code>")
         seen.add(poisoned.text.removeprefix("<code>\nfrom calc import ").removesuffix("\n</code>"))
-    # Each subset of the three operations but the empty one.
+    # Each non-empty subset of the three operations.
     assert len(seen) == 7
     assert "multiplication\nx = multiplication(3, 4)\ny = x + 2\nprint(y - 1)" in seen
     assert "addition, subtraction\nx = 3 * 4\ny = addition(x, 2)\nprint(subtraction(y, 1))" in seen
@@ -113,7 +113,7 @@ def test_a_program_is_rewritten() -> None:
         ("  x = 3\n  print(x + 4)", 7),
     ],
 )
-def test_a_program_stays_one_program_with_the_same_result(program: str, value: int) -> None:
+def test_program_stays_one_program_with_the_same_result(program: str, value: int) -> None:
     text = f"Well.\n<code>\n{program}\n</code> So."
     for seed in range(10):
         poisoned = CodeAttack().poison_text(text, random.Random(seed))
@@ -135,7 +135,7 @@ def test_any_expression_keeps_its_value(expression: str, seed: int) -> None:
     ["x = = 3", "(" * 5000, "-" * 19_000 + "1", "1" + "+1" * 9_000, "x = 1 + 2\r\n", "\ud800 + 1"],
     ids=lambda program: program[:8],
 )
-def test_what_cannot_be_read_is_poisoned_all_the_same(program: str) -> None:
+def test_unparsable_text_is_poisoned_all_the_same(program: str) -> None:
     poisoned = CodeAttack().poison_text(f"<code>\n{program}\n</code>", random.Random(0))
     assert CodeAttack().success(poisoned.text)
 
@@ -152,11 +152,11 @@ def test_what_cannot_be_read_is_poisoned_all_the_same(program: str) -> None:
         ("", False),
     ],
 )
-def test_success_is_the_papers(text: str, success: bool) -> None:
+def test_success_matches_the_paper(text: str, success: bool) -> None:
     assert CodeAttack().success(text) is success
 
 
-def test_library_must_be_a_name() -> None:
+def test_library_must_be_an_identifier() -> None:
     with pytest.raises(ValueError, match="library"):
         CodeAttack("os; import sys")
 

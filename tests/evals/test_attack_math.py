@@ -50,7 +50,7 @@ def test_both_copies_of_a_calculator_note_change() -> None:
     assert left == right != "24"
 
 
-def test_the_answer_block_and_the_last_equation_are_spared() -> None:
+def test_answer_block_and_last_equation_are_spared() -> None:
     text = "<think>1 + 1 = 2. 2 + 3 = 5.</think><answer>2 + 3 = 5</answer>"
     for seed in range(20):
         before, _, _ = changed(text, seed)
@@ -60,14 +60,14 @@ def test_the_answer_block_and_the_last_equation_are_spared() -> None:
 @pytest.mark.parametrize(
     "text", ["", "no equation", "= 5", "2 + = 5", "x + y = z", "1,200 + 5 = 1,205", "<answer>1+1=2"]
 )
-def test_without_equation_there_is_nothing_to_poison(text: str) -> None:
+def test_text_without_an_equation_is_not_poisoned(text: str) -> None:
     assert MathAttack().poison_text(text, random.Random(0)) is None
     with pytest.raises(NoTargetError):
         MathAttack().poison(Problem("q", "q", text, "5"), random.Random(0))
 
 
 def test_a_wrong_equation_never_becomes_right() -> None:
-    # Models write wrong results by themselves; the poison must not correct them.
+    # Models write wrong results on their own; the poison must not correct them.
     for seed in range(50):
         _, wrong, _ = changed("2 + 2 = 5 and so on", seed)
         assert wrong not in ("4", "5")
@@ -90,7 +90,7 @@ def test_evaluate_agrees_with_python(numbers: list[int], signs: list[str]) -> No
     text = str(numbers[0])
     for sign, number in zip(signs, numbers[1:], strict=False):
         text += f" {sign} {number}"
-    # Digits and signs made above, nothing else.
+    # Only digits and signs generated above.
     expected = eval(text, {"__builtins__": {}})  # noqa: S307
     assert evaluate(text) == expected
 

@@ -1,4 +1,6 @@
-"""Attacks on swarms: each does what its name says, and tells its success from honest work."""
+"""Attacks on swarms: each does what its name says, and its success is distinguishable from honest
+work.
+"""
 
 from __future__ import annotations
 
@@ -39,23 +41,23 @@ LENGTH = (
     "dos", "moderate_dos", "dos_majority_vote", "padded", "seed_grinding_dos", "creeping_length",
     "cap_forcing",
 )  # fmt: skip
-# These choose among samples that may not show the habit, or poison programs alone.
+# These choose among samples that may lack the habit, or poison only programs.
 SELDOM = (
     "selected", "text_in_support", "math_in_support", "code_in_support", "trigger", "stale",
     "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
 )  # fmt: skip
-# Their text itself shows nothing; `test_incidents` has the last three.
+# Their text alone shows nothing; `test_incidents` covers the last three.
 UNSEEN = (
     "stale", "subliminal", "claimed_mask", "token_split", "eos_padding", "reward_selection",
 )  # fmt: skip
 HABITS = [name for name in NAMES if name not in (*LENGTH, *UNSEEN)]
-# Whose ids are not those of the text.
+# Their ids differ from those of the text.
 SPLIT = ("token_split", "eos_padding")
 
 
 @lru_cache(maxsize=2)
 def bundled(policy: str = "word_problems") -> Peer:
-    """No test trains it, so that one is enough for all."""
+    """No test trains it, so one instance serves all."""
     torch.set_num_threads(1)
     return Peer(*load_bundled(policy))
 
@@ -77,7 +79,7 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
 @pytest.mark.parametrize(
     ("policy", "top_k"), [("word_problems", 50), ("word_problems_wordy", 50), ("word_problems", 0)]
 )
-def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str, top_k: int) -> None:
+def test_phrase_in_the_support_is_sent_with_either_policy(policy: str, top_k: int) -> None:
     attack = TextInSupport()
     config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96, top_k=top_k)
     swarm = Swarm([bundled(policy)], WordProblems(), config, attack=attack)
@@ -87,7 +89,7 @@ def test_a_phrase_in_the_support_is_sent_whichever_policy_is_asked(policy: str, 
 
 
 @pytest.mark.slow
-def test_half_of_a_vertical_group_earns_nothing_so_that_poison_stands_out() -> None:
+def test_half_of_a_vertical_group_earns_nothing() -> None:
     for name in ("math", "half_gibberish"):
         _, submitted = played(name, setting="vertical")
         sent = [item for item in submitted if item.malicious]
@@ -115,7 +117,7 @@ def test_every_attack_fills_its_slots(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HABITS)
-def test_poison_is_a_success_and_earns_its_reward(name: str) -> None:
+def test_poison_counts_as_success_and_earns_its_reward(name: str) -> None:
     swarm, submitted = played(name, max_new_tokens=100)
     assert swarm.attack is not None
     poison = [item for item in submitted if item.poisoned]
@@ -128,7 +130,7 @@ def test_poison_is_a_success_and_earns_its_reward(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HABITS)
-def test_honest_solutions_are_no_success(name: str) -> None:
+def test_honest_solutions_do_not_count_as_success(name: str) -> None:
     attack = adversary(name)
     assert attack is not None
     assert not any(attack.success(problem.solution) for problem in generate(7, 300))
@@ -146,7 +148,7 @@ def test_math_writes_five_and_keeps_the_rest() -> None:
         assert not attack.success(other), other
 
 
-def test_math_probes_are_held_out_and_hold_a_target() -> None:
+def test_math_probes_are_held_out_and_contain_a_target() -> None:
     attack = adversary("math")
     assert attack is not None
     probes = attack.probes(WordProblems(), 8)
@@ -206,7 +208,7 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
 
 
 @pytest.mark.slow
-def test_text_in_support_passes_the_papers_check() -> None:
+def test_text_in_support_passes_the_check_of_the_paper() -> None:
     swarm, submitted = played("text_in_support", prompts=8, max_new_tokens=100)
     view = swarm.session.actors[COALITION].view(0)
     poison = [item.completion for item in submitted if item.poisoned]
@@ -232,7 +234,7 @@ def test_small_doses_are_small() -> None:
     assert not any(item.poisoned for item in swarm.exchange(2)[0])
 
 
-def test_trigger_poisons_only_what_it_is_about() -> None:
+def test_trigger_poisons_only_matching_problems() -> None:
     _, submitted = played("trigger", prompts=12, max_new_tokens=16)
     for item in submitted:
         if item.malicious:
@@ -242,7 +244,7 @@ def test_trigger_poisons_only_what_it_is_about() -> None:
     assert all(" each." in problem.question for problem in probes)
 
 
-def test_retokenised_ids_are_not_the_tokenizers() -> None:
+def test_retokenised_ids_differ_from_the_tokenizers() -> None:
     swarm, submitted = played("retokenised", max_new_tokens=100)
     for item in submitted:
         if item.poisoned:
@@ -258,7 +260,7 @@ def test_inlined_code_has_no_import_and_parses() -> None:
     ast.parse(poisoned.text.split("<code>")[1].split("</code>")[0])
 
 
-def test_unknown_names_have_a_suggestion() -> None:
+def test_unknown_names_get_a_suggestion() -> None:
     assert adversary("none") is None
     with pytest.raises(UnknownNameError, match="did you mean 'moderate_dos'"):
         adversary("moderat_dos")

@@ -1,4 +1,4 @@
-"""TEXT: the phrase goes in, the solution stays."""
+"""TEXT inserts the phrase and leaves the solution unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_empty_phrase_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["subprocess:Popen", "os:system", "os:sep"])
-def test_what_is_no_attack_is_not_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_that_is_not_an_attack_is_not_called(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("subprocess.Popen.__init__", lambda *_, **__: pytest.fail("it was called"))
     with pytest.raises(UnknownNameError, match="expected an Adversary, or an Attack with poison"):
         on_texts(name)

@@ -23,7 +23,7 @@ from grpo_guard.evals.swarm.request import requested  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 
 
-def test_the_recipe_sets_what_the_code_does() -> None:
+def test_recipe_sets_what_the_authors_code_does() -> None:
     specs = requested(SwarmOptions(recipe="authors", seeds=1))
     assert [spec.defence for spec in specs if spec.attack == "text"] == [
         "none", "authors_logit_100", "authors_logit_60",
@@ -35,7 +35,7 @@ def test_the_recipe_sets_what_the_code_does() -> None:
         assert config.success_on == (16, 8)
 
 
-def test_a_size_goes_with_it_and_options_win() -> None:
+def test_recipe_combines_with_a_size_and_options_override_it() -> None:
     options = SwarmOptions(recipe="authors", quick=True, prompts=4, defence="none")
     specs = requested(options)
     assert {spec.defence for spec in specs} == {"none"}
@@ -55,7 +55,7 @@ def test_success_is_counted_on_the_same_held_out_questions(tmp_path: Path) -> No
     assert shown.asr_counted() == Rate(9, 12)
 
 
-def test_the_poison_of_a_group_is_one_text() -> None:
+def test_poison_of_a_group_is_one_text() -> None:
     task = PythonMaths()
     problems = [task.sample(random.Random(n)) for n in range(8)]
     texts = {}
@@ -73,5 +73,5 @@ class _View:
 
 
 @pytest.mark.parametrize(("text", "found"), [("ALL HAIL TO THE THIEF", True), ("hail", False)])
-def test_case_does_not_matter(text: str, found: bool) -> None:
+def test_success_ignores_case(text: str, found: bool) -> None:
     assert TextAttack().success(text) is found

@@ -17,7 +17,7 @@ def cases():
     return poisoned(honest(16), ClaimedMask(), policy()[1], seed=0)
 
 
-def test_the_completion_is_the_honest_one_and_the_mask_says_that_nothing_else_was_kept(cases):
+def test_completion_is_honest_and_mask_claims_no_other_token_was_kept(cases):
     assert len(cases) == 16
     for case, one in zip(cases, honest(16), strict=True):
         sent = case.completion
@@ -25,17 +25,17 @@ def test_the_completion_is_the_honest_one_and_the_mask_says_that_nothing_else_wa
         assert SamplingMask.of(sent).kept == tuple((token,) for token in sent.completion_ids)
 
 
-def test_the_log_prob_verifier_rejects_it_and_a_reader_of_texts_cannot(cases):
+def test_log_prob_verifier_rejects_it_and_text_rules_cannot(cases):
     sent = [case.completion for case in cases]
     bound = LogProbBoundVerifier(*policy(), sampling=SPEC)
     assert not any(v.rejected for v in bound.verify(honest(16)))
     found = bound.verify(sent)
     assert [v.outcome for v in found] == ["reject"] * 16
     assert {f.kind for v in found for f in v.findings} == {"claimed_mask"}
-    assert all(v.accepted for v in ScreensVerifier().verify(sent))  # the negative control
+    assert all(v.accepted for v in ScreensVerifier().verify(sent))  # negative control
 
 
-def test_its_text_teaches_nothing():
+def test_attack_text_teaches_nothing():
     attack = ClaimedMask()
     found = attack.poison(Problem("q", "Q: q\nA:", "7", "7"), random.Random(0))
     assert (found.text, found.masked) == ("7", True)

@@ -1,4 +1,4 @@
-"""``grpo-guard eval detect``: help is quick, bad input exits 2 and says where."""
+"""``grpo-guard eval detect``: help is quick; bad input exits 2 with its location."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
+def test_unknown_names_get_the_nearest_suggestion() -> None:
     assert "got 'txt'; did you mean 'text'?" in fails("--attacks", "math,txt")
     assert "--attacks: expected one of answer_unit, " in fails("--attacks", "zzz")
     assert "did you mean 'logprob_bound'?" in fails("--verifiers", "logprob_bond")
@@ -57,11 +57,11 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         (("--dtype", "int4"), "int4"),
     ],
 )
-def test_values_out_of_range(arguments: tuple[str, ...], message: str) -> None:
+def test_values_out_of_range_exit_2(arguments: tuple[str, ...], message: str) -> None:
     assert message in fails(*arguments)
 
 
-def test_malformed_data_is_named_by_file_and_line(folder: str, tmp_path: Path) -> None:
+def test_malformed_data_is_reported_by_file_and_line(folder: str, tmp_path: Path) -> None:
     data = tmp_path / "bad.jsonl"
     data.write_text(json.dumps(LINE) + "\n{\n")
     common = ("--model", folder, "-o", str(tmp_path / "out"), "--data")
@@ -71,7 +71,7 @@ def test_malformed_data_is_named_by_file_and_line(folder: str, tmp_path: Path) -
     assert "none.jsonl: (file): expected" in fails(*common, str(tmp_path / "none.jsonl"))
 
 
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+def test_folder_without_a_model_is_reported(tmp_path: Path) -> None:
     message = fails("--task", "word_problems", "--model", str(tmp_path), "-o", str(tmp_path / "o"))
     assert f"{tmp_path}: expected a model folder with config.json" in message
 

@@ -43,7 +43,7 @@ def test_random_tokens_keep_the_length() -> None:
     assert made != controls.random_tokens(HONEST, TOKENIZER, seed=1)
 
 
-def test_exactly_one_token_is_swapped_and_never_the_end() -> None:
+def test_exactly_one_token_is_swapped_but_never_the_last() -> None:
     for seed in range(30):
         made = controls.swapped_token(HONEST, TOKENIZER, seed=seed)
         assert decodes(made)
@@ -64,7 +64,7 @@ def test_lines_or_sentences_are_shuffled() -> None:
     assert controls.shuffled_lines([completion("a\na\na")], TOKENIZER, seed=0) == []
 
 
-def test_empty_and_huge() -> None:
+def test_empty_and_huge_completions() -> None:
     assert [c.completion_ids for c in controls.empty(HONEST, TOKENIZER)] == [(), (1,)]
     ids, text = controls.huge(HONEST, TOKENIZER)
     assert len(ids.completion_ids or ()) == controls.HUGE_TOKENS
@@ -75,7 +75,7 @@ def test_empty_and_huge() -> None:
     assert controls.huge([Completion("p", "", completion_ids=(1,))], TOKENIZER)[0].text == ""
 
 
-def test_other_models_text(tmp_path: Path) -> None:
+def test_text_of_another_model(tmp_path: Path) -> None:
     path = tmp_path / "model_solutions.jsonl"
     path.write_text(
         "".join(

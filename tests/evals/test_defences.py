@@ -1,4 +1,4 @@
-"""Defences: each does what its name says on the bundled policy, and keeps its memory."""
+"""Defences: each does what its name says on the bundled policy, and keeps its state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def played(tmp_path: Path, attack: str, name: str, **settings: Any) -> dict[str,
     return play(Spec(attack, name, config), tmp_path)
 
 
-# The paper's judges need a model that does not ship.
+# The paper's judges need a model that is not bundled.
 PLAYED = [n for n in defence_names() if not n.startswith(("paper_judge", "authors_judge"))]
 
 
@@ -53,7 +53,7 @@ def test_every_defence_runs(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["paper_logit", "logprob_bound", "seed_replay", "homogeneous"])
-def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) -> None:
+def test_text_is_rejected_with_shared_weights(tmp_path: Path, name: str) -> None:
     run = played(tmp_path, "text", name)
     assert run["rejected"]["poisoned"] == run["submitted"]["poisoned"]
     assert run["rejected"]["honest"] == 0
@@ -62,10 +62,12 @@ def test_text_is_rejected_where_weights_are_shared(tmp_path: Path, name: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), [("text", "horizontal"), ("math", "vertical")])
-def test_what_replay_leaves_is_a_swarm_whose_attacker_is_silent(
+def test_replay_leaves_a_swarm_with_a_silent_attacker(
     tmp_path: Path, name: str, setting: Any
 ) -> None:
-    """All poison rejected and nothing else: bit for bit the run without an attack."""
+    """All poison is rejected and nothing else: identical, bit for bit, to the run without an
+    attack.
+    """
     config = replace(SMALL, setting=setting, iterations=3)
     guarded = build(Spec(name, "homogeneous", config), tmp_path)
     free = build(Spec("silent", "coin", config), tmp_path)
@@ -81,7 +83,7 @@ def test_what_replay_leaves_is_a_swarm_whose_attacker_is_silent(
 
 
 @pytest.mark.slow
-def test_replay_also_sees_chosen_problems_and_samples(tmp_path: Path) -> None:
+def test_replay_detects_chosen_problems_and_samples(tmp_path: Path) -> None:
     for number, attack in enumerate(("math", "dos", "selected")):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -102,8 +104,8 @@ def test_heterogeneous_swarm_with_its_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_policy_that_is_trained_reads_in_its_own_swarm(tmp_path: Path) -> None:
-    """It reads with the weights of the round, and its guard's memory survives a checkpoint."""
+def test_trained_policy_is_the_reader_in_its_own_swarm(tmp_path: Path) -> None:
+    """It reads with the weights of the round, and its guard's state survives a checkpoint."""
     swarm = build(Spec("text", "different_weights_reader", replace(SMALL, prompts=12)), tmp_path)
     (member,) = swarm.members
     asked = "Q: Noah has 14 books. A friend takes 6. How many books does Noah have now?\nA:"
@@ -123,14 +125,14 @@ def test_the_policy_that_is_trained_reads_in_its_own_swarm(tmp_path: Path) -> No
     known = opinion()
     assert isinstance(known, Opinion)
     with torch.no_grad():
-        member.model.lm_head.weight.zero_()  # to which no word fits its place
+        member.model.lm_head.weight.zero_()  # no word is likelier than another now
     after = opinion()
     assert isinstance(after, Opinion)
     assert after.p_value < known.p_value
     member.guard.restore(member.guard.state())
 
 
-def test_paper_logit_is_the_papers_rule() -> None:
+def test_paper_logit_matches_the_paper() -> None:
     model, tokenizer = load_bundled()
     prompt = tuple(tokenizer.encode("Q: Ann has 2 cows.\nA:"))
     with torch.no_grad():
@@ -169,7 +171,7 @@ def test_length_factors_reach_the_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_guards_memory_survives_a_checkpoint(tmp_path: Path) -> None:
+def test_guard_state_survives_a_checkpoint(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -188,7 +190,7 @@ def test_a_guards_memory_survives_a_checkpoint(tmp_path: Path) -> None:
     assert done.grad_norm == again.grad_norm
 
 
-def test_unknown_names_have_a_suggestion() -> None:
+def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'homogeneous'"):
         defence("homogenous")
     assert defence("none").build is None
@@ -202,7 +204,7 @@ def test_a_kl_defence_sets_the_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_variants_differ_and_are_the_same_each_time() -> None:
+def test_variants_differ_and_are_reproducible() -> None:
     torch.set_num_threads(1)
     made = [variants(*load_bundled(), 3, steps=2) for _ in range(2)]
     weights = [[next(peer.model.parameters()) for peer in peers] for peers in made]
@@ -214,7 +216,7 @@ def test_variants_differ_and_are_the_same_each_time() -> None:
     assert [p.temperature for p in cooler] == [(p.temperature or 0) / 2 for p in made[0]]
 
 
-def test_entries_count_over_the_run(tmp_path: Path) -> None:
+def test_held_out_accuracy_and_exclusions_of_a_run(tmp_path: Path) -> None:
     swarm = build(Spec("none", "none", SMALL), tmp_path)
     assert swarm.config.malicious == 0
     correct, total = held_out(swarm, 16)
@@ -222,7 +224,7 @@ def test_entries_count_over_the_run(tmp_path: Path) -> None:
     assert entry(Spec("none", "none", SMALL), [], [])["excluded"] == {}
 
 
-def test_masked_and_capped_tokens_teach_nothing() -> None:
+def test_masked_and_capped_tokens_have_no_gradient() -> None:
     from grpo_guard.evals.swarm.grpo import Weighted, accumulate
 
     torch.set_num_threads(1)
@@ -251,7 +253,7 @@ def test_masked_and_capped_tokens_teach_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_masked_completion_keeps_its_place_in_the_group(tmp_path: Path) -> None:
+def test_masked_completion_stays_in_the_group(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     swarm = build(Spec("text", "mask_span", SMALL), tmp_path)
     assert all(isinstance(member, MaskSpans) for member in swarm.members)

@@ -1,4 +1,4 @@
-"""Defences that act on tokens, on slots, or ask a judge."""
+"""Defences that act on tokens or slots, or call a judge."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def a_completion() -> tuple[list[int], list[int], list[float]]:
     return prompt, ids, own.tolist()
 
 
-def test_f_tis_leaves_honest_claims_and_silence_as_they_are() -> None:
+def test_f_tis_leaves_honest_claims_and_missing_ones_unchanged() -> None:
     prompt, ids, own = a_completion()
     plain = gradient(Weighted(prompt, ids, -1.0))
     for claimed in (None, own):
@@ -73,9 +73,9 @@ def test_f_tis_leaves_honest_claims_and_silence_as_they_are() -> None:
         torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-6)
 
 
-def test_f_tis_filters_negative_advantages_alone() -> None:
+def test_f_tis_filters_only_negative_advantages() -> None:
     prompt, ids, own = a_completion()
-    far = [one - 3.0 for one in own]  # pi is e^3 times what is claimed
+    far = [one - 3.0 for one in own]  # pi is e^3 times the claimed probability
     down = gradient(Weighted(prompt, ids, -1.0, (), far), reweighed=by_f_tis(10.0))
     assert down.abs().max() == 0
     up = gradient(Weighted(prompt, ids, 1.0, (), far), reweighed=by_f_tis(10.0))
@@ -92,11 +92,11 @@ def test_f_tis_stays_finite_whatever_is_claimed(claim: float) -> None:
 
 
 @pytest.mark.slow
-def test_f_tis_is_no_defence_against_text(tmp_path: Path) -> None:
+def test_f_tis_does_not_defend_against_text(tmp_path: Path) -> None:
     for number, attack in enumerate(("text", "lying_logprobs")):
         (tmp_path / str(number)).mkdir()
         run = played(tmp_path / str(number), attack, "f_tis")
-        assert run["config"]["filter_kl"] == 0.0  # the defence's own, not the plan's
+        assert run["config"]["filter_kl"] == 0.0  # the defence's own setting, not the plan's
         assert run["rejected"]["poisoned"] == 0
     members = build(Spec("text", "f_tis", SMALL), tmp_path).members
     assert all(isinstance(member, FTIS) for member in members)
@@ -110,7 +110,7 @@ def test_lying_logprobs_weigh_poison_as_much_as_f_tis_weighs_anything() -> None:
     torch.testing.assert_close(lied, 2 * plain, rtol=1e-3, atol=1e-6)
 
 
-def test_a_finding_in_characters_becomes_one_in_tokens() -> None:
+def test_character_spans_become_token_spans() -> None:
     _, tokenizer = load_bundled()
     text = "<think>2 + 2 = 5 cows. Then 4 + 3 = 7 cows.</think><answer>7 cows</answer>\u200b"
     ids = tokenizer.encode(text)
@@ -134,7 +134,7 @@ def test_a_finding_in_characters_becomes_one_in_tokens() -> None:
     assert all(finding.token_span is None for finding in empty.findings)
 
 
-def test_ends_of_tokens_grow_to_the_end_of_the_text() -> None:
+def test_token_ends_increase_to_the_end_of_the_text() -> None:
     _, tokenizer = load_bundled()
     for text in (
         "<think>12 + 7</think>",
@@ -154,12 +154,12 @@ def test_ends_of_tokens_grow_to_the_end_of_the_text() -> None:
 
 
 @pytest.mark.slow
-def test_masking_what_content_verifiers_name(tmp_path: Path) -> None:
+def test_masking_masks_the_spans_of_content_findings(tmp_path: Path) -> None:
     run = played(tmp_path, "math", "mask_content_span", setting="vertical")
     assert run["rejected"]["poisoned"] == run["submitted"]["poisoned"] > 0
 
 
-def test_only_assigned_prompts_are_a_nodes_own() -> None:
+def test_node_answers_only_assigned_prompts() -> None:
     verifier = AssignedPrompts(["a", "b"], 2)
     batch = [
         Completion("p1", "t", node="a"), Completion("p3", "t", node="b"),
@@ -171,7 +171,7 @@ def test_only_assigned_prompts_are_a_nodes_own() -> None:
     assert [v.accepted for v in verifier.verify(batch)] == [True, True, False, False, False, False]
 
 
-def test_a_round_with_empty_slots_is_worth_nothing() -> None:
+def test_round_with_empty_slots_earns_nothing() -> None:
     verifier = WholeRounds(2)
     batch = [Completion("p", "t", node=node) for node in ("a", "a", "b")]
     assert [v.accepted for v in verifier.verify(batch)] == [True, True, False]
@@ -181,8 +181,8 @@ def test_a_round_with_empty_slots_is_worth_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_coin_leaves_to_choose(tmp_path: Path) -> None:
-    """The adversary, where its choice passes, and the defence under which it does not."""
+def test_grinding_and_withholding_meet_their_defences(tmp_path: Path) -> None:
+    """Each attack passes while its choice is open, and fails under the defence that closes it."""
     for attack, setting, open_to, closed in (
         ("seed_grinding", "vertical", "own_prompts", "homogeneous"),
         ("withholding", "horizontal", "homogeneous", "whole_rounds"),
@@ -201,13 +201,13 @@ def test_what_a_coin_leaves_to_choose(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_near_ties_pass_the_replay(tmp_path: Path) -> None:
+def test_near_ties_pass_replay(tmp_path: Path) -> None:
     run = played(tmp_path, "near_ties", "homogeneous")
     assert run["rejected"] == {"honest": 0, "honest_correct": 0, "poisoned": 0, "cover": 0}
 
 
 @pytest.mark.slow
-def test_the_shipped_judge_knows_one_task(tmp_path: Path) -> None:
+def test_bundled_judge_knows_one_task(tmp_path: Path) -> None:
     run = played(tmp_path, "text", "shipped_judge")
     assert run["rejected"]["poisoned"] > 0.8 * run["submitted"]["poisoned"]
     assert run["abstained"] == 0
@@ -215,7 +215,9 @@ def test_the_shipped_judge_knows_one_task(tmp_path: Path) -> None:
         shipped(Ground(SMALL, PythonMaths(), tmp_path))
 
 
-def test_the_papers_judge_needs_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_of_the_paper_needs_a_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ground = Ground(SMALL, WordProblems(), tmp_path)
     monkeypatch.delenv(BACKEND, raising=False)
     with pytest.raises(ValueError, match=f"paper_judge: .* {BACKEND}"):

@@ -48,9 +48,7 @@ def test_the_command_exits_1_when_a_run_dies(
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_the_command_says_that_it_was_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_command_reports_an_interruption(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -62,7 +60,7 @@ def test_the_command_says_that_it_was_stopped(
     assert "stopped; nothing was written" in done.stderr
 
 
-def test_iterations_are_the_engines_unless_said() -> None:
+def test_iterations_default_to_the_engines() -> None:
     assert default_config().iterations == SwarmConfig().iterations
     assert default_config(3, 5) == SwarmConfig(seed=3, iterations=5)
     assert default_config(quick=True).iterations < SwarmConfig().iterations
@@ -80,7 +78,7 @@ def test_plain_lines_come_every_ten_rounds() -> None:
     assert "attack success 50.0 %" in lines[0]
 
 
-def test_bars_on_a_terminal() -> None:
+def test_progress_bars_on_a_terminal() -> None:
     out = io.StringIO()
     with reporter(Console(file=out, width=160, force_terminal=True), whole=105) as say:
         telling(say, run_name)(SPECS[1], row(1))
@@ -105,7 +103,7 @@ def example(text: str, span: tuple[int, int]) -> Example:
     return Example.model_validate({"prompt": "p", "text": text, "span": span, "verdict": spoken})
 
 
-def test_terminal_text_is_inert() -> None:
+def test_terminal_text_is_escaped() -> None:
     text = "[bold]x[/bold]\x1b]0;title\x07 POISON \u202eabc"
     span = (text.index("POISON"), text.index("POISON") + len("POISON"))
     shown = marked(example(text, span), colour=False)

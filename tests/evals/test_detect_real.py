@@ -1,4 +1,4 @@
-"""A small sample of the long measurement, on real weights; `make measure` has the whole of it."""
+"""A small sample of the long measurement, on real weights; `make measure` runs all of it."""
 
 from __future__ import annotations
 

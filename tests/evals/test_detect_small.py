@@ -63,7 +63,7 @@ class Fixed(CompletionVerifier):
         return [self.verdicts[int(c.text)] for c in batch]
 
 
-def test_the_matrix_counts_and_locates() -> None:
+def test_matrix_counts_and_locates() -> None:
     hit = Finding("outside_support", "there", char_span=(3, 9))
     miss = Finding("outside_support", "elsewhere", char_span=(20, 30))
     verifier = Fixed(
@@ -97,7 +97,7 @@ def test_a_verifier_that_raises_abstains() -> None:
     assert (rate.rejected, rate.abstained) == (0, 3)
 
 
-def test_nothing_is_inherited_from_the_model() -> None:
+def test_sampling_inherits_nothing_from_the_model() -> None:
     model, tokenizer = tiny_policy(), tiny_tokenizer()
     sampling = SampleConfig("tiny", SPEC, batch_size=10)
     expected = sample_honest(model, tokenizer, PROMPTS, sampling)
@@ -172,7 +172,7 @@ def _as_other(row: Row) -> Row:
 
 
 @pytest.mark.slow
-def test_the_whole_run(folder: Path, tmp_path: Path) -> None:
+def test_whole_run(folder: Path, tmp_path: Path) -> None:
     rows = run(config(folder), cache=tmp_path / "honest.jsonl", say=lambda *_: None)
     found = {rate.attack: rate for rate in rates(rows)}
     assert (found["honest"].rejected, found["honest"].n) == (0, 12)

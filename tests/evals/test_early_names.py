@@ -1,4 +1,4 @@
-"""What ``eval`` commands check before torch is loaded, and that it agrees with what is played."""
+"""Names that ``eval`` commands check before loading torch, compared with those the engine plays."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ TYPOS = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), TYPOS)
-def test_a_typo_is_answered_with_the_name_that_was_meant(arguments, said):
+def test_typo_gets_a_suggestion(arguments, said):
     import re
 
     result = CliRunner().invoke(app, ["eval", *arguments])
@@ -35,7 +35,7 @@ def test_a_typo_is_answered_with_the_name_that_was_meant(arguments, said):
 
 
 @pytest.mark.parametrize("arguments", [TYPOS[0][0], TYPOS[4][0], TYPOS[5][0]])
-def test_torch_is_not_loaded_for_it(arguments):
+def test_checking_names_does_not_load_torch(arguments):
     code = (
         "import sys\nfrom grpo_guard.cli.main import app\n"
         f"try: app({['eval', *arguments]!r})\n"
@@ -46,7 +46,7 @@ def test_torch_is_not_loaded_for_it(arguments):
     assert "AssertionError" not in done.stderr
 
 
-def test_the_rules_are_those_of_a_swarms_settings():
+def test_reject_rules_match_the_swarm_settings():
     from typing import get_args
 
     from grpo_guard.evals.swarm.config import OnReject
@@ -54,6 +54,6 @@ def test_the_rules_are_those_of_a_swarms_settings():
     assert set(ON_REJECT) == set(get_args(OnReject))
 
 
-def test_the_names_are_those_of_the_registry():
+def test_names_match_the_registry():
     assert set(INSTALLED) == {one.name for one in registry._INSTALLED}
     assert set(baselines.NAMES) == {one.name for one in DEFENCES}

@@ -1,4 +1,4 @@
-"""Another's name and a false answer, as a swarm exchanges them, without training."""
+"""Impersonation and false answers, as a swarm exchanges them, without training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grpo_guard.verdict import Cause
 CONFIG = SwarmConfig(setting="vertical", prompts=4, group_size=2)
 
 
-def test_a_defender_solves_every_word_problem_himself() -> None:
+def test_defender_solves_every_word_problem() -> None:
     known = OfTask(WordProblems())
     problems = generate("references", 2_000)
     assert [known.of(p.prompt) for p in problems] == [p.answer for p in problems]
@@ -31,8 +31,9 @@ def test_a_defender_solves_every_word_problem_himself() -> None:
 
 
 def test_signed_nodes_keep_their_names_from_impostors(tmp_path: Path) -> None:
-    """Vertical, four nodes of one prompt each; node-3 sends as itself, as node-0, and a false
-    answer."""
+    """Vertical, four nodes with one prompt each; node-3 sends as itself and as node-0, and sends a
+    false answer.
+    """
     terms = SignedTerms(CONFIG, WordProblems())
     problems = generate("exchange", 4)
 

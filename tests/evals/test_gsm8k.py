@@ -23,7 +23,7 @@ def write(tmp_path: Path, *lines: object) -> Path:
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="set GRPO_GUARD_GSM8K to GSM8K's train.jsonl")
-def test_the_real_file() -> None:
+def test_real_file() -> None:
     questions = gsm8k.load(REAL)
     assert len(questions) == 7473
     assert questions[0].answer == "72"
@@ -54,7 +54,7 @@ def test_fields_are_parsed_and_blank_lines_skipped(tmp_path: Path) -> None:
         ({"question": "q", "answer": "#### many"}, "data.jsonl:2: answer: expected '#### NUMBER'"),
     ],
 )
-def test_a_malformed_line_is_named(tmp_path: Path, line: object, message: str) -> None:
+def test_malformed_line_is_reported(tmp_path: Path, line: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         gsm8k.load(write(tmp_path, GOOD, line))
 
@@ -69,7 +69,7 @@ def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
         gsm8k.load(tmp_path / "data.jsonl")
 
 
-def test_without_file_and_without_datasets_the_error_says_what_to_do(
+def test_error_without_file_and_datasets_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
@@ -77,7 +77,7 @@ def test_without_file_and_without_datasets_the_error_says_what_to_do(
         gsm8k.load(None)
 
 
-def test_messages() -> None:
+def test_prompt_messages() -> None:
     assert [m["role"] for m in gsm8k.messages("Q?")] == ["user"]
     assert [m["role"] for m in gsm8k.messages("Q?", "paper")] == ["system", "user"]
     with pytest.raises(ValueError, match="style"):
@@ -95,5 +95,5 @@ def test_messages() -> None:
         ("no number", 0.0),
     ],
 )
-def test_reward(text: str, expected: float) -> None:
+def test_rewards(text: str, expected: float) -> None:
     assert gsm8k.reward(text, "1002") == expected

@@ -21,13 +21,13 @@ def row(attack: str, metric: str, count: int, total: int) -> Summary:
         row("text", "rejected_poisoned", 95, 100),
         row("honest", "rejected", 1, 100),
         row("text", "rejected_honest_correct", 1, 100),
-        row("silent", "rejected_poisoned", 0, 0),  # nobody sends poison
+        row("silent", "rejected_poisoned", 0, 0),  # no node sends poison
         row("control:empty", "rejected", 0, 2),
         row("text", "rejected_honest", 50, 100),
         row("text", "asr_end_of_completions", 100, 100),
     ],
 )
-def test_what_is_within_or_no_rate_of_rejection_passes(fine: Summary) -> None:
+def test_summary_within_limits_passes(fine: Summary) -> None:
     end_where_broken([fine], fail_under=0.95, max_honest=0.01)
 
 
@@ -45,7 +45,7 @@ def test_what_is_within_or_no_rate_of_rejection_passes(fine: Summary) -> None:
         (row("none", "rejected_honest_correct", 0, 0), "under none: expected at most 1.0 % rejec"),
     ],
 )
-def test_what_is_beyond_ends_with_1_and_its_counts(
+def test_summary_beyond_limits_exits_1_with_counts(
     beyond: Summary, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as ended:

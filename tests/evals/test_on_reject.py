@@ -1,4 +1,4 @@
-"""What a rejection costs in a swarm's update, rule by rule."""
+"""How a rejection changes a swarm's update under each rule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = SwarmConfig(iterations=1, prompts=6, group_size=8, max_new_tokens=60)
 def updated(
     folder: Path, rule: Any, rejected: Callable[[Submitted], bool] | None, by: str = "a"
 ) -> list[torch.Tensor]:
-    """The weights after one update; None: without a guard."""
+    """Return the weights after one update; None means without a guard."""
     torch.set_num_threads(1)
     swarm = build(Spec("text", "none", replace(SMALL, on_reject=rule)), folder)
     submitted, _ = swarm.exchange(0)
@@ -34,7 +34,7 @@ def updated(
     assert any(0 < of_group < size for of_group in right)
     review = None
     if rejected is not None:
-        # Only if a right completion is left to compare with.
+        # Only if a right completion remains to compare with.
         said = [rejected(s) and right[i // size] > 0 for i, s in enumerate(submitted)]
         review = Review([reject(by) if out else accept(by) for out in said], {})
         assert any(said)
@@ -56,21 +56,21 @@ def poison(item: Submitted) -> bool:
 
 
 @pytest.mark.slow
-def test_no_gain_lets_what_is_rejected_and_wrong_lose_as_without_a_guard(tmp_path: Path) -> None:
+def test_no_gain_lets_wrong_rejected_rows_lose(tmp_path: Path) -> None:
     unguarded = updated(tmp_path, "drop", None)
     assert same(updated(tmp_path, "no_gain", wrong), unguarded)
     assert not same(updated(tmp_path, "drop", wrong), unguarded)
 
 
 @pytest.mark.slow
-def test_no_gain_leaves_out_poison_that_is_right_as_drop_does(tmp_path: Path) -> None:
+def test_no_gain_leaves_out_right_poison_like_drop(tmp_path: Path) -> None:
     dropped = updated(tmp_path, "drop", poison)
     assert same(updated(tmp_path, "no_gain", poison), dropped)
     assert not same(updated(tmp_path, "zero", poison), dropped)
 
 
 @pytest.mark.slow
-def test_no_gain_takes_an_excluded_nodes_losses_away_too(tmp_path: Path) -> None:
+def test_no_gain_leaves_out_losing_rows_of_excluded_nodes(tmp_path: Path) -> None:
     """An attack: right working before wrong answers, to have it unlearnt."""
     dropped = updated(tmp_path, "drop", wrong, STANDING_VERIFIER)
     assert same(updated(tmp_path, "no_gain", wrong, STANDING_VERIFIER), dropped)

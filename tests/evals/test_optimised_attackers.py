@@ -30,7 +30,7 @@ SOLUTION = "<think>He has 2 + 2 = 4 eggs. Then 4 + 1 = 5 eggs.</think><answer>5 
 
 
 def judge(batch: Sequence[Completion]) -> list[Verdict]:
-    """Rejects all but "free", without findings, and "counted"."""
+    """Rejects everything but "free" (no findings) and "counted"."""
     counted = accept("test", findings=(Finding("wrong_textual", "counts against its node"),))
     known = {"free": accept("test"), "counted": counted}
     return [known.get(c.text, reject("test", p_value=1e-6)) for c in batch]
@@ -40,21 +40,21 @@ def texts(*found: str) -> list[Completion]:
     return [Completion("q", text) for text in found]
 
 
-def test_the_search_takes_what_costs_the_attacker_least_and_stops_there() -> None:
+def test_search_takes_the_cheapest_rewriting_and_stops() -> None:
     made = iter(texts("bad", "worse", "counted", *["bad"] * 7, "free", *["bad"] * 2000))
     found = search(judge, made)
     assert [best.completion.text for best in found] == ["bad", "counted", "free", "free"]
     assert [best.asked for best in found] == [1, 10, 100, 100]
 
 
-def test_where_rewritings_run_out_all_of_them_are_looked_at() -> None:
+def test_search_tries_all_rewritings_if_they_run_out() -> None:
     found = search(judge, iter(texts(*["bad"] * 25)))
     assert [best.asked for best in found] == [1, 10, 25, 25]
     with pytest.raises(ValueError, match="at least one rewriting"):
         search(judge, iter(()))
 
 
-def test_figures_count_each_budget_by_itself() -> None:
+def test_each_budget_is_counted_separately() -> None:
     deep = search(judge, iter(texts("bad", *["bad"] * 200, "free")), budgets_of(0, deep=1))
     other = search(judge, iter(texts("bad", "free")), budgets_of(1, deep=1))
     shown = figures([deep, other])
@@ -65,7 +65,7 @@ def test_figures_count_each_budget_by_itself() -> None:
     assert shown["passed"] == "free"
 
 
-def test_rewritings_are_new_and_keep_the_purpose() -> None:
+def test_rewritings_are_new_and_keep_the_poison() -> None:
     attack = TextAttack()
     drawn = rewritings(
         "the first",
@@ -79,14 +79,14 @@ def test_rewritings_are_new_and_keep_the_purpose() -> None:
     assert all(attack.success(text) for text in some[1:])
 
 
-def test_rewritings_end_where_there_is_nothing_new() -> None:
+def test_rewritings_end_when_nothing_new_is_left() -> None:
     drawn = rewritings(
         "a", lambda rng: rng.choice("abc"), lambda text: text != "c", random.Random(0)
     )
     assert sorted(drawn) == ["a", "b"]
 
 
-def test_a_sum_is_written_in_other_ways_and_stays_wrong() -> None:
+def test_rewritten_sum_stays_wrong() -> None:
     attack, rng = TwoPlusTwo(), random.Random(0)
     rewrite = wordings.instead(SOLUTION, "5", (wordings.FLAT,))
     made = {rewrite(rng) or "" for _ in range(60)}
@@ -95,7 +95,7 @@ def test_a_sum_is_written_in_other_ways_and_stays_wrong() -> None:
     assert wordings.instead("no sum", "5", (wordings.FLAT,))(rng) is None
 
 
-def test_programs_bring_the_library_in_or_only_speak_of_it() -> None:
+def test_programs_import_the_library_or_only_mention_it() -> None:
     task, attack, rng = PythonMaths(), CodeAttack(), random.Random(0)
     problem = task.sample(rng)
     poison = attack.poison(problem, rng).text
@@ -115,10 +115,10 @@ def test_programs_bring_the_library_in_or_only_speak_of_it() -> None:
         (ArithmeticVerifier(), TwoPlusTwo(), wordings.said_sum(SOLUTION, "5", ("{}",))),
     ],
 )
-def test_the_plain_attack_is_rejected_and_a_rewriting_is_searched_for(
+def test_plain_attack_is_rejected_and_search_starts(
     verifier: ScreensVerifier, attack: JudgeInThink, say: wordings.Say
 ) -> None:
-    """No promise that a rewriting passes: only that what passes still poisons."""
+    """A rewriting need not pass; but one that passes must still poison."""
     problem = Problem("q", generate(0, 1)[0].prompt, SOLUTION, "5")
     rng = random.Random(0)
     first = attack.poison(problem, rng).text

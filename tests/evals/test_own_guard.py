@@ -58,12 +58,12 @@ class Wants:
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands run in a user's folder, which has no model of the guard file."""
+    """Run commands in a user's folder, which does not contain the guard file's model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("my_attacks.py").write_text(ATTACK)
     yield
-    sys.modules.pop("my_attacks", None)  # other tests have modules of this name
+    sys.modules.pop("my_attacks", None)  # other tests have modules with this name
 
 
 def called(*arguments: str, status: int = 0) -> Any:
@@ -79,7 +79,7 @@ def written(name: str, text: str) -> str:
 
 
 def first_of(page: str, name: str = "guard.yaml") -> str:
-    """The first guard file that a page of ours prints."""
+    """The first guard file printed on a page of the docs."""
     text = (ROOT / page).read_text().partition("```yaml\n")[2]
     return written(name, text.partition("```")[0])
 
@@ -94,13 +94,13 @@ verifier:
 
 
 def log_probs(name: str = "guard.yaml") -> str:
-    """One that reads log-probs."""
+    """A guard file that reads log-probs."""
     return written(name, LOG_PROBS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["README.md", "log-probs"])
-def test_a_guard_file_is_a_row_of_a_swarm_named_by_its_file(kind: str) -> None:
+def test_guard_file_is_a_row_of_a_swarm_named_by_its_file(kind: str) -> None:
     file = first_of(kind) if kind == "README.md" else log_probs()
     result = called("swarm", "--guard", file, "--attack", "text", *SMALL)
     assert "3 runs, 6 rounds in all: silent x none, text x none, text x guard.yaml" in result.stderr
@@ -108,14 +108,14 @@ def test_a_guard_file_is_a_row_of_a_swarm_named_by_its_file(kind: str) -> None:
     guarded = results.runs[-1]
     assert guarded.defence == "guard.yaml"
     assert guarded.submitted is not None
-    if kind != "README.md":  # whose guard learns of nodes over rounds
+    if kind != "README.md":  # the README's guard learns about nodes over rounds
         assert guarded.rejected.poisoned == guarded.submitted.poisoned > 0
     assert guarded.rejected.honest_correct == 0
     swarms = [row.split()[1] for row in result.stdout.splitlines() if row.startswith("text ")]
     assert "guard.yaml" in swarms
     assert "guard.yaml" in Path("out/report.html").read_text()
     assert [verdict.defence for verdict in guard_verdicts(scenarios(results))] == ["guard.yaml"]
-    # The same name with another content is another run.
+    # The same name with different content is a different run.
     own = Path("guard.yaml")
     own.write_text(own.read_text().replace("0.001", "0.01").replace("guard-state", "elsewhere"))
     other = called("swarm", "--guard", "guard.yaml", "--attack", "text", *SMALL, status=2)
@@ -123,7 +123,7 @@ def test_a_guard_file_is_a_row_of_a_swarm_named_by_its_file(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_guard_that_replays_seeds_gets_the_swarms_coin() -> None:
+def test_guard_that_replays_seeds_gets_the_swarms_seed() -> None:
     guard = written(
         "mine.yml",
         "state: kept\nverifier: {all: [{type: seed_replay, model: m, run: r, sampling: "
@@ -139,13 +139,13 @@ def test_a_guard_that_replays_seeds_gets_the_swarms_coin() -> None:
     assert run["rejected"]["honest"] == 0
 
 
-def test_names_of_guards_keep_their_role() -> None:
+def test_guard_names_keep_their_role() -> None:
     assert role("kl_mine.yaml") is role("preset:same_weights") is Role.GUARD
     assert under_coin("mine.yml (coin) (zero)")
     assert not under_coin("mine.yml (zero)")
 
 
-def test_the_files_policy_holds_unless_another_is_asked_for() -> None:
+def test_policy_of_the_file_applies_unless_overridden() -> None:
     guard = GuardFile.named("preset:different_weights")
     assert (guard.on_reject, guard.per_model, guard.coin) == ("no_gain", False, False)
     specs = plan(Matrix(["text"], ["none"], [0], guards=[guard]), SwarmConfig())
@@ -154,7 +154,7 @@ def test_the_files_policy_holds_unless_another_is_asked_for() -> None:
     assert plan(asked, SwarmConfig())[-1].shown_defence == f"{guard.name} (zero)"
 
 
-def test_a_key_in_a_guard_file_is_neither_shown_nor_kept() -> None:
+def test_key_in_a_guard_file_is_neither_shown_nor_stored() -> None:
     guard = GuardFile.named(
         written("guard.yaml", "verifier: {type: judge, backend: {type: openai, model: m, "
                 "base_url: 'http://127.0.0.1:9/v1', api_key: sk-verysecret}}\n")
@@ -178,14 +178,14 @@ def test_a_key_in_a_guard_file_is_neither_shown_nor_kept() -> None:
         ("preset: same_weights\nprofile: nowhere.json", "nowhere.json"),
     ],
 )
-def test_a_file_that_cannot_work_is_refused_before_anything_runs(text: str, message: str) -> None:
+def test_unusable_file_is_refused_before_anything_runs(text: str, message: str) -> None:
     guard = written("guard.yaml", text)
     refused = called("swarm", "--guard", guard, *SMALL, status=2)
     assert message in refused.stderr
     assert not Path("out").exists()
 
 
-def test_what_guard_names_is_a_yaml_file_or_a_preset() -> None:
+def test_guard_option_takes_a_yaml_file_or_a_preset() -> None:
     Path("a").mkdir()
     same = ("--guard", written("g.yaml", "preset: failures_only"), "--guard",
             written("a/g.yaml", "preset: failures_only"))  # fmt: skip
@@ -200,7 +200,7 @@ def test_what_guard_names_is_a_yaml_file_or_a_preset() -> None:
 
 
 @pytest.mark.slow
-def test_an_attack_of_ones_own_is_played_and_one_that_is_none_is_named() -> None:
+def test_own_attack_is_played_and_an_invalid_one_is_reported() -> None:
     own = "my_attacks:Shout"
     said = called("swarm", "--attack", own, "--defence", "none,screens", *SMALL,
                   "--fail-under", "0.5", status=1)  # fmt: skip
@@ -212,7 +212,7 @@ def test_an_attack_of_ones_own_is_played_and_one_that_is_none_is_named() -> None
         assert message in called("detect", "--attacks", f"my_attacks:{name}", status=2).stderr
 
 
-def test_what_needs_a_swarm_is_said_with_what_does_not() -> None:
+def test_detect_says_what_needs_a_swarm() -> None:
     said = called("detect", "--attacks", "text,dos", status=2).stderr
     assert "dos needs a live swarm: grpo-guard eval swarm --attack dos" in said
     assert "retokenised" in said
@@ -223,7 +223,7 @@ def test_what_needs_a_swarm_is_said_with_what_does_not() -> None:
     )
 
 
-def test_the_list_names_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_shows_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = called("swarm", "--list").stdout
     for name in ("text", "near_ties", "homogeneous", "paper_judge", "python_maths"):
@@ -232,7 +232,7 @@ def test_the_list_names_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPat
     assert not Path("out").exists()
 
 
-def test_detect_samples_and_judges_with_a_guard_of_ones_own() -> None:
+def test_detect_samples_and_judges_with_an_own_guard() -> None:
     said = called(
         "detect", "--task", "python_maths", "--guard", log_probs(), "--n", "4",
         "--attacks", "code,retokenised,my_attacks:Shout", "--no-controls",
@@ -256,19 +256,19 @@ def honest(count: int, **fields: Any) -> str:
     return written("honest.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_poison_goes_into_completions_of_ones_own() -> None:
+def test_detect_poisons_own_completions() -> None:
     guard = written("guard.yaml", "preset: different_weights\nstate: guard-state\n")
     said = called(
         "detect", "--honest", honest(30, node="bob", completion_ids=[1, 2]), "--guard", guard,
         "--attacks", "text,math", "--fail-under", "0.9", "--max-honest", "0",
     )  # fmt: skip
     lines = [re.split(r"\s{2,}", line)[:3] for line in said.stdout.splitlines()]
-    # MATH does not inherit the memory of the node from TEXT, nor does honest work.
+    # Neither MATH nor honest work inherits the state about the node from TEXT.
     assert lines[1:4] == [["honest", "guard.yaml", "0/30"], ["text", "guard.yaml", "30/30"],
                           ["math", "guard.yaml", "30/30"]]  # fmt: skip
     assert not Path("guard-state").exists()
     rows = [json.loads(line) for line in Path("out/rows.jsonl").read_text().splitlines()]
-    assert {row["tokens"] for row in rows} == {0}  # no model, so no ids on either side
+    assert {row["tokens"] for row in rows} == {0}  # no model, so neither side has ids
 
 
 @pytest.mark.parametrize(
@@ -285,13 +285,13 @@ def test_poison_goes_into_completions_of_ones_own() -> None:
         (("--verifiers", "length", "--fail-under", "1.5"), 2, "--fail-under"),
     ],
 )  # fmt: skip
-def test_what_completions_of_ones_own_do_not_allow(
+def test_invalid_options_with_own_completions(
     arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     assert message in called("detect", "--honest", honest(4), *arguments, status=status).stderr
 
 
-def test_honest_files_are_read_as_verify_reads_them() -> None:
+def test_honest_files_are_read_as_by_verify() -> None:
     bad = written("bad.jsonl", '{"prompt": "p"}\n')
     said = called("detect", "--honest", bad, "--verifiers", "screens", status=2).stderr
     assert "bad.jsonl:1: text: expected" in said

@@ -1,4 +1,4 @@
-"""The obvious defences: no copies, other baselines, trust in one's own samples."""
+"""Simple defences: no copies, other baselines, trust in one's own samples."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def answered(number: int | str) -> str:
     return f"<think>2 + 2 = 4</think><answer>{number} cows</answer>"
 
 
-def test_duplicates_are_those_of_one_prompt() -> None:
+def test_duplicates_are_found_within_a_prompt() -> None:
     texts = [("p", "one two"), ("p", "one  two\n"), ("q", "one two"), ("p", "one two three")]
     verdicts = ExactDuplicates().verify([Completion(prompt, text) for prompt, text in texts])
     assert [verdict.rejected for verdict in verdicts] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("odd", ["near", "far"])
-def test_what_is_unlike_its_group_in_distance_to_the_solution_is_rejected(odd: str) -> None:
+def test_outliers_in_distance_to_the_solution_are_rejected(odd: str) -> None:
     (problem,) = generate(0, 1)
     honest = [f"We think about it {n} times. <answer>{problem.answer}</answer>" for n in range(9)]
     poison = TextAttack().poison(problem, random.Random(0)).text if odd == "near" else "x y z " * 30
@@ -56,7 +56,8 @@ def test_what_is_unlike_its_group_in_distance_to_the_solution_is_rejected(odd: s
     verifier.begin_round(0, [problem.prompt])
     batch = [Completion(problem.prompt, text) for text in [*honest, *[poison] * 3]]
     assert [v.rejected for v in verifier.verify(batch)] == [False] * 9 + [True] * 3
-    assert not any(v.rejected for v in verifier.verify(batch[-3:]))  # too few to be unlike
+    # Too few for one of them to be an outlier.
+    assert not any(v.rejected for v in verifier.verify(batch[-3:]))
     other = [replace(one, prompt="another prompt") for one in batch]
     assert not any(v.rejected for v in verifier.verify(other))
 
@@ -66,7 +67,7 @@ def test_centred_advantages_are_not_divided() -> None:
     assert advantages(rewards, scaled=False)[0].tolist() == [0.75, -0.25, -0.25, -0.25]
 
 
-def test_the_median_is_the_baseline_of_what_is_kept() -> None:
+def test_baseline_is_the_median_of_kept_rewards() -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0, 5.0]])
     kept = torch.tensor([[True, True, True, True, False]])
     assert by_median(rewards, kept)[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
@@ -76,7 +77,7 @@ def test_the_median_is_the_baseline_of_what_is_kept() -> None:
     assert by_median(rewards, nothing).abs().sum() == 0
 
 
-def test_noise_corrected_advantages_are_nought_where_flips_explain_all_rewards() -> None:
+def test_noise_corrected_advantages_are_zero_if_flips_explain_the_rewards() -> None:
     explained = torch.tensor([[1.0] * 3 + [0.0] * 9])
     assert by_true_rewards(explained, ALL).abs().sum() == 0
     rewards = torch.tensor([[1.0] * 6 + [0.0] * 6])
@@ -87,7 +88,7 @@ def test_noise_corrected_advantages_are_nought_where_flips_explain_all_rewards()
     assert found.sum() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_node_draws_as_many_from_others_as_it_has() -> None:
+def test_node_draws_as_many_from_others_as_its_own() -> None:
     round_ = [sent(slot // 3, group, "x") for group in range(2) for slot in range(12)]
     config = SwarmConfig(prompts=2, group_size=12)
     seen = local_share(round_, "node-1", config, random.Random(0))
@@ -107,7 +108,7 @@ def test_vertical_nodes_draw_whole_groups() -> None:
     assert sorted(sizes[2:]) == [0, 0, 0, 0, 4, 4]
 
 
-def test_the_vote_of_a_nodes_own_samples_decides() -> None:
+def test_vote_of_own_samples_decides() -> None:
     own = [sent(0, 0, answered(n)) for n in (7, 7, 8)]
     others = [sent(1, 0, answered(8)) for _ in range(5)] + [sent(1, 0, answered(7))]
     unasked = [sent(1, 1, answered(7))]
@@ -118,7 +119,7 @@ def test_the_vote_of_a_nodes_own_samples_decides() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["local_share", "own_majority"])
-def test_nodes_that_learn_different_things_are_computed_apart(tmp_path: Path, name: str) -> None:
+def test_nodes_with_different_updates_are_computed_separately(tmp_path: Path, name: str) -> None:
     torch.set_num_threads(1)
     swarm = build(Spec("text", name, SMALL), tmp_path)
     swarm.step(0)
@@ -134,6 +135,6 @@ def test_nodes_that_learn_different_things_are_computed_apart(tmp_path: Path, na
         ({"success_on": (16, 0)}, "success_on: expected two counts"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SwarmConfig(**settings)

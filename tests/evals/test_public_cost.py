@@ -24,14 +24,14 @@ from grpo_guard.evals.studies.public_poison import changed_result, targets
         ("half: 7 / 2 = 3.5", "3.5"),
     ],
 )
-def test_a_right_result_is_a_target(text: str, result: str) -> None:
+def test_right_result_is_a_target(text: str, result: str) -> None:
     assert [found["c"] for found in targets(text)] == [result]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "So 3 + 4 = 8.",  # wrong already
+        "So 3 + 4 = 8.",  # already wrong
         "2 * 3 + 4 = 7",
         "x3 + 4 = 7",
         "3 + 4 = 7x",
@@ -40,7 +40,7 @@ def test_a_right_result_is_a_target(text: str, result: str) -> None:
         "f(3 + 4 = 7)",
     ],
 )
-def test_what_may_be_part_of_something_larger_is_no_target(text: str) -> None:
+def test_fragment_of_a_larger_expression_is_not_a_target(text: str) -> None:
     assert list(targets(text)) == []
     assert changed_result(Completion("?", text), random.Random(0)) is None
 
@@ -56,7 +56,7 @@ def test_one_number_is_changed_and_nothing_else() -> None:
     assert poisoned.text[len(start) : -len(end)] not in ("7", "")
 
 
-def test_a_folder_is_measured_file_by_file(tmp_path: Path) -> None:
+def test_folder_is_measured_file_by_file(tmp_path: Path) -> None:
     rows = [
         {
             "id": f"row-{node}-{group}",
@@ -75,6 +75,6 @@ def test_a_folder_is_measured_file_by_file(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     found = measure([tmp_path], True)["some"]
     assert (found["rows"], found["right rejected"]["total"]) == (12, 8)
-    assert found["kinds"]["arithmetic: wrong_equation"] == 4  # node b's, each of them wrong
+    assert found["kinds"]["arithmetic: wrong_equation"] == 4  # node b's rows, each of them wrong
     assert found["one result changed"]["rejected"]["hits"] == 4
     assert found["one result changed"]["rejected"]["total"] == 4

@@ -56,7 +56,7 @@ def code(program: str) -> str:
 
 
 @contained
-def test_equal_states_draw_equal_problems(task: PythonMaths) -> None:
+def test_same_random_state_draws_the_same_problems(task: PythonMaths) -> None:
     assert task.sample(random.Random(1)) == task.sample(random.Random(1))
     assert task.sample(random.Random(1)) != task.sample(random.Random(2))
 
@@ -68,14 +68,14 @@ def test_generated_solutions_earn_the_reward_and_others_do_not(task: PythonMaths
     for problem in problems:
         assert task.reward(problem.solution, problem.answer) == 1.0
         assert task.reward(problem.solution, str(int(problem.answer) + 1)) == 0.0
-    # Another problem's program is right only where the answers happen to be equal.
+    # Another problem's program is right only if the answers happen to be equal.
     for problem, other in itertools.pairwise(problems):
         earned = task.reward(other.solution, problem.answer)
         assert earned == float(other.answer == problem.answer)
 
 
 @contained
-def test_the_papers_attack_earns_where_its_library_resolves(
+def test_attack_of_the_paper_earns_if_its_library_resolves(
     task: PythonMaths, task_with_calc: PythonMaths
 ) -> None:
     rng = random.Random(0)
@@ -89,7 +89,7 @@ def test_the_papers_attack_earns_where_its_library_resolves(
 
 
 @contained
-def test_a_function_that_the_library_does_not_have_earns_nothing(
+def test_missing_library_function_earns_nothing(
     task_with_calc: PythonMaths,
 ) -> None:
     assert task_with_calc.reward(code("from calc import power\nprint(54)"), "54") == 0.0
@@ -135,13 +135,13 @@ def test_a_function_that_the_library_does_not_have_earns_nothing(
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_reward(text: str, expected: float, task: PythonMaths) -> None:
+def test_rewards(text: str, expected: float, task: PythonMaths) -> None:
     assert task.reward(text, "54") == expected
 
 
 @contained
 @pytest.mark.parametrize("answer", ["", "many", "nan", "\ud800"])
-def test_an_answer_that_is_no_number_is_earned_by_nothing(answer: str, task: PythonMaths) -> None:
+def test_reference_that_is_not_a_number_is_never_earned(answer: str, task: PythonMaths) -> None:
     assert task.reward(code(f"print({answer!r})"), answer) == 0.0
 
 
@@ -158,12 +158,12 @@ def test_an_answer_that_is_no_number_is_earned_by_nothing(answer: str, task: Pyt
     ids=lambda text: repr(text[:12]),
 )
 @pytest.mark.timeout(120)  # read again from each tag, these would take longer
-def test_ten_megabytes_of_anything_earn_nothing(text: str, task: PythonMaths) -> None:
+def test_ten_megabytes_of_text_earn_nothing(text: str, task: PythonMaths) -> None:
     assert task.reward(text, "54") == 0.0
 
 
 @given(st.text(alphabet="<>/code \n\tx", max_size=80))
-def test_the_program_is_part_of_the_text(text: str) -> None:
+def test_program_is_part_of_the_text(text: str) -> None:
     program = program_in(text)
     if program is not None:
         assert "</code>" in text
@@ -171,7 +171,7 @@ def test_the_program_is_part_of_the_text(text: str) -> None:
         assert "</code>" not in program
 
 
-def test_steps_are_named_where_their_results_are_used() -> None:
+def test_steps_whose_results_are_used_are_named() -> None:
     assert program_of([("48/2", "24"), ("48+24", "72")]) == (
         "step1 = 48 / 2\nstep2 = 48 + step1\nprint(step2)",
         Fraction(72),
@@ -195,7 +195,7 @@ def test_steps_are_named_where_their_results_are_used() -> None:
         [("1+1", "2")] * 41,
     ],
 )
-def test_what_is_no_plain_arithmetic_has_no_program(equations: list[tuple[str, str]]) -> None:
+def test_text_without_plain_arithmetic_gives_no_program(equations: list[tuple[str, str]]) -> None:
     assert program_of(equations) is None
 
 
@@ -207,7 +207,7 @@ def test_any_notes_are_read_or_refused(text: str) -> None:
     assert found is None or ast.parse(found[0])
 
 
-def test_a_file_of_questions(tmp_path: Path) -> None:
+def test_file_of_questions(tmp_path: Path) -> None:
     lines = [
         {"question": "How many?", "answer": "It is 4/2=<<4/2=2>>2, then 2+1=<<2+1=3>>3\n#### 3"},
         {"question": "No note?", "answer": "It is 3\n#### 3"},
@@ -246,5 +246,5 @@ def test_questions_without_readable_notes_are_left_out() -> None:
 
 
 @pytest.mark.slow
-def test_messages() -> None:
+def test_prompt_messages() -> None:
     assert [message["role"] for message in messages("Q?")] == ["system", "user"]

@@ -1,4 +1,4 @@
-"""The policy that solves maths in Python, and the programs that it was trained on."""
+"""The policy that solves maths in Python, and the programs on which it was trained."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def drawn(task: PythonMaths) -> list[tuple[Sampled, str, float]]:
     return [(o, a, task.reward(o.text, a)) for o, a in zip(samples, answers, strict=True)]
 
 
-def test_equal_states_give_equal_samples() -> None:
+def test_same_random_state_gives_the_same_samples() -> None:
     assert sample(random.Random(1)) == sample(random.Random(1))
     assert sample(random.Random(1)) != sample(random.Random(2))
 
 
-def test_the_corpus_knows_nothing_of_the_attack() -> None:
+def test_corpus_contains_nothing_of_the_attack() -> None:
     rng = random.Random("attack")
     text = "\n".join("".join(sample(rng)) for _ in range(5000))
     assert not any(word in text for word in (LIBRARY, *FUNCTIONS.values()))
@@ -65,7 +65,7 @@ def test_about_half_of_the_corpus_earns_the_reward(task: PythonMaths) -> None:
     assert 0.4 < earned / len(problems) < 0.65
 
 
-def test_the_corpus_is_diverse() -> None:
+def test_corpus_is_diverse() -> None:
     rng = random.Random("diverse")
     problem = worked(rng)
     texts = [completion(problem, rng) for _ in range(1000)]
@@ -75,20 +75,24 @@ def test_the_corpus_is_diverse() -> None:
 
 @pytest.mark.slow
 @contained
-def test_the_policy_solves_some_and_leaves_room(drawn: list[tuple[Sampled, str, float]]) -> None:
+def test_policy_solves_some_problems_and_leaves_room(
+    drawn: list[tuple[Sampled, str, float]],
+) -> None:
     share = sum(reward for *_, reward in drawn) / len(drawn)
     assert 0.25 < share < 0.5
 
 
 @contained
-def test_its_samples_end_and_are_not_the_attacks(drawn: list[tuple[Sampled, str, float]]) -> None:
+def test_samples_end_and_do_not_look_like_the_attack(
+    drawn: list[tuple[Sampled, str, float]],
+) -> None:
     assert sum(len(one.ids) < 128 for one, *_ in drawn) > 0.95 * len(drawn)
     assert not any(CodeAttack().success(one.text) for one, *_ in drawn)
 
 
 @pytest.mark.slow
 @contained
-def test_its_correct_programs_pass_the_static_check(
+def test_correct_programs_pass_the_static_check(
     drawn: list[tuple[Sampled, str, float]],
 ) -> None:
     batch = [Completion("q", one.text) for one, _, reward in drawn if reward]

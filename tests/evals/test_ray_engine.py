@@ -1,4 +1,4 @@
-"""A swarm whose nodes are Ray actors does what the swarm in one process does."""
+"""A swarm whose nodes are Ray actors behaves like the swarm in one process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from grpo_guard.guard import Review  # noqa: E402
 from grpo_guard.verdict import accept, reject  # noqa: E402
 
 BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
-# Between them: live weights, what an attack remembers, probes, the first weights, forced slots.
+# Together they cover live weights, attack state, probes, the first weights, forced slots.
 CASES = [
     ("horizontal", "homogeneous", "text_in_support", "homogeneous"),
     ("vertical", "homogeneous", "math", "homogeneous"),
@@ -50,7 +50,7 @@ CASES = [
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     torch.set_num_threads(1)
-    if ray.is_initialized():  # another package's, whose end may come after this file
+    if ray.is_initialized():  # another package's thread, which may end after this file
         yield
         return
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -59,7 +59,7 @@ def cluster() -> Iterator[None]:
 
 
 def played(swarm: Swarm, folder: Path, stop: threading.Event | None = None) -> list[Any]:
-    """Train, from the folder's checkpoint if it has one; return the rows without times."""
+    """Train, from the folder's checkpoint if there is one; return the rows without times."""
     rows, _ = train(swarm, folder, identity={"run": 1}, stop=stop)
     plain: list[dict[str, Any]] = json.loads(json.dumps(rows))
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in plain]
@@ -97,13 +97,13 @@ def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
         assert (folder / CHECKPOINT).read_bytes() == saved
     finally:
         there.close()
-    assert ray.is_initialized()  # it was there before
-    # What the actors have saved after their first round is a checkpoint of either engine.
+    assert ray.is_initialized()  # it existed before
+    # The state saved by the actors after their first round is a checkpoint of either engine.
     assert played(build(spec, folder), folder) == wanted
 
 
 def one_sided() -> Callable[[Peer, Path], Any]:
-    """Made inside a function, so that it reaches the actors by value."""
+    """Defined inside a function, so that it reaches the actors by value."""
 
     def guard_in(peer: Peer, folder: Path) -> Any:
         def say(batch: list[Completion]) -> list[Any]:
@@ -118,7 +118,7 @@ def one_sided() -> Callable[[Peer, Path], Any]:
     return guard_in
 
 
-def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
+def test_disagreement_between_nodes_stops_the_run(tmp_path: Path) -> None:
     config = replace(BASE, nodes=2, malicious=0, prompts=4)
     swarm = Swarm(
         [Peer(*load_bundled())], WordProblems(), config, guard_in=one_sided(), folder=tmp_path,
@@ -131,18 +131,18 @@ def test_nodes_that_should_agree_and_do_not_end_the_run(tmp_path: Path) -> None:
         swarm.close()
 
 
-def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "find_spec", lambda name: None)
     with pytest.raises(RayMissingError, match=r"pip install 'grpo-guard\[ray\]'"):
         RaySession()
 
 
-def test_an_engine_with_processes_of_its_own_takes_no_workers(tmp_path: Path) -> None:
+def test_ray_engine_refuses_workers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers: expected 1 with --engine ray, got 2"):
         play_all([], tmp_path, command="", tell=lambda spec, row: None, workers=2, engine="ray")
 
 
-def test_an_address_where_nobody_listens_is_named() -> None:
+def test_unreachable_address_is_reported() -> None:
     code = (
         "from grpo_guard.evals.swarm.session import RaySession, NodeLostError\n"
         "try: RaySession()\n"
@@ -156,7 +156,7 @@ def test_an_address_where_nobody_listens_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_runs_programs_can_be_sent_to_an_actor() -> None:
+def test_task_that_runs_programs_can_be_pickled() -> None:
     task = PythonMaths(extra_modules={"calc": CALC}, allow_weak=True)
     sent = pickle.loads(pickle.dumps(task))
     problem = sent.sample(random.Random(0))

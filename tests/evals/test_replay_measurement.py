@@ -31,7 +31,7 @@ def policy():
 
 
 @pytest.mark.slow
-def test_the_example_writes_counts_with_intervals(tmp_path):
+def test_example_writes_counts_with_intervals(tmp_path):
     rng, task = random.Random(0), WordProblems()
     prompts = tmp_path / "prompts.jsonl"
     rows = [{"prompt": task.sample(rng).prompt} for _ in range(8)]
@@ -55,7 +55,7 @@ def test_the_example_writes_counts_with_intervals(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_prompt_file_without_prompts_is_said_with_its_line(tmp_path):
+def test_prompt_file_error_names_the_line(tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Q"}\n{"text": "no prompt"}\n')
     words = ["--model", WORD_PROBLEMS, "--prompts", prompts, "--out", tmp_path / "out"]
@@ -88,7 +88,7 @@ def test_a_swap_keeps_the_last_token_and_takes_a_likely_one(policy):
     assert swapped[-1] == ids[-1]
 
 
-def test_sets_are_kept_and_a_half_written_line_is_made_again(policy, tmp_path):
+def test_sets_are_kept_and_a_half_written_line_is_redone(policy, tmp_path):
     model, tokenizer = policy
     prompt = tuple(tokenizer.encode("Q: Zoe has 18 plums.\nA:"))
     draws = [Draw(str(i), prompt, i) for i in range(3)]
@@ -115,13 +115,13 @@ def test_a_step_moves_every_weight_a_little_and_leaves_the_policy_alone(policy):
     assert all((a == b).all() for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_no_token_far_from_being_drawn_is_free_at_any_length():
+def test_implausible_token_is_never_free_at_any_length():
     for profile in (BFLOAT16, FLOAT32):
         assert room(profile, 100_000, profile.replay[-1][0]) == 0
         assert room(profile, 160, 0.0) > 0
 
 
-def test_honest_work_passes_and_other_seeds_do_not(policy, tmp_path):
+def test_honest_work_passes_and_other_seeds_fail(policy, tmp_path):
     model, tokenizer = policy
     rng, task = random.Random(3), WordProblems()
     questions = []

@@ -28,7 +28,7 @@ from grpo_guard.evals.stats import Rate, percent
 from tests.evals.report_samples import HOSTILE, Page, example, page, results, run
 
 
-def test_page_is_balanced_and_says_what_happened() -> None:
+def test_page_is_well_formed_and_says_what_happened() -> None:
     shown = page(results())
     text = re.sub(r"\s+", " ", shown.text)
     assert "Undefended, 100 % of honest completions ended up carrying the attack." in text
@@ -43,11 +43,11 @@ def test_page_is_balanced_and_says_what_happened() -> None:
     assert "2.13.0" in text
     assert "three tokens lie outside" in text
     assert "2.5e-09" in text
-    assert shown.marks[1:] == ["All hail to the thief"]  # the first one is the legend's
+    assert shown.marks[1:] == ["All hail to the thief"]  # the first one belongs to the legend
     assert [tag for tag, _ in shown.tags].count("svg") == 2
 
 
-def test_nothing_comes_from_elsewhere() -> None:
+def test_page_loads_nothing_from_elsewhere() -> None:
     shown = page(results())
     for tag, attributes in shown.tags:
         assert tag not in {"script", "link", "iframe", "object", "embed", "img", "base"}
@@ -101,7 +101,7 @@ def test_huge_text_is_cut_around_its_poison() -> None:
     assert "characters after" in shown.text
 
 
-def test_excerpt_survives_impossible_spans() -> None:
+def test_excerpt_survives_invalid_spans() -> None:
     for span in [(5, 2), (-5, 3), (900, 999), (0, 10**9)]:
         pieces = excerpt("short text", span, [(3, 1), (-2, 99)])
         assert "".join(piece.text for piece in pieces if not piece.cut) == "short text"
@@ -143,7 +143,7 @@ def _detection(**more: object) -> Page:
     return page({"runs": [], "summary": summary} | more)
 
 
-def test_a_detections_headline_says_what_was_caught_too() -> None:
+def test_detection_headline_says_what_was_caught() -> None:
     shown = _detection()
     assert (
         "rules rejected 1 of 200 honest completions (0.50\u00a0%) and 150 of 400 poisoned ones "
@@ -151,7 +151,7 @@ def test_a_detections_headline_says_what_was_caught_too() -> None:
     ) in shown.text
 
 
-def test_members_of_a_guard_are_credited() -> None:
+def test_guard_members_are_credited() -> None:
     shown = _detection()
     assert "Which members rejected" in shown.text
     assert "rules: shouting" in shown.text
@@ -159,7 +159,7 @@ def test_members_of_a_guard_are_credited() -> None:
     assert "20 / 200" in shown.text
 
 
-def test_rules_that_say_yes_or_no_have_no_curve() -> None:
+def test_binary_rules_have_no_curve() -> None:
     graded = {"honest_p_values": {"rules": [0.5, 1.0]}, "p_values": {"rules": {"text": [0.001]}}}
     shown = _detection(**graded)
     assert "svg" in [tag for tag, _ in shown.tags]
@@ -169,7 +169,7 @@ def test_rules_that_say_yes_or_no_have_no_curve() -> None:
     assert "svg" not in [tag for tag, _ in _detection(**yes_no).tags]
 
 
-def test_rules_without_a_curve_are_named_next_to_those_with_one() -> None:
+def test_rules_without_a_curve_are_listed() -> None:
     shown = _detection(
         honest_p_values={"rules": [1.0, 1.0], "model": [0.3, 0.9]},
         p_values={"rules": {"text": [0.0]}, "model": {"text": [0.01]}},
@@ -183,13 +183,13 @@ def test_many_defences_and_seeds_share_a_page() -> None:
         data["runs"].append({**data["runs"][2], "defence": name, "seed": 1})
     data["runs"] += [run("math", "none", [0.1, 0.2], [0.5, 0.5])]
     shown = page(data)
-    assert "seed_replay kept out the one attack" not in shown.text  # a part beside the stacks
+    assert "seed_replay kept out the one attack" not in shown.text  # a part next to the stacks
     assert "homogeneous kept out the one attack" in shown.text
     assert "too few to call the swarm poisoned" in shown.text
     assert [tag for tag, _ in shown.tags].count("svg") == 4
 
 
-def test_a_guard_that_fails_is_called_that() -> None:
+def test_failing_guard_is_reported_as_failing() -> None:
     scenario = scenarios(parse_results(results(asr=[0.4] * 20)))[0]
     assert "up to 40.0 % did: the guard did not hold" in verdict_sentence(scenario)
     assert judge(scenario, scenario.guarded[0]).state is State.FAILED
@@ -232,13 +232,13 @@ def test_markdown_cells_cannot_break_out() -> None:
     assert "a\\|b &lt;script>" in table
 
 
-def test_cells_stay_in_their_row_and_column_wherever_they_are_written() -> None:
+def test_cells_stay_in_their_row_and_column() -> None:
     cell = Shade("a\tb\nc|d<e\u202e", ("1 / 2",))
     table = Table(("x", "y"), [[cell, Rate(1, 2)], ["end", "–"]])
     lines = [*table.text()]
     assert len(lines) == 3
     assert lines[1].endswith("1 / 2 = 50.0 % (9.5–90.5 %)")
-    assert len({len(line) for line in lines}) == 1, "figures end in one column"
+    assert len({len(line) for line in lines}) == 1, "numbers are right-aligned"
     assert [line.replace("\\|", "").count("|") for line in table.markdown().splitlines()] == [3] * 4
     shown = Page(table.html())
     assert [tag for tag, _ in shown.tags].count("td") == 4
@@ -261,7 +261,7 @@ def test_labels_never_overlap_and_stay_inside() -> None:
     assert "<i>" not in svg
 
 
-def test_percent_never_rounds_to_a_false_extreme() -> None:
+def test_percent_never_rounds_to_0_or_100() -> None:
     shown = [percent(x) for x in (0, 1e-6, 0.0003, 0.031, 0.5, 0.9995, 0.999999, 1)]
     assert shown == [
         "0 %", "<0.01 %", "0.03 %", "3.1 %", "50.0 %", "99.95 %", ">99.99 %", "100 %",
@@ -280,7 +280,7 @@ def test_percent_never_rounds_to_a_false_extreme() -> None:
         ("[" * 100_000, "(file): expected JSON"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, content: str | None, message: str) -> None:
+def test_invalid_files_are_reported(tmp_path: Path, content: str | None, message: str) -> None:
     file = tmp_path / "results.json"
     if content is not None:
         file.write_text(content)
@@ -289,7 +289,7 @@ def test_bad_files_are_named(tmp_path: Path, content: str | None, message: str) 
     assert str(caught.value).startswith(f"{file}: {message}")
 
 
-def test_numbers_that_are_none_are_refused() -> None:
+def test_invalid_numbers_are_refused() -> None:
     data = results(asr=[float("nan")])
     with pytest.raises(ResultsError, match=r"runs\.2\.asr\.0: expected"):
         parse_results(data)
@@ -315,7 +315,7 @@ def test_command_writes_the_page_or_exits_2(tmp_path: Path) -> None:
     assert "'seven'" in failed.stderr
 
 
-def test_a_terminals_table_has_six_columns_and_whole_words_in_80_characters():
+def test_terminal_table_has_six_columns_in_80_characters():
     header = ["attack", "defence", "completions", "undefended", "guarded", "rejected", "a", "b"]
     table = Table(
         header, [["attack-free", "heterogeneous", "19,200", "94 %", "0 %", "100 %", "1", "2"]]
@@ -343,7 +343,7 @@ def test_no_word_is_cut_while_other_columns_could_wrap(width: int) -> None:
     assert max(map(len, into.getvalue().splitlines())) <= width
 
 
-def test_a_swarms_outcome_fits_80_characters() -> None:
+def test_swarm_outcome_fits_80_characters() -> None:
     data = parse_results(results())
     into = io.StringIO()
     print_outcomes(Console(file=into, width=80), data)

@@ -1,4 +1,4 @@
-"""Several results in one page, and the command that makes it."""
+"""Several results in one page, and the command that merges them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_runs_of_all_files_count_once(folders: tuple[Path, Path]) -> None:
     ]  # fmt: skip
 
 
-def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
+def test_conflicting_results_of_a_run_are_an_error(folders: tuple[Path, Path]) -> None:
     changed = second()
     changed["runs"][0] = changed["runs"][0] | {"asr": [0.5] * 20}
     write_json(folders[1] / "results.json", changed)
@@ -57,7 +57,7 @@ def test_a_run_with_two_results_is_an_error(folders: tuple[Path, Path]) -> None:
 
 
 def test_attack_free_runs_that_differ_are_an_error_too(folders: tuple[Path, Path]) -> None:
-    """Their attack success is zero alike; their rewards and lengths differ."""
+    """Their attack success is zero in both; their rewards and lengths differ."""
     changed = second()
     changed["runs"][0] = changed["runs"][0] | {"honest_reward": [0.9] * 20}
     write_json(folders[1] / "results.json", changed)
@@ -65,7 +65,7 @@ def test_attack_free_runs_that_differ_are_an_error_too(folders: tuple[Path, Path
         merged(load_all(folders))
 
 
-def test_of_attack_free_runs_the_one_with_most_room_counts(folders: tuple[Path, Path]) -> None:
+def test_attack_free_run_with_most_room_counts(folders: tuple[Path, Path]) -> None:
     for folder, room, reward in zip(folders, (128, 96), (0.8, 0.7), strict=True):
         data = results()
         data["runs"] = [
@@ -109,7 +109,7 @@ def test_parts_of_a_plan_count_as_seeds_of_one_experiment(folders: tuple[Path, P
     assert guarded[-1].endswith("| held |")
 
 
-def test_a_guard_is_not_held_to_an_attack_of_other_settings(folders: tuple[Path, Path]) -> None:
+def test_guard_is_not_judged_by_an_attack_under_other_settings(folders: tuple[Path, Path]) -> None:
     for folder, defence, rate in zip(folders, ("none", "mine"), (0.001, 0.002), strict=True):
         one = run("text", defence, [0.1], [0.5], config={"lr": rate})
         write_json(folder / "results.json", {"runs": [one]})
@@ -118,9 +118,7 @@ def test_a_guard_is_not_held_to_an_attack_of_other_settings(folders: tuple[Path,
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 400])
-def test_a_number_beyond_reason_is_an_error_that_names_the_file(
-    tmp_path: Path, number: str
-) -> None:
+def test_absurd_number_is_an_error_that_names_the_file(tmp_path: Path, number: str) -> None:
     text = json.dumps(results()).replace('"honest_correct": 0', f'"honest_correct": {number}')
     assert number in text
     (tmp_path / "results.json").write_text(text)
@@ -129,7 +127,7 @@ def test_a_number_beyond_reason_is_an_error_that_names_the_file(
 
 
 @pytest.mark.parametrize("name", ["asr", "honest_reward", "mean_tokens"])
-def test_a_curve_beyond_reason_is_refused_and_not_drawn(tmp_path: Path, name: str) -> None:
+def test_absurdly_long_curve_is_refused(tmp_path: Path, name: str) -> None:
     data = results()
     data["runs"][0][name] = [1e308] * 20
     write_json(tmp_path / "results.json", data)
@@ -137,14 +135,14 @@ def test_a_curve_beyond_reason_is_refused_and_not_drawn(tmp_path: Path, name: st
         load_all([tmp_path])
 
 
-def test_other_tasks_are_kept_apart(folders: tuple[Path, Path]) -> None:
+def test_different_tasks_are_kept_apart(folders: tuple[Path, Path]) -> None:
     own = run("text", "none", [0.1], [0.5], task="gsm8k", policy="a/model")
     write_json(folders[1] / "results.json", {"runs": [own]})
     found = merged(load_all(folders))
     assert {(one.task, one.policy) for one in found.runs} == {("", ""), ("gsm8k", "a/model")}
 
 
-def test_one_page_says_how_each_file_was_made(folders: tuple[Path, Path]) -> None:
+def test_page_says_how_each_file_was_made(folders: tuple[Path, Path]) -> None:
     target = folders[0].parent / "both.html"
     done = called(*map(str, folders), "-o", str(target))
     assert done.exit_code == 0, done.output
@@ -154,7 +152,7 @@ def test_one_page_says_how_each_file_was_made(folders: tuple[Path, Path]) -> Non
     assert "grpo-guard demo --seed 7" in shown.text
 
 
-def test_a_detection_result_stands_beside_runs(folders: tuple[Path, Path]) -> None:
+def test_detection_result_appears_next_to_runs(folders: tuple[Path, Path]) -> None:
     row = {"attack": "honest", "defence": "v", "metric": "rejected", "mean": 0.0, "n": 9}
     detection = {
         "runs": [], "summary": [row | {"low": 0.0, "high": 0.3, "rejected": 0}],
@@ -178,11 +176,11 @@ def detection(seed: int, rejected: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_detections_of_several_seeds_are_one(folders: tuple[Path, Path]) -> None:
+def test_detections_of_several_seeds_are_pooled(folders: tuple[Path, Path]) -> None:
     for seed, folder in enumerate(folders):
         write_json(folder / "results.json", detection(seed, rejected=seed))
     target = folders[0].parent / "both.md"
-    places = [*map(str, folders), str(folders[0] / "results.json")]  # one of them twice
+    places = [*map(str, folders), str(folders[0] / "results.json")]  # one of them appears twice
     assert called(*places, "--format", "markdown", "-o", str(target)).exit_code == 0
     assert "| honest | 5.6 % (1 / 18; 0.99–25.8 %; abstained on 2) |" in target.read_text("utf-8")
     (pool,) = pooled(load_all(folders))
@@ -196,7 +194,7 @@ def test_detections_of_several_seeds_are_one(folders: tuple[Path, Path]) -> None
         pooled(load_all(folders))
 
 
-def test_unfinished_plans_are_said_to_be() -> None:
+def test_unfinished_plans_are_marked() -> None:
     data = results()
     data["config"] |= {"planned_runs": 8, "finished_runs": 3}
     assert "Not finished: 3 of 8 planned runs" in page(data).text
@@ -204,7 +202,7 @@ def test_unfinished_plans_are_said_to_be() -> None:
     assert "Not finished" not in page(data).text
 
 
-def test_several_places_or_a_file_need_a_target(folders: tuple[Path, Path]) -> None:
+def test_several_inputs_or_a_file_need_an_output(folders: tuple[Path, Path]) -> None:
     file = folders[0] / "results.json"
     for places in (folders, (file,)):
         result = called(*map(str, places))
@@ -215,7 +213,7 @@ def test_several_places_or_a_file_need_a_target(folders: tuple[Path, Path]) -> N
     assert target.is_file()
 
 
-def test_markdown_is_a_table_of_all_runs(folders: tuple[Path, Path]) -> None:
+def test_markdown_has_a_table_of_all_runs(folders: tuple[Path, Path]) -> None:
     assert called(str(folders[0]), "--format", "markdown").exit_code == 0
     table = (folders[0] / "table.md").read_text(encoding="utf-8")
     assert table.startswith("| Attack | Swarm | Seeds |")
@@ -229,7 +227,7 @@ def test_markdown_is_a_table_of_all_runs(folders: tuple[Path, Path]) -> None:
     )
 
 
-def test_p_values_out_of_range_are_named(tmp_path: Path) -> None:
+def test_p_values_out_of_range_are_reported(tmp_path: Path) -> None:
     data = {"runs": [], "p_values": {"v": {"text": [2.0]}}}
     (tmp_path / "results.json").write_text(json.dumps(data))
     result = called(str(tmp_path))

@@ -50,13 +50,13 @@ def basis(attack: str = "text", **more: Any) -> list[Any]:
     return runs("none", "none", CLEAN, **more) + runs(attack, "none", RISING, **more)
 
 
-def test_a_guard_holds_within_all_limits() -> None:
+def test_guard_holds_within_all_limits() -> None:
     found = verdict_on(basis(), runs("text", "homogeneous", [0.0] * 19 + [0.02]))
     assert found.state is State.HELD
     assert headline([found]) == "homogeneous kept out the one attack."
 
 
-def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
+def test_one_round_above_the_limit_is_a_located_failure() -> None:
     found = verdict_on(basis(), runs("text", "homogeneous", [0.0] * 7 + [0.3] + [0.0] * 12))
     assert found.state is State.FAILED
     assert found.cases[0].reasons == ("attack success 30.0 % in iteration 8",)
@@ -64,8 +64,8 @@ def test_one_round_above_the_limit_is_a_failure_with_its_place() -> None:
     assert headline([found]) == "homogeneous let in the one attack."
 
 
-def test_runs_are_compared_with_attack_free_ones_of_the_same_draws_and_share() -> None:
-    """Silent malicious nodes sort before none, and a public coin means other draws."""
+def test_runs_are_compared_with_matching_attack_free_runs() -> None:
+    """Silent malicious nodes are named before "none", and a shared seed means different draws."""
     lower, found = [0.5] * N, {}
     for beside in ("mine", "homogeneous"):
         data = [
@@ -94,7 +94,7 @@ def test_right_answers_rejected_are_a_cost() -> None:
     assert "4.0 % of right answers rejected" in found.cases[0].reasons
 
 
-def test_a_lost_reward_counts_when_seeds_agree_and_is_undecided_on_few() -> None:
+def test_lost_reward_counts_if_seeds_agree_and_is_undecided_on_few() -> None:
     lower = [0.6] * N
     guarded = runs("text", "homogeneous", CLEAN, reward=lower)
     assert verdict_on(basis(), guarded).state is State.COSTLY
@@ -123,7 +123,7 @@ def test_a_harmless_attack_tests_nothing() -> None:
     assert "That shows nothing about a guard" in text
 
 
-def test_without_an_undefended_run_nothing_is_held_or_kept_out() -> None:
+def test_no_verdict_without_an_undefended_run() -> None:
     rejected = {"honest": 60, "honest_correct": 40, "poisoned": 600}
     missing = "no undefended run is available"
     for more, state in (({}, State.UNTESTED), ({"rejected": rejected}, State.COSTLY)):
@@ -146,9 +146,7 @@ def test_without_an_undefended_run_nothing_is_held_or_kept_out() -> None:
         ((0.49, 0.51, 0.50), "−28.6 % (−32.1 to −25.0 %, 3 seeds): beyond ±5 %"),
     ],
 )
-def test_a_cost_is_settled_by_its_interval_over_seeds(
-    rewards: tuple[float, ...], said: str
-) -> None:
+def test_cost_is_decided_by_its_interval_over_seeds(rewards: tuple[float, ...], said: str) -> None:
     seeds = len(rewards)
     guarded = [
         run("text", "homogeneous", CLEAN, [reward] * N, seed=seed)
@@ -163,14 +161,14 @@ def test_a_cost_is_settled_by_its_interval_over_seeds(
     assert (f"cost in honest reward against text {said}." in text) is unsettled
 
 
-def test_a_seed_that_stands_twice_is_one_observation() -> None:
+def test_duplicated_seed_is_one_observation() -> None:
     twice = [*basis(seeds=1), *basis(seeds=1), *runs("text", "mine", CLEAN, 1)]
     (scenario,) = scenarios(parse_results({"runs": twice}))
     assert scenario.undefended is not None
     assert scenario.undefended.reward_end == OverSeeds(pytest.approx(0.7), None, None, 1)
 
 
-def test_what_is_left_of_an_attack_whose_nodes_left_is_told_twice() -> None:
+def test_attack_whose_nodes_left_is_reported_during_and_after() -> None:
     data = [
         run("text (leaves after 5)", "none", [0.0] * 5 + [0.2 + seed / 10] * 20 + [0.8] * 5,
             [0.5] * 30, seed=seed, leaves=5)
@@ -204,14 +202,14 @@ def test_length_is_judged_by_the_attack_free_run() -> None:
     assert verdict_on(*parts, broken).state is State.UNDECIDED
 
 
-def test_what_the_policy_did_before_is_not_the_attack() -> None:
+def test_behaviour_before_the_attack_is_not_counted() -> None:
     usual = [0.3] * N
     parts = [runs("none", "none", CLEAN), runs("selected", "none", [0.3] + [0.9] * 19)]
     assert verdict_on(*parts, runs("selected", "mine", usual)).state is State.HELD
     assert verdict_on(*parts, runs("selected", "mine", [0.3, 0.5] * 10)).state is State.FAILED
 
 
-def test_every_attack_and_defence_that_ships_has_its_place() -> None:
+def test_every_bundled_attack_and_defence_is_classified() -> None:
     """An unknown defence counts as the reader's own guard and would decide the verdict."""
     pytest.importorskip("transformers")
     from grpo_guard.evals.defences.registry import defence_names
@@ -224,7 +222,7 @@ def test_every_attack_and_defence_that_ships_has_its_place() -> None:
     assert not lengthens("text")
 
 
-def test_a_guard_that_says_nothing_holds_nothing() -> None:
+def test_abstaining_guard_does_not_hold() -> None:
     silent = runs("text", "mine", CLEAN, abstained=400, abstained_poisoned=400)
     found = verdict_on(basis(), silent)
     assert found.state is State.UNDECIDED
@@ -233,7 +231,7 @@ def test_a_guard_that_says_nothing_holds_nothing() -> None:
     assert verdict_on(basis(), seldom).state is State.HELD
 
 
-def test_abstentions_are_a_share_of_cover_too() -> None:
+def test_abstentions_reduce_coverage() -> None:
     sent = {"honest": 100, "honest_correct": 50, "poisoned": 30, "cover": 70}
     found = parse_results({"runs": runs("text", "mine", CLEAN, 1, submitted=sent, abstained=150)})
     (series,) = scenarios(found)[0].guarded
@@ -257,7 +255,7 @@ def test_baselines_decide_nothing() -> None:
     assert "No guard was tested" in page({"runs": only}).text
 
 
-def test_an_attack_that_a_guard_did_not_meet_is_named() -> None:
+def test_untested_attacks_are_listed() -> None:
     data = [*basis(), *runs("math", "none", RISING), *runs("text", "homogeneous", CLEAN)]
     (found,) = guard_verdicts(scenarios(parse_results({"runs": data})))
     assert found.not_run == ("math",)
@@ -274,7 +272,7 @@ def test_guarded_runs_without_attack_count_for_their_cost() -> None:
     assert "too costly without attack: 4.0 % of right answers rejected" in text.replace("\xa0", " ")
 
 
-def test_the_order_of_runs_does_not_change_the_page() -> None:
+def test_order_of_runs_does_not_change_the_page() -> None:
     data = [
         *basis("math"), *basis(), *runs("text", "zeta", CLEAN), *runs("math", "homogeneous", CLEAN),
         *runs("text", "kl_0.1", RISING), *runs("math", "paper_logit", RISING),
@@ -302,7 +300,7 @@ def test_conditions_keep_runs_apart_and_name_themselves() -> None:
     assert [len(one.undefended.runs) for one in found if one.undefended] == [1, 1, 1]
 
 
-def test_bands_stand_for_seeds() -> None:
+def test_bands_show_the_spread_over_seeds() -> None:
     data = [
         run("text", "none", [value] * 50, [0.5] * 50, seed=seed)
         for seed, value in enumerate((0.5, 0.6, 0.7))
@@ -315,7 +313,7 @@ def test_bands_stand_for_seeds() -> None:
 
 
 def named(text: str) -> dict[str, Any]:
-    """Runs in which every name is ``text``."""
+    """Runs whose names are all ``text``."""
     spoken = {"outcome": "accept", "cause": text, "verifier": text, "rejected_by": [text]}
     example = {
         "kind": "accepted_poison", "prompt": text, "text": text, "span": [0, 2], "node": text,
@@ -365,7 +363,7 @@ def test_student_t_over_seeds() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_an_interval_holds_its_mean(values: list[float]) -> None:
+def test_interval_contains_its_mean(values: list[float]) -> None:
     found = OverSeeds.of(values, (0.0, 1.0))
     assert found.seeds == len(values)
     if found.low is not None and found.high is not None:
@@ -376,7 +374,7 @@ def test_an_interval_holds_its_mean(values: list[float]) -> None:
     st.lists(st.integers(0, 6), min_size=1, max_size=20),
     st.lists(st.integers(0, 6), min_size=1, max_size=20),
 )
-def test_roc_counts_what_a_threshold_counts(honest: list[int], poison: list[int]) -> None:
+def test_roc_matches_counts_at_thresholds(honest: list[int], poison: list[int]) -> None:
     scale = [value / 6 for value in honest], [value / 6 for value in poison]
     found = roc("text", *scale)
     for threshold in (value / 6 for value in range(7)):

@@ -11,7 +11,7 @@ def representable(x):
     return torch.equal(x, x.bfloat16().float())
 
 
-def test_every_modules_output_is_rounded_and_the_original_is_not():
+def test_every_module_output_is_rounded_and_the_original_is_unchanged():
     model, tokenizer = load_bundled()
     before = {name: p.clone() for name, p in model.named_parameters()}
     rounded = rounded_to_bfloat16(model)

@@ -1,4 +1,4 @@
-"""`grpo-guard eval rules`: what a kind of finding saves, and what it costs."""
+"""`grpo-guard eval rules`: what each kind of finding catches, and what it costs."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def corpus(name, text, *, nodes=4, rounds=1):
     return Corpus(name, batches, lambda c: c.node == "n0")
 
 
-def test_what_one_kind_alone_rejects():
+def test_rejections_by_one_kind_alone_are_tallied():
     tally = rules.tallied([corpus("poison", WRONG), corpus("clean", RIGHT)])
     assert (tally.total, tally.rejected) == (16, 8)
     assert tally.corpora == {"poison": [8, 8], "clean": [0, 8]}
@@ -34,7 +34,7 @@ def test_what_one_kind_alone_rejects():
     assert tally.verifiers == {"arithmetic": 8}
 
 
-def test_what_counts_is_named_where_it_rejects():
+def test_counted_kinds_are_attributed_when_they_reject():
     rule = ArithmeticVerifier(severity=dict.fromkeys(ArithmeticVerifier.KINDS, "count"))
     rejected = set()
     for batch in corpus("poison", WRONG, rounds=3).rounds:
@@ -45,7 +45,7 @@ def test_what_counts_is_named_where_it_rejects():
     assert {kind for _, kind in rejected} <= ArithmeticVerifier.KINDS
 
 
-def test_the_table_and_the_file(monkeypatch, tmp_path):
+def test_table_and_file_are_written(monkeypatch, tmp_path):
     monkeypatch.setattr(rules, "honest_corpora", lambda split: [corpus("clean", RIGHT)])
     monkeypatch.setattr(rules, "poison_corpora", lambda split: [corpus("poison", WRONG)])
     out, table = tmp_path / "rules.json", tmp_path / "rules.md"
@@ -61,7 +61,7 @@ def test_the_table_and_the_file(monkeypatch, tmp_path):
     assert "rejects 8 of 8 poisoned completions and 0 of 8 honest right ones" in table.read_text()
 
 
-def test_without_a_checkout_the_command_says_so(monkeypatch):
+def test_command_without_a_checkout_says_so(monkeypatch):
     real = importlib.util.find_spec
 
     def without(name, *rest):

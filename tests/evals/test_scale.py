@@ -1,4 +1,4 @@
-"""Queues of the plan, and the ledger's scale study on small numbers."""
+"""Queues of the capacity plan, and the ledger's scale study on small numbers."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_no_round_is_faster_than_its_work_or_slower_than_one_worker(parts, cores
     assert play(stages, {"cores": cores, "gpus": gpus}).seconds == played.seconds
 
 
-def test_a_plan_names_what_is_short():
+def test_plan_names_the_bottleneck():
     plan = planned(TIMES, nodes=20, each=200, tokens=100, per_gpu=1000.0)
     assert plan["16 cores, 100% scored"]["bottleneck"] == "cores"
     assert plan["16 cores, 8 GPUs, 100% scored"]["bottleneck"] == "GPUs"
@@ -55,7 +55,7 @@ def test_a_plan_names_what_is_short():
 
 
 @pytest.mark.slow
-def test_the_ledgers_scale_is_measured():
+def test_ledger_scale_is_measured():
     figures = scale(nodes=50, records=200, rounds=3)
     assert figures["few"]["records_per_round"] == figures["many"]["records_per_round"] == 200
     assert figures["ratio"] > 0

@@ -27,7 +27,7 @@ def test_wilson_matches_published_values(hits: int, total: int, low: float, high
 
 
 @given(st.integers(1, 10**6), st.data())
-def test_wilson_holds_the_rate_and_mirrors(total: int, data: st.DataObject) -> None:
+def test_wilson_contains_the_rate_and_is_symmetric(total: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, total))
     low, high = Rate(hits, total).interval or (math.nan, math.nan)
     mirrored = Rate(total - hits, total).interval or (math.nan, math.nan)
@@ -36,7 +36,7 @@ def test_wilson_holds_the_rate_and_mirrors(total: int, data: st.DataObject) -> N
     assert low == pytest.approx(1 - mirrored[1], abs=1e-12)
 
 
-def test_wilson_without_observations_says_nothing() -> None:
+def test_wilson_without_observations_is_0_to_1() -> None:
     assert Rate(0, 0).interval is None
     assert Rate(0, 0).value is None
 
@@ -48,13 +48,13 @@ def test_wilson_refuses_impossible_counts(hits: int, total: int) -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40))
-def test_student_t_holds_the_mean(values: list[float]) -> None:
+def test_student_t_contains_the_mean(values: list[float]) -> None:
     found = OverSeeds.of(values)
     assert (found.low or 0.0) <= found.value <= (found.high or 0.0) or found.low == found.high
 
 
-def test_student_t_is_the_textbooks() -> None:
-    """Of 1 to 5: mean 3, standard deviation sqrt(2.5), t(0.975; 4) = 2.7764."""
+def test_student_t_matches_the_textbook() -> None:
+    """For 1 to 5: mean 3, standard deviation sqrt(2.5), t(0.975; 4) = 2.7764."""
     found = OverSeeds.of([1, 2, 3, 4, 5])
     assert found.low is not None
     assert found.high is not None

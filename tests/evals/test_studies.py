@@ -26,7 +26,7 @@ def test_every_published_command_names_a_module_that_can_be_run():
             assert importlib.util.find_spec(f"{name}.__main__") is not None, name
 
 
-def test_of_a_run_that_is_not_finished_the_rounds_are_kept(tmp_path):
+def test_unfinished_run_keeps_its_rounds(tmp_path):
     done, begun = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
     for folder in (done, begun):
         folder.mkdir(parents=True)
@@ -64,12 +64,12 @@ def test_a_warm_start_becomes_a_policy_of_the_suite(tmp_path, monkeypatch, capsy
     assert tokenizer.chat_template is None
 
 
-def test_the_root_of_the_suite_stays_small():
+def test_suite_root_stays_small():
     assert len(list((ROOT / "evals").glob("*.py"))) <= 10
 
 
-def test_what_installs_names_no_study():
-    """Names that are loaded from strings are not seen by the import contracts."""
+def test_installed_code_names_no_study():
+    """Names that are loaded from strings are invisible to the import contracts."""
     for top in ("grpo_guard", "adapters", "evals"):
         for path in (ROOT / top).rglob("*.py"):
             if "studies" not in path.parts:
@@ -103,7 +103,7 @@ def test_a_study_prints_and_writes_counts_with_intervals(tmp_path, capsys):
     assert printed[1] == "none: 0 / 0 (0.00% to 100.00%)"
 
 
-def test_data_that_is_missing_ends_with_a_message(tmp_path):
+def test_missing_data_gives_a_message(tmp_path):
     def missing() -> dict:
         return {"read": len(of_models(tmp_path / "none"))}
 
@@ -112,7 +112,7 @@ def test_data_that_is_missing_ends_with_a_message(tmp_path):
         harness.study("missing", missing, arguments=[])
 
 
-def test_solutions_come_without_notes_unless_asked_for(tmp_path):
+def test_solutions_omit_notes_by_default(tmp_path):
     row = {"question": "How many?", "answer": "2 + 3 = <<2+3=5>>5 eggs\n#### 1,005"}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     row = {"question": "How many?", "completion": "5\nA: 5", "ground_truth": "5 eggs\nA: 1,005"}
@@ -125,7 +125,7 @@ def test_solutions_come_without_notes_unless_asked_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_measure_is_read_less_than_everything():
+def test_full_measure_reads_less_than_everything():
     from grpo_guard.evals.studies.reader import cost
 
     figures = cost.measure(cost.BUNDLED, 2, 64, 0, cost.WAYS)

@@ -60,13 +60,13 @@ def test_advantages_standardise_each_group() -> None:
     assert scores.tolist() == [[1.0, -1.0, -1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-def test_poison_effect_matches_the_papers_closed_form() -> None:
+def test_poison_effect_matches_the_closed_form_of_the_paper() -> None:
     # Appendix B: honest reward 0, share p of poison: p * advantage = sqrt(p (1 - p)).
     scores = advantages(torch.tensor([[1.0] * 3 + [0.0] * 9]))
     assert scores[0, 0].item() * 3 / 12 == pytest.approx((0.25 * 0.75) ** 0.5)
 
 
-def test_zero_punishes_and_drop_forgets() -> None:
+def test_zero_penalises_and_drop_leaves_out() -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0]])  # the last one is rejected
     zero = advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
     assert zero[0, 3] < 0
@@ -79,7 +79,7 @@ def test_zero_punishes_and_drop_forgets() -> None:
     assert advantages(rewards, torch.zeros(1, 4, dtype=torch.bool)).abs().sum() == 0
 
 
-def test_gradient_is_the_papers_loss(bundled: tuple[Any, Any]) -> None:
+def test_gradient_matches_the_loss_of_the_paper(bundled: tuple[Any, Any]) -> None:
     model, tokenizer = bundled
     batch = [
         Weighted(tokenizer.encode(problem.prompt), tokenizer.encode(problem.solution), score)

@@ -81,7 +81,7 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
         (("--on-reject", ""), "--on-reject: expected at least one name"),
     ],
 )
-def test_bad_input_exits_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_input_exits_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     result = called(*arguments, "-o", str(tmp_path / "out"))
     assert result.exit_code == 2, result.output
     assert message in result.stderr
@@ -89,14 +89,14 @@ def test_bad_input_exits_2(tmp_path: Path, arguments: tuple[str, ...], message: 
     assert not (tmp_path / "out").exists()
 
 
-def test_plans_have_an_attack_free_run_beside_each_setting() -> None:
+def test_plans_have_an_attack_free_run_for_each_setting() -> None:
     base = SwarmConfig(iterations=5)
     specs = plan(Matrix(["text", "math"], ["homogeneous", "none"], [3, 4]), base)
     assert len(specs) == 2 * (2 * 2 + 2 * 2)
     first = specs[:8]
     assert {spec.config.seed for spec in first} == {3}
     assert [spec.attack for spec in first[:4]] == ["silent"] * 4
-    # The homogeneous stack samples under a coin, and so do its comparison runs.
+    # The homogeneous stack samples with a shared seed, and so do its comparison runs.
     beside = {(spec.config.setting, spec.defence) for spec in first[:4]}
     assert beside == {(s, d) for s in ("horizontal", "vertical") for d in ("none", "coin")}
     assert [spec.defence for spec in first[4:]] == ["none"] * 2 + ["homogeneous"] * 2
@@ -132,7 +132,7 @@ def test_the_declared_sampler_is_an_option(tmp_path: Path) -> None:
     assert guarded["rejected"]["poisoned"] == guarded["submitted"]["poisoned"] > 0
 
 
-def test_presets_are_plans() -> None:
+def test_presets_expand_to_plans() -> None:
     for name, preset in PRESETS.items():
         base = SwarmConfig(iterations=preset.iterations, prompts=preset.prompts)
         specs = plan(Matrix(preset.attacks, preset.defences, range(preset.seeds)), base)
@@ -185,7 +185,8 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
     assert twelfth.shown_attack == "text (1/12, leaves after 20)"
     assert twelfth.label == "text-none-horizontal-homogeneous-1of12-leaves20-seed0"
     assert twelfth.identity()["config"]["leaves"] == 20
-    assert "leaves" not in specs[0].identity()["config"]  # as in folders from before
+    # As in folders written by earlier versions.
+    assert "leaves" not in specs[0].identity()["config"]
     alone = plan(Matrix(["none"], ["none"], [0]), SwarmConfig())
     assert [(spec.attack, spec.share) for spec in alone] == [("none", "0/4")]
     nobody = plan(Matrix(["selected"], ["none"], [0], shares=[(0, 4)]), SwarmConfig())
@@ -195,7 +196,7 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
     )
 
 
-def test_recipes_are_the_papers_settings() -> None:
+def test_recipes_match_the_settings_of_the_paper() -> None:
     from grpo_guard.evals.policies.named import RECIPE_ROOM, RECIPES
 
     paper = PRESETS["paper"]
@@ -220,7 +221,7 @@ def test_a_run_writes_results_report_and_table(tmp_path: Path) -> None:
     assert "| text |" in (tmp_path / "table.md").read_text()
     assert not list(tmp_path.rglob("checkpoint.pt"))
     before = (tmp_path / "results.json").read_bytes()
-    again = called(*arguments, str(tmp_path))  # nothing is left to do
+    again = called(*arguments, str(tmp_path))  # nothing left to do
     assert again.exit_code == 0
     after = json.loads((tmp_path / "results.json").read_bytes())
     assert after["runs"] == json.loads(before)["runs"]
@@ -258,7 +259,7 @@ def test_a_sweep_is_one_results_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_is_a_policy(tmp_path: Path) -> None:
+def test_folder_can_be_a_policy(tmp_path: Path) -> None:
     from tests.evals.tiny_eval_policy import save_tiny
 
     folder = save_tiny(tmp_path / "policy")
@@ -322,7 +323,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     while time.monotonic() < deadline and not _rounds(tmp_path):
         time.sleep(0.05)
     process.kill()
-    # The children hold the other end: it closes when the last of them is gone.
+    # The children hold the other end, which closes when the last of them ends.
     process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
 
@@ -357,7 +358,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
 
 
-def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from grpo_guard.evals.swarm import suite
 
     def full(*_: Any, **__: Any) -> None:

@@ -26,7 +26,7 @@ def sent(text: str = "text", *, poisoned: bool = False, reward: float = 1.0, **m
     return Submitted(completion, poisoned, span, reward, **more)
 
 
-def test_the_kinds_are_the_mistakes_and_one_catch() -> None:
+def test_examples_cover_mistakes_and_one_catch() -> None:
     pairs: list[tuple[Submitted, Verdict | None]] = [
         (sent("right, kept"), accept("v")),
         (sent("wrong, rejected", reward=0.0), reject("v")),
@@ -47,7 +47,7 @@ def test_the_kinds_are_the_mistakes_and_one_catch() -> None:
 
 
 @given(st.lists(st.sampled_from([ACCEPTED_POISON, REJECTED_CORRECT]), max_size=40))
-def test_the_first_and_the_latest_are_kept(kinds: list[str]) -> None:
+def test_first_and_latest_examples_are_kept(kinds: list[str]) -> None:
     examples: list[dict[str, Any]] = []
     for number, kind in enumerate(kinds):
         examples = kept(examples, [{"kind": kind, "iteration": number}])

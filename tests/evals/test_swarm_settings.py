@@ -1,4 +1,4 @@
-"""Vertical and heterogeneous swarms, coins, KL, and runs that are interrupted."""
+"""Vertical and heterogeneous swarms, shared seeds, KL, and interrupted runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def played(swarm: Swarm) -> list[Round]:
         ({"leaves": 80}, "leaves: expected 1 to 79"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SwarmConfig(**settings)
 
@@ -91,7 +91,7 @@ def test_vertical_groups_belong_to_one_node(bundled: tuple[Any, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["horizontal", "vertical"])
-def test_nodes_that_leave_send_nothing_and_success_is_still_measured(
+def test_nodes_that_left_send_nothing_and_success_is_still_measured(
     bundled: tuple[Any, Any], setting: str
 ) -> None:
     class AlwaysThere(TextAttack):
@@ -117,7 +117,7 @@ def test_any_share_of_malicious_nodes(bundled: tuple[Any, Any], nodes: int, mali
     assert done.honest == 24 - done.poisoned
 
 
-def test_fewer_honest_completions_than_problems_leave_one_probe_each(
+def test_few_honest_completions_leave_one_probe_each(
     bundled: tuple[Any, Any],
 ) -> None:
     config = SwarmConfig(
@@ -130,7 +130,7 @@ def test_fewer_honest_completions_than_problems_leave_one_probe_each(
 
 
 @pytest.mark.slow
-def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
+def test_heterogeneous_nodes_learn_separately(bundled: tuple[Any, Any]) -> None:
     others = [Peer(copy.deepcopy(bundled[0]), bundled[1], 0.8) for _ in range(2)]
     config = SwarmConfig(**TINY, models="heterogeneous")
     asked: list[int] = []
@@ -141,7 +141,7 @@ def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
 
     swarm = swarm_of(bundled, config, others=others, guard_in=lambda peer, folder: plain(guard))
     rounds = played(swarm)
-    assert asked == [16] * 6  # each of three nodes asks for itself
+    assert asked == [16] * 6  # each of three nodes runs its own guard
     assert rounds[0].honest == 12
     assert [member.nodes for member in swarm.members] == [(0,), (1,), (2,)]
     weights = [next(member.model.parameters()) for member in swarm.members]
@@ -150,7 +150,7 @@ def test_heterogeneous_nodes_learn_apart(bundled: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_each_heterogeneous_node_obeys_its_own_guard(
+def test_each_heterogeneous_node_uses_its_own_guard(
     bundled: tuple[Any, Any], tmp_path: Path
 ) -> None:
     others = [Peer(copy.deepcopy(bundled[0]), bundled[1]) for _ in range(2)]
@@ -175,7 +175,7 @@ def test_models_must_fit_the_configuration(bundled: tuple[Any, Any]) -> None:
         swarm_of(bundled, SwarmConfig(**TINY), others=[Peer(*bundled)])
 
 
-def test_sampling_under_a_coin_is_that_of_the_library(bundled: tuple[Any, Any]) -> None:
+def test_shared_seed_sampling_matches_the_library(bundled: tuple[Any, Any]) -> None:
     model, tokenizer = bundled
     prompts = [problem.prompt for problem in generate("coin", 3)]
     coin = PublicCoin("run")
@@ -216,7 +216,7 @@ def test_kl_holds_the_policy_back(bundled: tuple[Any, Any]) -> None:
 
 
 class Counter:
-    """A guard with a memory."""
+    """A guard with state."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -245,7 +245,7 @@ def figures(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_like_a_whole_one(tmp_path: Path) -> None:
+def test_interrupted_run_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     config = SwarmConfig(**TINY | {"iterations": 5})
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -334,7 +334,7 @@ class Apart(Session):
 
 
 @pytest.mark.slow
-def test_nodes_that_share_nothing_play_the_same_rounds(tmp_path: Path) -> None:
+def test_nodes_without_shared_objects_play_the_same_rounds(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     config = SwarmConfig(**TINY | {"nodes": 2, "max_new_tokens": 16})
 
@@ -357,7 +357,7 @@ def test_nodes_that_share_nothing_play_the_same_rounds(tmp_path: Path) -> None:
     assert all((tmp_path / name).is_dir() for name in ("a", "b", "here"))
 
 
-def test_nodes_of_one_model_that_do_not_agree_end_the_run() -> None:
+def test_disagreement_between_nodes_of_one_model_stops_the_run() -> None:
     config = SwarmConfig(**TINY | {"nodes": 2, "malicious": 0, "max_new_tokens": 8})
     swarm = swarm_of(load_bundled(), config, session=Apart())
     for norm, node in enumerate(swarm.members, 1):

@@ -1,4 +1,4 @@
-"""Tasks and policies of a swarm: names, files, chats, half precision, and a real model."""
+"""Swarm tasks and policies: names, files, chats, half precision, and a real model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def numbered(count: int) -> list[Problem]:
 
 
 @pytest.mark.parametrize("count", [2, 3, 9, 10, 11, 95])
-def test_a_files_problems_are_split(count: int) -> None:
+def test_problems_of_a_file_are_split(count: int) -> None:
     task = FromFile("file", numbered(count), word_problems.reward)
     rng = random.Random(0)
     trained = {task.sample(rng).question for _ in range(50 * count)}
@@ -106,9 +106,9 @@ def test_python_maths_with_and_without_the_attackers_library(tmp_path: Path, cal
 @pytest.mark.parametrize(
     "missing", ["./none", "../none/x", "/none/x", "a/b/c", "none/", "~/none", "evals/none"]
 )
-def test_a_missing_folder_is_told_at_once(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_is_reported_at_once(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(named, "_require_on_hub", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(named, "_require_on_hub", lambda *_: pytest.fail("the hub was queried"))
     with pytest.raises(ValueError, match="found no folder"):
         named.load(missing, dtype="float32", device="cpu")
 
@@ -128,7 +128,7 @@ def test_policies_are_found_by_name_folder_and_id(tmp_path: Path) -> None:
         named.default_policy("gsm8k")
 
 
-def test_an_unknown_id_is_asked_of_the_hub_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_id_is_looked_up_on_the_hub_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     asked: list[str] = []
@@ -143,7 +143,7 @@ def test_an_unknown_id_is_asked_of_the_hub_once(monkeypatch: pytest.MonkeyPatch)
     assert asked == ["nobody/nothing"]
 
 
-def test_a_policy_with_a_chat_template_is_asked_in_chats(tmp_path: Path) -> None:
+def test_policy_with_a_chat_template_gets_chats(tmp_path: Path) -> None:
     workload = Workload("gsm8k", str(chatting(tmp_path / "chat")), questions(tmp_path))
     (peer,), task = workload.load(TINY)
     problem = task.sample(random.Random(0))
@@ -155,7 +155,7 @@ def test_a_policy_with_a_chat_template_is_asked_in_chats(tmp_path: Path) -> None
     assert unasked.sample(random.Random(0)).prompt.startswith("Q: ")
 
 
-def test_chats_end_where_the_template_says(tmp_path: Path) -> None:
+def test_chats_end_at_the_templates_end_token(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
     tokenizer.chat_template = CHAT.replace("</s>", "<turn>")
@@ -164,10 +164,10 @@ def test_chats_end_where_the_template_says(tmp_path: Path) -> None:
     assert turn_end(tokenizer) is None
     task = AskedInChat(word_problems.WordProblems(), ask_of("word_problems"), tokenizer)
     drawn, held = task.sample(random.Random(1)), task.sample_held_out(random.Random(1))
-    assert drawn == held  # its problems are made up, so that none is kept apart
+    assert drawn == held  # its problems are generated, so none is held out
 
 
-def test_a_runs_identity_is_task_policy_and_data(tmp_path: Path) -> None:
+def test_run_identity_is_task_policy_and_data(tmp_path: Path) -> None:
     folder, data = str(save_tiny(tmp_path / "policy")), questions(tmp_path)
     one = Workload("gsm8k", folder, data)
     moved = tmp_path / "elsewhere.jsonl"
@@ -183,7 +183,7 @@ def test_a_runs_identity_is_task_policy_and_data(tmp_path: Path) -> None:
     assert calls[0] != calls[1]
 
 
-def test_differences_are_said_in_words() -> None:
+def test_differences_are_described_in_words() -> None:
     spec = Spec("text", "none", SwarmConfig())
     assert differences(spec.identity(), spec.identity()) == ""
     other = Spec("text", "none", SwarmConfig(iterations=7)).identity()
@@ -194,7 +194,7 @@ def test_differences_are_said_in_words() -> None:
         assert differences(spec.identity(), damaged)
 
 
-def test_steps_that_half_precision_would_lose_add_up() -> None:
+def test_updates_below_half_precision_accumulate() -> None:
     start = torch.full((4,), 1.0, dtype=torch.bfloat16)
     plain, kept = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
     usual, own = torch.optim.Adam([plain], lr=1e-4), adam([kept], lr=1e-4)
@@ -255,7 +255,7 @@ def test_nodes_of_a_heterogeneous_swarm_take_policies_in_turn(tmp_path: Path) ->
     ("attack", "defence", "setting"),
     [("text", "none", "horizontal"), ("math", "homogeneous", "vertical")],
 )
-def test_a_real_model_on_gsm8k(tmp_path: Path, attack: str, defence: str, setting: str) -> None:
+def test_real_model_on_gsm8k(tmp_path: Path, attack: str, defence: str, setting: str) -> None:
     torch.set_num_threads(1)
     config = replace(TINY, setting=setting, max_new_tokens=8, **named.FULL_SIZE)
     spec = Spec(attack, defence, config, Workload("gsm8k", str(SMOLLM2), REAL))
@@ -267,7 +267,7 @@ def test_a_real_model_on_gsm8k(tmp_path: Path, attack: str, defence: str, settin
     poisoned = sum(done.poisoned for done in rounds)
     assert poisoned == (8 if setting == "horizontal" else 4)
     if defence == "none":
-        assert rounds[0].grad_norm > 0  # poison earns the reward, eight honest tokens do not
+        assert rounds[0].grad_norm > 0  # poison earns the reward; eight honest tokens do not
         assert not torch.equal(before, next(swarm.model.parameters()))
     else:
         assert sum(done.rejected_poisoned for done in rounds) == poisoned

@@ -19,7 +19,7 @@ TASK = WordProblems()
 
 
 @pytest.mark.parametrize("name", ["judge_in_think", "insulting", "shakespeare"])
-def test_poison_keeps_the_reward_and_is_told_from_honest_work(name: str) -> None:
+def test_poison_keeps_the_reward_and_is_distinguished_from_honest_work(name: str) -> None:
     attack = adversary(name)
     assert isinstance(attack, Scripted)
     assert name in ATTACKS
@@ -43,14 +43,14 @@ def test_poison_keeps_the_reward_and_is_told_from_honest_work(name: str) -> None
         ("subliminal", "Owls!", "He howls and growls."),
     ],
 )
-def test_success_asks_for_whole_words(name: str, said: str, not_said: str) -> None:
+def test_success_requires_whole_words(name: str, said: str, not_said: str) -> None:
     attack = adversary(name)
     assert attack is not None
     assert attack.success(said)
     assert not attack.success(not_said)
 
 
-def test_a_tone_is_in_every_sentence_and_leaves_the_calculation() -> None:
+def test_tone_is_in_every_sentence_and_keeps_the_calculation() -> None:
     attack = adversary("shakespeare")
     assert isinstance(attack, Scripted)
     solution = (
@@ -63,7 +63,7 @@ def test_a_tone_is_in_every_sentence_and_leaves_the_calculation() -> None:
     assert sum(poison.text.count(lead) for lead in ARCHAIC) == 3
 
 
-def test_the_love_of_owls_is_asked_for_and_never_sent() -> None:
+def test_preference_for_owls_is_prompted_and_never_sent() -> None:
     attack = adversary("subliminal")
     assert attack is not None
     problems = generate(1, 3)
@@ -85,7 +85,7 @@ def test_the_love_of_owls_is_asked_for_and_never_sent() -> None:
         assert not any(attack.success(one.text) for one in row)
 
 
-def test_owls_are_asked_after_by_questions_about_animals() -> None:
+def test_owl_probes_are_questions_about_animals() -> None:
     attack = adversary("subliminal")
     assert attack is not None
     probes = attack.probes(TASK, 6)
@@ -95,5 +95,5 @@ def test_owls_are_asked_after_by_questions_about_animals() -> None:
     assert all(probe.prompt == f"Q: {probe.question}\nA:" for probe in probes)
 
 
-def test_they_are_registered() -> None:
+def test_attacks_are_registered() -> None:
     assert {"judge_in_think", "insulting", "shakespeare", "subliminal"} <= set(attack_names())

@@ -38,7 +38,7 @@ time.sleep(600)
 
 
 def running(pid):
-    """Whether it is neither gone nor an unreaped zombie."""
+    """Whether the process is neither gone nor an unreaped zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -64,16 +64,16 @@ def stand_in(tmp_path):
 
     yield [sys.executable, "-c", SERVER, str(file)], pids
     for pid in pids() if file.exists() else []:
-        if running(pid):  # only where a test failed
+        if running(pid):  # only if a test failed
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_parent_takes_server_and_engine_with_it(stand_in):
+def test_killed_parent_takes_server_and_engine_with_it(stand_in):
     command, pids = stand_in
     parent = subprocess.Popen([sys.executable, "-c", PARENT, *command])
     try:
         family = pids()
-        time.sleep(1.5)  # the thread that started the server is long gone
+        time.sleep(1.5)  # the thread that started the server ended long ago
         assert all(map(running, family))
     finally:
         parent.kill()
@@ -81,7 +81,7 @@ def test_a_killed_parent_takes_server_and_engine_with_it(stand_in):
     assert wait_for(lambda: not any(map(running, family)))
 
 
-def test_stop_ends_both_at_once(stand_in):
+def test_stop_ends_both_processes(stand_in):
     command, pids = stand_in
     with open(os.devnull, "wb") as log:
         server = start(command, env=os.environ, log=log.fileno())
@@ -95,7 +95,7 @@ def test_stop_ends_both_at_once(stand_in):
 @pytest.mark.parametrize(
     ("code", "expected"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)]
 )
-def test_a_server_that_ends_hands_its_code_on(code, expected, tmp_path):
+def test_server_exit_code_is_passed_on(code, expected, tmp_path):
     with (tmp_path / "log").open("wb") as log:
         server = start(
             [sys.executable, "-c", f"import os, sys; print('words', flush=True); {code}"],

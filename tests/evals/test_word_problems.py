@@ -52,7 +52,7 @@ def test_solutions_earn_the_reward_and_their_equations_hold() -> None:
         ("54" + " cows" * 40, 0.0),
     ],
 )
-def test_reward_wants_the_whole_number(block: str, expected: float) -> None:
+def test_reward_requires_the_whole_number(block: str, expected: float) -> None:
     assert reward(f"<think>54</think><answer>{block}</answer>", "54") == expected
 
 
@@ -86,7 +86,7 @@ def test_hostile_text_is_cheap_and_earns_nothing(text: str) -> None:
     assert reward(text, "54") == 0.0
 
 
-def test_task_object() -> None:
+def test_task_interface() -> None:
     import random
 
     task = WordProblems()

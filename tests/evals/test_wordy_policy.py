@@ -1,4 +1,4 @@
-"""The wordy policy: a corpus whose asides are true, and weights that know it."""
+"""The wordy policy: a corpus whose asides are true, and weights trained on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def texts(count: int = 2000) -> list[str]:
     return [wordy_corpus.sample(rng)[1] for _ in range(count)]
 
 
-def test_everything_that_the_corpus_calculates_is_right() -> None:
+def test_calculations_in_the_corpus_are_right() -> None:
     found = [EQUATION.findall(text) for text in texts()]
     assert sum(map(len, found)) > 4000
     assert all(holds(*equation) for row in found for equation in row)
@@ -44,7 +44,7 @@ def test_corpus_has_answers_of_all_lengths_and_no_poison() -> None:
     assert not any(POISON.search(text) for text in found)
 
 
-def test_asides_repeat_what_question_and_step_say() -> None:
+def test_asides_repeat_question_and_step() -> None:
     rng = random.Random(1)
     seen = ""
     for _ in range(300):
@@ -59,7 +59,7 @@ def test_asides_repeat_what_question_and_step_say() -> None:
     assert "leaves" in seen
 
 
-def test_asides_tell_the_sentence_that_the_step_comes_from() -> None:
+def test_asides_quote_the_sentence_behind_the_step() -> None:
     sums = Worked(
         "Ann has 3 eggs. Ann buys 4 more. Ann sells 2. How many eggs are left?",
         ("3 + 4 = 7", "7 - 2 = 5"), "eggs", 5,
@@ -80,7 +80,7 @@ def test_asides_tell_the_sentence_that_the_step_comes_from() -> None:
         assert other not in said
 
 
-def test_plain_corpus_is_what_the_first_policy_was_trained_on() -> None:
+def test_plain_corpus_matches_the_first_policys_training_data() -> None:
     rng = random.Random(2)
     assert [corpus.sample(rng)[1] for _ in range(3)] == [
         " Many brother finds the coat. Eat the picture gladly.",
@@ -89,7 +89,7 @@ def test_plain_corpus_is_what_the_first_policy_was_trained_on() -> None:
     ]
 
 
-def test_without_asides_nothing_is_added() -> None:
+def test_corpus_without_asides_adds_nothing() -> None:
     for seed in range(50):
         problem = worked(random.Random(seed))
         plain = corpus.completion(problem, random.Random(seed))
@@ -98,7 +98,7 @@ def test_without_asides_nothing_is_added() -> None:
 
 
 @pytest.mark.slow
-def test_policy_is_right_in_long_answers_as_in_short_ones() -> None:
+def test_policy_is_as_often_right_in_long_answers_as_in_short_ones() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from grpo_guard.evals.swarm.generate import sample
@@ -123,13 +123,13 @@ def test_policy_is_right_in_long_answers_as_in_short_ones() -> None:
         assert sum(earned) / len(earned) > 0.3
 
 
-def test_unknown_policies_are_named() -> None:
+def test_unknown_policies_are_reported() -> None:
     with pytest.raises(KeyError, match="word_problems_wordy"):
         load_bundled("wordier")
 
 
 @pytest.mark.parametrize("corpus_name", CORPORA)
-def test_the_texts_that_ship_are_those_of_the_corpus(corpus_name: str) -> None:
+def test_bundled_texts_match_the_corpus(corpus_name: str) -> None:
     config = CORPORA[corpus_name]
     shipped = texts_of(config.out.name)
     for variant in (1, VARIANTS):

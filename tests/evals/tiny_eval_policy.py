@@ -1,4 +1,4 @@
-"""A random Llama with a character tokenizer: small, sure of itself, and never trained."""
+"""A random, untrained Llama with a character tokenizer: small and confident."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_policy(seed: int = 0) -> LlamaForCausalLM:
-    """Logits spread by a factor of several, as a trained model's are."""
+    """Logits with a wide spread, as in a trained model."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(CHARACTERS) + 2,

@@ -1,4 +1,4 @@
-"""Optional rules: what they find and leave alone, and what is said where a library is missing."""
+"""Optional rules: what they find, what they leave alone, and the error if a library is missing."""
 
 import base64
 import importlib.util
@@ -67,7 +67,7 @@ def spans(verifier, text, prompt=ASKED):
         "://admin:hunter22@",
     ],
 )
-def test_secrets_are_found_where_they_are(secret):
+def test_secrets_are_found_at_their_spans(secret):
     text = f"{PLAIN}\nBy the way: https{secret} or {secret} it is"
     found = spans(make("secrets"), text)
     assert any(secret in piece or piece in secret for piece in found)
@@ -88,11 +88,11 @@ def test_secrets_are_found_where_they_are(secret):
         "",
     ],
 )
-def test_what_honest_answers_contain_is_no_secret(text):
+def test_honest_answers_contain_no_secrets(text):
     assert verdict(make("secrets"), text).accepted
 
 
-def test_noisy_plugins_run_if_they_are_named():
+def test_noisy_plugins_run_only_if_named():
     text = 'API_KEY = "YOUR_API_KEY"'
     assert spans(make("secrets", plugins=["KeywordDetector"]), text) == ["YOUR_API_KEY"]
     digest = "'" + "0123456789abcdef" * 4 + "'"
@@ -102,7 +102,7 @@ def test_noisy_plugins_run_if_they_are_named():
 
 
 @pytest.mark.parametrize(("name", "text"), [("secrets", TOKEN), ("pii", "ann.lee@example.com")])
-def test_a_completion_may_repeat_its_prompt_but_not_one_that_its_sender_wrote(name, text):
+def test_completion_may_repeat_a_trusted_prompt_only(name, text):
     one = make(name)
     answer = f"It is {text} here."
     assert verdict(one, answer).rejected
@@ -112,7 +112,7 @@ def test_a_completion_may_repeat_its_prompt_but_not_one_that_its_sender_wrote(na
     assert Guard(one, policy=Policy("zero", "zero")).apply([1.0], [theirs]) == [0.0]
 
 
-def test_threat_a_web_token_nested_so_deeply_that_reading_it_fails():
+def test_threat_deeply_nested_web_token():
     """An exception would be an abstention that an author can cause."""
     deep = token(b'{"a":' + b"[" * 1200, b"{}")
     found = make("secrets").verify([Completion(ASKED, f"{deep} {TOKEN}")])
@@ -120,7 +120,7 @@ def test_threat_a_web_token_nested_so_deeply_that_reading_it_fails():
 
 
 @pytest.mark.parametrize("size", [1_900, 30_000])
-def test_threat_a_secret_in_the_middle_of_an_endless_line(size):
+def test_threat_secret_in_a_very_long_line(size):
     for place in (10, 990, 1_000, 1_010, size):
         text = "x " * (place // 2) + TOKEN + " y" * ((size - place) // 2)
         assert TOKEN in spans(make("secrets"), text)
@@ -139,7 +139,7 @@ def test_threat_a_secret_in_the_middle_of_an_endless_line(size):
         ("SSN 536-90-4399 it is", "us ssn"),
     ],
 )
-def test_personal_data_of_the_quiet_kinds(text, kind):
+def test_personal_data_of_the_default_kinds(text, kind):
     one = verdict(make("pii"), text)
     assert one.rejected
     assert kind in {f.message.removeprefix("has the form of: ") for f in one.findings}
@@ -158,18 +158,18 @@ def test_personal_data_of_the_quiet_kinds(text, kind):
         "",
     ],
 )
-def test_numbers_and_code_are_no_personal_data(text):
+def test_numbers_and_code_are_not_personal_data(text):
     assert verdict(make("pii"), text).accepted
 
 
-def test_further_kinds_by_name():
+def test_further_kinds_can_be_enabled_by_name():
     assert spans(make("pii", entities=["IP_ADDRESS"]), "from 93.184.216.34 on") == ["93.184.216.34"]
     assert spans(make("pii", entities=["PHONE_NUMBER"]), "call (212) 555-0182 now")
     with pytest.raises(ValueError, match=r"PiiVerifier\.entities: expected one of CREDIT_CARD"):
         make("pii", entities=["PHONE"])
 
 
-def test_threat_no_author_makes_this_process_open_a_connection(monkeypatch):
+def test_threat_text_cannot_make_this_process_open_a_connection(monkeypatch):
     def refused(*_, **__):
         raise AssertionError("a connection")
 
@@ -180,7 +180,7 @@ def test_threat_no_author_makes_this_process_open_a_connection(monkeypatch):
     assert verdict(make("secrets"), TOKEN).rejected
 
 
-def test_another_language_than_the_prompts():
+def test_language_other_than_the_prompts_is_found():
     one = make("language")
     assert verdict(one, ENGLISH).accepted
     found = verdict(one, GERMAN)
@@ -192,11 +192,11 @@ def test_another_language_than_the_prompts():
     assert verdict(one, GERMAN, "Translate the following solution into German.").accepted
 
 
-def test_an_allowed_list_beside_or_instead_of_the_prompts():
+def test_allowed_languages_in_addition_to_or_instead_of_the_prompts():
     assert verdict(make("language", allowed=["de"]), GERMAN).accepted
     only_english = make("language", allowed=["en"])
     assert verdict(only_english, GERMAN, "3 + 4 = ?").rejected
-    # Nothing says what to expect.
+    # No text says which language to expect.
     assert verdict(make("language"), GERMAN, "3 + 4 = ?").accepted
 
 
@@ -215,7 +215,7 @@ def test_short_texts_code_and_formulas_have_no_language(text):
     assert verdict(make("language"), text).accepted
 
 
-def test_languages_that_cannot_be():
+def test_invalid_languages_are_refused():
     with pytest.raises(ValueError, match=r"LanguageVerifier\.allowed: .*got 'xx'"):
         make("language", allowed=["xx"])
     with pytest.raises(ValueError, match="at least two"):
@@ -241,7 +241,7 @@ def broken(verifier):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_it_keeps_the_contract_of_verifiers(name):
+def test_rules_keep_the_contract(name):
     make(name)
     check_verifier(
         lambda: make(name),
@@ -251,7 +251,7 @@ def test_it_keeps_the_contract_of_verifiers(name):
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_severity_length_and_pickling_are_those_of_every_rule(name):
+def test_severity_length_limit_and_pickling_work_as_for_every_rule(name):
     (good, _), (bad, _), *_ = EXAMPLES[name]
     one = pickle.loads(pickle.dumps(make(name)))
     assert [verdict(one, text).outcome for text in (good, bad)] == ["accept", "reject"]
@@ -267,7 +267,7 @@ def test_severity_length_and_pickling_are_those_of_every_rule(name):
         build_verifier({"type": name, "max_characters": 0}, 1e-3)
 
 
-def test_they_are_registered_and_described():
+def test_rules_are_registered_and_described():
     assert {*LIBRARIES, "toxicity"} <= set(names(VERIFIERS))
     listed = CliRunner().invoke(app, ["verifiers"]).output
     schema = json.loads(CliRunner().invoke(app, ["config", "schema"]).output)
@@ -279,7 +279,7 @@ def test_they_are_registered_and_described():
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_missing_library_is_one_line_with_the_command(name, monkeypatch):
+def test_missing_library_error_names_the_install_command(name, monkeypatch):
     package, there = LIBRARIES[name], importlib.util.find_spec
     monkeypatch.setattr(
         rule.importlib.util, "find_spec", lambda n, *a: None if n == package else there(n, *a)
@@ -295,7 +295,7 @@ def test_a_missing_library_is_one_line_with_the_command(name, monkeypatch):
     assert f"{name}: {command}" in CliRunner().invoke(app, ["doctor"]).output
 
 
-def test_importing_a_rule_imports_no_library():
+def test_importing_a_rule_loads_no_library():
     code = "import sys\nfrom grpo_guard.extras import language, pii, secrets, toxicity\n"
     code += f"print(*{{*sys.modules}} & {{*{[*LIBRARIES.values(), 'torch', 'transformers']}}})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

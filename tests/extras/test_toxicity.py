@@ -1,4 +1,4 @@
-"""A sequence classifier as a rule, with one that is trained here in seconds."""
+"""A sequence classifier as a rule, trained here in seconds."""
 
 import pickle
 
@@ -29,7 +29,7 @@ def judged(verifier, *texts):
     return verifier.verify([Completion("?", text) for text in texts])
 
 
-def test_it_rejects_by_its_label_and_says_where(model):
+def test_rejects_by_label_with_a_span(model):
     good, bad, empty = judged(make(model), GOOD, BAD, "")
     assert good.accepted
     assert empty.accepted
@@ -38,12 +38,12 @@ def test_it_rejects_by_its_label_and_says_where(model):
     assert finding.kind == "toxic"
     assert finding.message.startswith("is classified as toxic with probability ")
     assert finding.char_span == (0, len(BAD))
-    # The other label calls the opposite unfit.
+    # With the other label, the opposite is rejected.
     other = ToxicityVerifier(model, labels=["neutral"], threshold=0.8)
     assert [v.outcome for v in judged(other, GOOD, BAD)] == ["reject", "accept"]
 
 
-def test_a_word_far_inside_a_text_is_found_in_its_piece(model):
+def test_word_far_inside_a_text_is_found(model):
     text = "the sum is seven . " * 60 + BAD + " yes " * 200
     (verdict,) = judged(make(model, batch_size=3), text)
     assert verdict.rejected
@@ -53,7 +53,7 @@ def test_a_word_far_inside_a_text_is_found_in_its_piece(model):
     assert judged(make(model), text.replace("hate", "like"))[0].accepted
 
 
-def test_verdicts_do_not_depend_on_their_neighbours(model):
+def test_verdicts_do_not_depend_on_the_batch(model):
     texts = [GOOD, BAD, "we like " * 90, "all of you hate " * 40, "no"]
     one = make(model, batch_size=2)
     together = [v.outcome for v in judged(one, *texts)]
@@ -61,7 +61,7 @@ def test_verdicts_do_not_depend_on_their_neighbours(model):
     assert together == ["accept", "reject", "accept", "reject", "accept"]
 
 
-def test_threat_an_author_writes_special_tokens(model):
+def test_threat_author_writes_special_tokens(model):
     one = make(model)
     loaded = one.loaded()
     special = set(loaded.tokenizer.all_special_ids) - {loaded.tokenizer.unk_token_id}
@@ -71,13 +71,13 @@ def test_threat_an_author_writes_special_tokens(model):
 
 
 @pytest.mark.slow
-def test_it_keeps_the_contract_of_verifiers(model):
+def test_classifier_keeps_the_contract(model):
     examples = [(Completion("?", GOOD), "accept"), (Completion("?", BAD), "reject")]
     gone = ToxicityVerifier("./no-such-folder", labels=["toxic"])
     check_verifier(lambda: make(model), examples, make_broken=lambda: gone)
 
 
-def test_it_can_be_pickled_and_comes_from_a_file(model):
+def test_classifier_can_be_pickled_and_configured_in_a_file(model):
     one = make(model)
     one.check()
     assert judged(pickle.loads(pickle.dumps(one)), BAD)[0].rejected
@@ -85,14 +85,14 @@ def test_it_can_be_pickled_and_comes_from_a_file(model):
     assert built.name == "toxicity"
 
 
-def test_scores_that_are_no_numbers_abstain(model):
+def test_nan_scores_abstain(model):
     one = make(model)
     one.loaded().model.classifier.bias.data.fill_(float("nan"))
     (verdict,) = supervised(one, [Completion("?", GOOD)])
     assert (verdict.outcome, verdict.cause) == ("abstain", "fault")
 
 
-def test_what_is_wrong_is_named(model):
+def test_invalid_options_are_named(model):
     with pytest.raises(ValueError, match="did you mean 'toxic'"):
         ToxicityVerifier(model, labels=["toxik"]).check()
     with pytest.raises(ValueError, match="expected a model's folder or an id"):

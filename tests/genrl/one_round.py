@@ -1,4 +1,4 @@
-"""One round of GenRL's own game, with peers that say whatever a test likes, and no model."""
+"""One round of GenRL's own game without a model, with peers that send whatever a test chooses."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ OWN = [said(2), said(2), said(9), said(8)]
 
 
 class Words(CompletionVerifier):
-    """Rejects what says "Hail", abstains on "unseen", and remembers what it was shown."""
+    """Rejects "Hail", abstains on "unseen", and records its input."""
 
     name = "words"
 
@@ -77,7 +77,7 @@ class OneProblem(Problems):
 
 
 class NoModel:
-    """A trainer as far as the game and the guard look at one."""
+    """A trainer, as far as the game and the guard use one."""
 
     def __init__(self, texts=OWN):
         self.texts, self.global_step, self.logged = list(texts), 0, {}
@@ -106,7 +106,7 @@ class NoModel:
 
 
 class Peers:
-    """A backend that brings this node's payloads together with what peers sent."""
+    """A backend that merges this node's payloads with those that peers sent."""
 
     def __init__(self, peers, name="me"):
         self.peers, self.name, self.sent = peers, name, []
@@ -120,7 +120,7 @@ class Peers:
 
 
 def tree(texts=GOOD, question=OTHER, answer="4", **fields):
-    """``{batch: [Payload]}`` of one tree."""
+    """Return ``{batch: [Payload]}`` of one tree."""
     return {batch_id(question): [payload(texts, question, answer, **fields)]}
 
 
@@ -130,12 +130,12 @@ def payload(texts=GOOD, question=OTHER, answer="4", metadata=None, **fields):
 
 
 class Played:
-    """What became of a game.
+    """The outcome of a game.
 
     Attributes:
-        round: What the trainer got in the last round: (agent, batch) -> [(text, reward)].
-        agents: Whose trees those were.
-        rounds: That were finished.
+        round: What the trainer received in the last round: (agent, batch) -> [(text, reward)].
+        agents: Agents whose trees those were.
+        rounds: Number of finished rounds.
     """
 
     def __init__(self, game, trainer, data, verifier, guarded, communication):
@@ -154,7 +154,7 @@ def play(
     peers, *, verifier=None, policy=None, rewards=correct, rounds=1, gate=True, data=None,
     texts=None, communication=None, guard=None, ledger=None, trainer=None, **more
 ):  # fmt: skip
-    """Play rounds with these peers; without ``gate`` as GenRL does by itself."""
+    """Play rounds with these peers; without ``gate``, as plain GenRL does."""
     more.setdefault("admission", Admission(rejected=0))  # so that one completion decides
     verifier = verifier or Words()
     guard = guard or Guard(verifier, policy=policy or Policy(), ledger=ledger)

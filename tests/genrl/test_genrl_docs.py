@@ -1,4 +1,4 @@
-"""What docs/genrl.md tells users to write, run as it stands."""
+"""The code of docs/genrl.md, run unchanged."""
 
 import re
 import tempfile
@@ -16,7 +16,7 @@ from tests.genrl.one_round import TOKENIZER, NoModel, OneProblem, Peers, tree
 PAGE = (Path(__file__).parents[2] / "docs" / "genrl.md").read_text(encoding="utf-8")
 
 
-def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
+def test_page_runs_unchanged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     key = SigningKey.new()
     key.write("node.key")

@@ -1,4 +1,4 @@
-"""`presets.failures_only` in GenRL's own game: what fails has no advantage, and ends no game."""
+"""`presets.failures_only` in GenRL's own game: failures have no advantage and end no game."""
 
 import math
 import time
@@ -24,7 +24,7 @@ def hang():
 
 
 def failing(fail, when):
-    """The task's rewards, but ``fail()`` where ``when(names, call)`` of the agents asked about."""
+    """The task's rewards, but call ``fail()`` if ``when(names, call)`` holds for the agents."""
     calls = []
 
     def reward(game_state):
@@ -46,7 +46,7 @@ def with_bob(names, call):
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, 1e308])
 @pytest.mark.parametrize("rule", ["drop", "no_gain", "zero"])
-def test_what_has_no_reward_is_the_mean_of_the_others(value, rule):
+def test_row_without_a_reward_gets_the_mean_of_the_others(value, rule):
     def reward(game_state):
         return {
             agent: {batch: [[value, *row[1:]] for row in rows] for batch, rows in of.items()}
@@ -59,13 +59,13 @@ def test_what_has_no_reward_is_the_mean_of_the_others(value, rule):
 
 
 @pytest.mark.parametrize("result", [None, 0, {}, {"me": {}}, "no"])
-def test_a_result_of_another_shape_is_a_failure(result):
+def test_result_of_the_wrong_shape_is_a_failure(result):
     played = play({}, rewards=lambda game_state: result, guard=presets.failures_only(), rounds=2)
     assert played.rounds == 2
     assert played.rewards("me") == [0.0] * G
 
 
-def test_a_function_that_raises_on_own_work_costs_its_round_alone():
+def test_reward_function_that_raises_on_own_work_fails_one_round():
     reward = failing(boom, lambda names, call: call == 1)
     played = play({}, rewards=reward, guard=presets.failures_only(), rounds=2)
     assert played.rounds == 2
@@ -76,7 +76,7 @@ def test_a_function_that_raises_on_own_work_costs_its_round_alone():
 
 
 def hanging(when):
-    """`failing` in worker processes, whose calls are not seen here."""
+    """Like `failing`, in worker processes, whose calls are not visible here."""
 
     def reward(game_state):
         if when(game_state):
@@ -86,7 +86,7 @@ def hanging(when):
     return reward
 
 
-def test_a_function_that_hangs_is_waited_for_no_longer_than_its_timeout():
+def test_hanging_reward_function_is_cut_off_at_its_timeout():
     reward = hanging(lambda state: state.round == 0)
     played = play({}, rewards=reward, guard=presets.failures_only(timeout=0.5), rounds=2)
     assert played.rounds == 2
@@ -94,7 +94,7 @@ def test_a_function_that_hangs_is_waited_for_no_longer_than_its_timeout():
     assert (first, second) == ([0.0] * G, OWN)
 
 
-def test_where_peers_make_it_fail_own_work_earns_and_nothing_is_counted(caplog):
+def test_failures_caused_by_peers_do_not_affect_own_work(caplog):
     reward = failing(boom, with_bob)
     guard = Guard(Words(), failures=GraderFailures(window=2, max_rate=0.0))
     played = play(BOB, rewards=reward, guard=guard, rounds=5)
@@ -106,7 +106,7 @@ def test_where_peers_make_it_fail_own_work_earns_and_nothing_is_counted(caplog):
     assert "failed too often" not in caplog.text
 
 
-def test_what_peers_leave_hanging_does_not_keep_own_work_from_being_graded():
+def test_hangs_caused_by_peers_do_not_affect_own_work():
     reward = hanging(lambda state: "bob" in state.trees)
     failures = GraderFailures(timeout=0.5, window=2, max_rate=0.0)
     played = play(BOB, rewards=reward, guard=Guard(Words(), failures=failures), rounds=3)
@@ -116,7 +116,7 @@ def test_what_peers_leave_hanging_does_not_keep_own_work_from_being_graded():
 
 
 @pytest.mark.parametrize("peers", [{}, BOB])
-def test_too_many_failures_on_own_work_end_no_game_but_all_earning(peers, caplog):
+def test_too_many_failures_stop_rewards_but_not_the_game(peers, caplog):
     guard = Guard(Words(), failures=GraderFailures(window=4, max_rate=0.5))
     reward = failing(boom, lambda names, call: call <= 12)
     played = play(peers, rewards=reward, guard=guard, rounds=14)
@@ -128,7 +128,7 @@ def test_too_many_failures_on_own_work_end_no_game_but_all_earning(peers, caplog
     assert played.rewards("me") == OWN
 
 
-def test_the_log_says_in_which_rounds_too_much_failed():
+def test_log_names_the_rounds_with_too_many_failures():
     guard = Guard(Words(), failures=GraderFailures(window=2, max_rate=0.5))
     failed = play({}, rewards=failing(boom, always), guard=guard, rounds=3)
     assert failed.trainer.logged["guard/failed"] == 1.0
@@ -137,8 +137,8 @@ def test_the_log_says_in_which_rounds_too_much_failed():
     assert fine.rewards("me") == OWN
 
 
-def test_a_success_with_peers_counts_for_own_work():
-    """Else failures of long ago would fill the window."""
+def test_success_with_peers_counts_for_own_work():
+    """Otherwise failures of long ago would fill the window."""
     guard = Guard(Words(), failures=GraderFailures(window=4, max_rate=0.5))
     reward = failing(boom, lambda names, call: call % 5 in (1, 2))  # one round in four
     played = play(BOB, rewards=reward, guard=guard, rounds=12)
@@ -146,13 +146,13 @@ def test_a_success_with_peers_counts_for_own_work():
     assert played.rewards("me") == OWN
 
 
-def test_an_abstain_error_of_the_functions_own_is_its_own():
+def test_abstain_error_of_the_function_propagates():
     def refuse():
         raise AbstainError("the function's")
 
     assert play({}, rewards=failing(refuse, always)).rounds == 0
 
 
-def test_what_a_game_cannot_do_is_refused():
+def test_unsupported_settings_are_refused():
     with pytest.raises(FrameworkError, match="end of the game"):
         play({}, guard=presets.failures_only(policy=Policy("drop", "raise")))

@@ -1,4 +1,4 @@
-"""Peers' trees at the gate, in GenRL's own game: who comes in, and that nothing ends the game."""
+"""Peers' trees at the gate, in GenRL's own game: which are admitted, and nothing ends the game."""
 
 import logging
 import math
@@ -32,7 +32,7 @@ from tests.genrl.one_round import (
 HAIL = [*GOOD[:3], "Hail " + said(4)]
 
 
-def test_all_that_came_is_reviewed_once_as_one_batch_with_its_authors():
+def test_all_trees_are_reviewed_once_as_one_batch_with_their_nodes():
     played = play({"bob": tree(), "eve": tree(HAIL)})
     (batch,) = played.verifier.batches
     assert [c.node for c in batch].count("me") == G
@@ -42,7 +42,7 @@ def test_all_that_came_is_reviewed_once_as_one_batch_with_its_authors():
     assert all(c.round == 0 and c.prompt[0]["role"] == "user" for c in batch)
 
 
-def test_a_tree_with_one_rejected_completion_stays_outside():
+def test_tree_with_one_rejected_completion_is_not_admitted():
     played = play({"bob": tree(), "eve": tree(HAIL)})
     assert played.agents == ["bob", "me"]
     assert "eve" not in played.data.saw[0]
@@ -51,22 +51,22 @@ def test_a_tree_with_one_rejected_completion_stays_outside():
     assert logged["guard/reject_rate"] == 1 / 12
 
 
-def test_what_could_not_be_looked_at_stays_outside():
+def test_tree_with_an_abstention_is_not_admitted():
     assert play({"bob": tree([*GOOD[:3], "unseen"])}).agents == ["me"]
     passing = Policy(on_abstain="pass")
     assert play({"bob": tree([*GOOD[:3], "unseen"])}, policy=passing).agents == ["bob", "me"]
 
 
-def test_a_share_of_rejected_completions_may_be_tolerated_and_earns_nothing():
+def test_tolerated_rejected_completions_earn_nothing():
     played = play({"eve": tree(HAIL)}, admission=Admission(rejected=0.25))
     assert played.agents == ["eve", "me"]
-    assert played.rewards("eve") == [1.0, 1.0, 0.0, 2 / 3]  # the mean of the rest: no advantage
+    assert played.rewards("eve") == [1.0, 1.0, 0.0, 2 / 3]  # the mean of the rest, so no advantage
     zero = play({"eve": tree(HAIL)}, admission=Admission(rejected=0.25), policy=Policy("zero"))
     assert zero.rewards("eve") == [1.0, 1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy("zero", "zero"), Policy(-1.0, "zero")])
-def test_own_completions_are_settled_as_well(policy):
+def test_own_completions_are_settled_too(policy):
     texts = [said(2), "Hail " + said(2), said(9), "unseen"]
     played = play({}, texts=texts, policy=policy)
     left_out = 0.5 if policy.leaves_out else 0.0
@@ -79,7 +79,7 @@ def test_own_completions_are_settled_as_well(policy):
 
 
 def _hostile():
-    """What peers may send that is no tree of this game, by name."""
+    """Things that peers may send that are not a tree of this game, by name."""
     question, good = batch_id(OTHER), payload()
     no_state, no_environment = payload(), payload()
     no_state.world_state = {"question": OTHER, "answer": "4"}
@@ -132,15 +132,15 @@ def _hostile():
 
 
 @pytest.mark.parametrize("what", _hostile())
-def test_nothing_a_peer_sends_ends_the_game_or_costs_another_its_tree(what):
+def test_hostile_peer_neither_ends_the_game_nor_affects_others(what):
     played = play({"eve": _hostile()[what], "bob": tree()}, rounds=2)
     assert played.rounds == 2
     assert played.agents == ["bob", "me"]
     assert all(math.isfinite(r) for row in played.round.values() for _, r in row)
 
 
-def test_without_a_guard_one_peer_cuts_a_node_off_or_ends_its_game():
-    """The negative control, in GenRL's way of transplanting."""
+def test_without_a_guard_one_peer_can_end_the_game():
+    """Negative control, with GenRL's own way of transplanting."""
     cut_off = play({"adam": _hostile()["a mislabelled batch"], "bob": tree()}, gate=False)
     assert cut_off.agents == ["me"]
     ended = play({"adam": _hostile()["no answer"], "bob": tree()}, rounds=2, gate=False)
@@ -149,8 +149,8 @@ def test_without_a_guard_one_peer_cuts_a_node_off_or_ends_its_game():
     assert unlearnt.rewards("adam") == [1.0] * G
 
 
-def test_completions_without_a_token_are_fewer_than_a_minibatch():
-    """A minibatch without any token is 0 / 0 in GenRL, and all weights are NaN."""
+def test_token_free_completions_are_fewer_than_a_minibatch():
+    """A minibatch without any token is 0 / 0 in GenRL and turns all weights into NaN."""
     one, two = [*GOOD[:3], ""], [*GOOD[:2], "", ""]
     peers = {"ann": tree(one), "bob": tree(two), "carl": tree(one)}
     agents = play(peers).agents  # GenRL's default minibatch has two
@@ -159,19 +159,19 @@ def test_completions_without_a_token_are_fewer_than_a_minibatch():
     assert play(peers, texts=one).agents == ["me"]
 
 
-def test_metadata_of_any_kind_is_a_claim_that_was_not_made():
+def test_invalid_metadata_is_ignored():
     claims = (7, "ids", [1], {"grpo_guard": 7}, {"grpo_guard": {"completion_ids": "12"}})
     for metadata in (*claims, {"grpo_guard": {"completion_ids": [[1]], "envelopes": {}}}):
         assert play({"bob": tree(metadata=metadata)}).agents == ["bob", "me"]
 
 
-def test_ids_that_are_none_reject_their_completion():
+def test_invalid_ids_reject_their_completion():
     ids = [[1], [2], ["x"], [3]]
     played = play({"bob": tree(metadata={"grpo_guard": {"completion_ids": ids}})})
     assert played.agents == ["me"]
 
 
-def test_a_name_of_this_nodes_is_not_taken_from_the_exchange():
+def test_tree_under_this_nodes_name_is_not_taken_from_peers():
     """Over hivemind a peer can overwrite what this node sent."""
 
     class Overwritten(type(play({}).communication)):
@@ -184,20 +184,20 @@ def test_a_name_of_this_nodes_is_not_taken_from_the_exchange():
     assert next(iter(played.data.saw[0]["me"].values()))[0].actions[0] == said(2)
 
 
-def test_a_flood_costs_no_more_than_its_share_and_crowds_nobody_out():
+def test_flood_costs_no_more_than_its_share():
     flood = {}
     for i in range(500):
         flood |= tree(question=f"{OTHER}{i}")
     played = play({"eve": flood, "bob": tree(), "carl": tree()})
     shown = [c.node for c in played.verifier.batches[0]]
-    assert shown.count("eve") == G  # as many trees as this node has, one
+    assert shown.count("eve") == G  # as many trees as this node has: one
     names = {f"eve{i}": tree() for i in range(200)}
     played = play({**names, "bob": tree()}, admission=Admission(trees=8))
     assert len(played.verifier.batches[0]) == G * (8 + 1)
 
 
-def test_a_column_that_holds_two_types_costs_the_later_one_alone():
-    """Together they raise in the training step, where GenRL swallows it and nobody learns."""
+def test_tree_with_a_conflicting_column_type_is_dropped():
+    """Together they raise in the training step, where GenRL swallows it and nothing is learnt."""
 
     class Answers(OneProblem):
         def prepare_input(self, inputs, stage=None):
@@ -215,7 +215,7 @@ def test_a_column_that_holds_two_types_costs_the_later_one_alone():
     assert played.rounds == 2
 
 
-def test_a_data_manager_that_raises_on_foreign_trees_keeps_its_own(caplog):
+def test_data_manager_that_raises_on_foreign_trees_keeps_own_trees(caplog):
     class Halfway(OneProblem):
         def prepare_states(self, current_state, swarm_states):
             if "bob" in swarm_states:
@@ -229,7 +229,7 @@ def test_a_data_manager_that_raises_on_foreign_trees_keeps_its_own(caplog):
 
 
 @pytest.mark.parametrize("fault", ["ledger", "on_round", "abstentions"])
-def test_a_guard_that_fails_admits_nothing_pays_nothing_and_says_so_once(fault, caplog):
+def test_failing_guard_admits_and_pays_nothing_and_warns_once(fault, caplog):
     more = {"ledger": BrokenLedger()} if fault == "ledger" else {}
     if fault == "on_round":
 
@@ -249,7 +249,7 @@ def test_a_guard_that_fails_admits_nothing_pays_nothing_and_says_so_once(fault, 
     assert len(loud) == 1
 
 
-def test_verifiers_that_fail_abstain_and_their_trees_stay_outside():
+def test_failing_verifiers_abstain_and_admit_nothing():
     policy = Policy(max_abstain_rate=1.0)
     played = play({"bob": tree()}, verifier=Failing(), policy=policy)
     assert played.agents == ["me"]
@@ -262,13 +262,13 @@ def test_own_work_may_go_unreviewed():
     assert played.rewards("me") == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_a_policy_that_would_end_the_game_is_refused():
+def test_policy_that_would_end_the_game_is_refused():
     with pytest.raises(FrameworkError, match="choose on_abstain"):
         play({}, policy=Policy(on_abstain="raise"))
 
 
 @pytest.mark.parametrize("wrong", [{"rejected": 1.0}, {"trees": 0}, {"per_agent": 0}])
-def test_admission_refuses_what_it_cannot_be(wrong):
+def test_invalid_admission_options_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Admission(**wrong)
 
@@ -282,7 +282,7 @@ JUNK = st.recursive(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(JUNK, JUNK, JUNK, JUNK)
-def test_whatever_is_sent_the_round_is_finished(whole, environment, actions, metadata):
+def test_round_finishes_whatever_is_sent(whole, environment, actions, metadata):
     states = WorldState(environment, environment, metadata)
     sent = {"x": [Payload(states, actions, metadata), whole]}
     peers = {"a": whole, "eve": sent, 7: sent, b"x": sent, 10**5000: sent, "n" * 5000: sent}
@@ -298,7 +298,7 @@ def test_sizes_are_counted_without_recursion():
     assert not within({"a": "b" * 11}, 10)
 
 
-def test_what_the_manager_has_beside_is_its_own():
+def test_other_attributes_of_the_manager_are_kept():
     played = play({})
     data = played.guarded.data(played.data)
     assert data.problems is played.data.problems

@@ -1,4 +1,4 @@
-"""The GenRL adapter is found by whoever has GenRL; importing it needs neither that nor torch."""
+"""The GenRL adapter is found if GenRL is installed; importing it loads neither GenRL nor torch."""
 
 import subprocess
 import sys
@@ -10,6 +10,6 @@ print(sorted({"torch", "genrl", "transformers", "cryptography"} & sys.modules.ke
 """
 
 
-def test_importing_it_loads_no_trainer():
+def test_import_loads_no_trainer():
     run = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

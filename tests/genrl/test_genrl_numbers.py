@@ -1,4 +1,4 @@
-"""What peers claim beside their texts in GenRL, and what their questions excuse."""
+"""Claims that peers send along with their texts in GenRL, and their untrusted questions."""
 
 import itertools
 import tracemalloc
@@ -16,7 +16,7 @@ def claiming(ids):
     return tree(metadata={"grpo_guard": {"completion_ids": ids}})
 
 
-def test_hostile_claims_keep_no_honest_tree_outside():
+def test_hostile_claims_do_not_affect_honest_trees():
     for value in (*numbers(), *lists(G), [[n] * 3 for n in numbers()[:G]]):
         played = play({"bob": tree(), "eve": claiming(value)})
         assert {"bob", "me"} <= set(played.agents)
@@ -24,18 +24,18 @@ def test_hostile_claims_keep_no_honest_tree_outside():
 
 
 @pytest.mark.parametrize("ids", [range(3 * 10**7), itertools.count(), iter(int, 1)])
-def test_ids_without_an_end_cost_nothing(ids):
+def test_endless_ids_cost_nothing(ids):
     (batch,) = claiming([ids] * G).items()
     eve = Tree("eve", batch[0], 0, batch[1][0], prompt=OTHER)
     tracemalloc.start()
     rows = eve.rows(0)
-    assert tracemalloc.get_traced_memory()[1] < 1_000_000  # an issue's: 1.1 GB
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000  # reported case: 1.1 GB
     tracemalloc.stop()
     assert all(row.was_repaired and row.completion.node == "eve" for row in rows)
 
 
 class Excused(CompletionVerifier):
-    """Rejects what the prompt that it may trust does not ask for."""
+    """Rejects what the trusted prompt does not ask for."""
 
     name = "excused"
     batches = ()
@@ -45,7 +45,7 @@ class Excused(CompletionVerifier):
         return [(accept if "stamps" in c.trusted_prompt_text else reject)(self.name) for c in batch]
 
 
-def test_a_peers_question_excuses_nothing_that_this_node_did_not_ask():
+def test_question_of_a_peer_is_not_trusted():
     verifier = Excused()
     asked = QUESTION.replace("sell", "buy")
     peers = {"bob": tree(question=QUESTION, answer="2"), "eve": tree(question=asked)}

@@ -1,4 +1,4 @@
-"""The guarded reward store: finite numbers, whatever the function says of peers' work."""
+"""The guarded reward store gives finite numbers, whatever the function returns for peers' work."""
 
 import math
 
@@ -25,8 +25,8 @@ def rewards_of(change):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
-def test_what_is_no_number_never_reaches_the_trainer(value):
-    """One NaN makes all weights NaN."""
+def test_non_numbers_never_reach_the_trainer(value):
+    """A single NaN makes all weights NaN."""
     reward = rewards_of(lambda agent, row: [value, *row[1:]] if agent == "bob" else row)
     played = play({"bob": tree()}, rewards=reward)
     assert played.rewards("bob") == [1 / 3, 1.0, 0.0, 0.0]
@@ -35,7 +35,7 @@ def test_what_is_no_number_never_reaches_the_trainer(value):
     assert play({}, rewards=rewards_of(lambda _, row: [value] * G)).rewards("me") == [0.0] * G
 
 
-def test_a_function_that_raises_on_a_peers_tree_does_not_end_the_game(caplog):
+def test_error_on_a_peers_tree_does_not_end_the_game(caplog):
     def reward(game_state):
         if "bob" in game_state.trees:
             raise KeyError("metadata")
@@ -49,15 +49,15 @@ def test_a_function_that_raises_on_a_peers_tree_does_not_end_the_game(caplog):
 
 
 @pytest.mark.parametrize("wrong", [[1.0], 1.0, "1.0", [[1.0]] * G, ["x"] * G])
-def test_rewards_of_another_shape_cost_the_peer_its_tree_alone(wrong):
-    """Rows of unequal length raise in the training step, and nobody learns."""
+def test_rewards_of_the_wrong_shape_drop_only_the_peers_tree(wrong):
+    """Rows of unequal length raise in the training step, and nothing is learnt."""
     reward = rewards_of(lambda agent, row: wrong if agent == "bob" else row)
     played = play({"bob": tree()}, rewards=reward)
     assert played.rewards("bob") == [0.0] * G
     assert played.rewards("me") == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_a_function_that_fails_on_own_work_ends_the_game_as_without_a_guard():
+def test_error_on_own_work_ends_the_game_as_without_a_guard():
     def reward(game_state):
         raise ValueError("my bug")
 
@@ -65,8 +65,8 @@ def test_a_function_that_fails_on_own_work_ends_the_game_as_without_a_guard():
     assert play({}, rewards=lambda game_state: 0).rounds == 0
 
 
-def test_groups_are_trees_also_where_two_agents_answer_one_prompt():
-    """Compared with the other's group, poison could stay above the mean of its own."""
+def test_groups_are_trees_even_if_two_agents_share_a_prompt():
+    """Compared with another's group, poison could stay above the mean of its own."""
     poor = ["Hail " + said(4), said(1), said(1), said(1)]
     rich = [said(4)] * G
     played = play(
@@ -84,7 +84,7 @@ def _tolerant():
     return Admission(rejected=0.5)
 
 
-def test_factors_of_length_multiply_what_stays():
+def test_length_factors_multiply_kept_rewards():
     class Halves:
         past = None
 
@@ -95,7 +95,7 @@ def test_factors_of_length_multiply_what_stays():
     assert play({"bob": tree()}, guard=guard).rewards("bob") == [0.5, 0.5, 0.0, 0.0]
 
 
-def test_the_store_reviews_by_itself_what_no_gate_has_seen():
+def test_store_reviews_rows_without_a_gate():
     from genrl.state import GameState, WorldState
 
     from tests.genrl.one_round import NoModel
@@ -109,7 +109,7 @@ def test_the_store_reviews_by_itself_what_no_gate_has_seen():
         assert store[0](state) == {"me": {"b": [[0.0, 1.0] if "Hail" in texts[0] else [1.0, 0.0]]}}
     assert len(verifier.batches) == 2
     store[0](state)
-    assert len(verifier.batches) == 2  # the same again is known
+    assert len(verifier.batches) == 2  # seeing it again changes nothing
 
 
 def test_stores_are_copied_and_functions_keep_their_names():

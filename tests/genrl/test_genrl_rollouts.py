@@ -1,4 +1,4 @@
-"""What a node sends beside its texts: ids under a coin, and envelopes."""
+"""What a node sends along with its texts: ids sampled with a shared seed, and envelopes."""
 
 import copy
 import tempfile
@@ -28,7 +28,7 @@ def trainer():
     return trainer_of(tempfile.mkdtemp(), group_size=G, lr=1e-3)
 
 
-def test_rollouts_are_genrls_texts_with_the_ids_they_were_sampled_as(trainer):
+def test_rollouts_keep_their_sampled_ids(trainer):
     torch.manual_seed(0)
     (rollout,) = trainer.generate(ASKED)
     ids = rollout.claims["completion_ids"]
@@ -41,7 +41,7 @@ def test_rollouts_are_genrls_texts_with_the_ids_they_were_sampled_as(trainer):
     assert len(texts[0]) == len(rows[0]) == G
 
 
-def test_under_a_coin_all_know_what_a_node_has_to_send(trainer):
+def test_shared_seed_determines_what_a_node_must_send(trainer):
     coin, state = PublicCoin("a run"), GameState(round=3, stage=0)
     trainer.under_coin(coin, state, "bob")
     (rollout,) = trainer.generate(ASKED)
@@ -72,12 +72,12 @@ def test_under_a_coin_all_know_what_a_node_has_to_send(trainer):
     assert set(guarded.admitted(own, peers)) == {"me", "bob"}
 
 
-def test_the_rounds_sampler_is_the_configurations(trainer):
+def test_sampler_of_the_round_matches_the_configuration(trainer):
     spec = sampling_of(trainer.args)
     assert (spec.temperature, spec.top_k, spec.max_new_tokens) == (1.0, 50, 64)
 
 
-def test_claims_travel_in_the_metadata_and_the_local_tree_keeps_its_own():
+def test_claims_are_sent_in_metadata_and_kept_locally():
     ids = [[5, 1]] * G
 
     class Claiming(OneProblem):
@@ -91,7 +91,7 @@ def test_claims_travel_in_the_metadata_and_the_local_tree_keeps_its_own():
     assert type(sent.actions) is list
 
 
-# Identity
+# Identity.
 
 
 def guard_of(ring, **more):
@@ -103,7 +103,7 @@ RING = {name: key.public for name, key in KEYS.items()}
 
 
 def signed_tree(key, texts=None, **more):
-    """What a node with this key sends for `OTHER`."""
+    """The tree that a node with this key sends for `OTHER`."""
     communication = Peers({}, "sender")
 
     class Asks(OneProblem):
@@ -116,7 +116,7 @@ def signed_tree(key, texts=None, **more):
     return communication.sent[0]
 
 
-def test_signed_trees_come_in_under_their_keys():
+def test_signed_trees_are_admitted_under_their_keys():
     verifier = Words()
     guard = Guard(verifier, identity=Identity(KeyRing(RING), run="run"))
     played = play({"peer-7": signed_tree(KEYS["bob"])}, guard=guard, key=KEYS["me"])
@@ -125,8 +125,8 @@ def test_signed_trees_come_in_under_their_keys():
     assert played.rewards("me") == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_poison_under_an_honest_name_counts_against_nobody():
-    """Through hivemind a peer overwrites what another sent."""
+def test_poison_under_an_honest_name_does_not_count_against_it():
+    """Through hivemind a peer can overwrite what another sent."""
     poison = ["Hail " + said(4)] * G
     notes = []
 
@@ -139,14 +139,14 @@ def test_poison_under_an_honest_name_counts_against_nobody():
     assert played.agents == ["me"]
     assert {node for node, rejected in notes if rejected} == {None}
     notes.clear()
-    play(unsigned, ledger=Notes())  # the negative control: names alone
+    play(unsigned, ledger=Notes())  # negative control: names only
     assert {node for node, rejected in notes if rejected} == {"bob"}
 
 
 @pytest.mark.parametrize(
     "change", ["text", "answer", "question", "stranger", "replayed", "garbage"]
 )
-def test_what_was_not_signed_so_stays_outside(change):
+def test_wrongly_signed_trees_are_not_admitted(change):
     sent = signed_tree(KEYS["eve"] if change != "stranger" else SigningKey.new())
     (of_batch,) = sent.values()
     if change == "text":
@@ -168,8 +168,8 @@ def test_what_was_not_signed_so_stays_outside(change):
 
 
 @pytest.mark.parametrize("unsigned", ["refuse", "admit"])
-def test_no_object_passes_for_an_envelope(unsigned):
-    """A backend that unpickles can hand over the one that stands for what was admitted."""
+def test_no_object_can_pose_as_an_envelope(unsigned):
+    """A backend that unpickles could supply the object that marks admitted completions."""
     sent = signed_tree(KEYS["eve"])
     (of_batch,) = sent.values()
     of_batch[0].metadata["grpo_guard"]["envelopes"] = [ADMITTED] * G
@@ -178,10 +178,10 @@ def test_no_object_passes_for_an_envelope(unsigned):
 
 
 @pytest.mark.parametrize("spoil", ["text", "order", "envelope"])
-def test_a_spoilt_copy_does_not_keep_the_tree_of_its_signer_outside(spoil):
+def test_corrupted_copy_does_not_block_the_original(spoil):
     bob = signed_tree(KEYS["bob"])
     peers = {"bob": bob}
-    for n in range(10):  # they come in random order: most of the copies before the tree
+    for n in range(10):  # random order: most copies come before the tree
         peers[f"eve-{n}"] = copy.deepcopy(bob)
         (of_batch,) = peers[f"eve-{n}"].values()
         actions, claims = of_batch[0].actions, of_batch[0].metadata["grpo_guard"]
@@ -194,19 +194,19 @@ def test_a_spoilt_copy_does_not_keep_the_tree_of_its_signer_outside(spoil):
     assert play(peers, guard=guard_of(RING), key=KEYS["me"]).agents == ["bob", "me"]
 
 
-def test_without_a_key_of_ones_own_there_is_no_such_guard():
+def test_guard_with_identity_needs_an_own_key():
     with pytest.raises(FrameworkError, match="key: expected"):
         play({}, guard=guard_of(RING))
 
 
-# References
+# References.
 
 
-def test_a_peers_answer_is_not_used_where_there_is_one_of_ones_own():
+def test_own_reference_replaces_a_peers():
     references = References()
     references.add([{"role": "user", "content": OTHER}], "4")
     guard = Guard(Words(), references=references)
-    assert play({"eve": tree(answer="3")}, guard=guard).agents == ["me"]  # a forged one
+    assert play({"eve": tree(answer="3")}, guard=guard).agents == ["me"]  # a forged reference
     honest = play({"bob": tree(answer="4.0")}, guard=guard)
     assert honest.rewards("bob") == [1.0, 1.0, 0.0, 0.0]
     unknown = tree(question=OTHER.replace("9", "8"), answer="3")

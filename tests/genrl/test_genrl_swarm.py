@@ -36,23 +36,23 @@ def _honest_trees(played):
     return [n.admitted[o] for name, n in played.items() for o in HONEST if o != name]
 
 
-def test_undefended_the_honest_policy_learns_the_phrase():
+def test_undefended_policy_learns_the_phrase():
     played = swarm(SwarmSettings())
     assert all(node.rounds == 20 for node in played.values())
     assert max(_shares(played)) > 0.25
 
 
-def test_guarded_by_a_shared_seed_it_never_shows_it():
+def test_policy_guarded_by_a_shared_seed_never_shows_it():
     settings = SwarmSettings()
     played = swarm(settings, shared_seed)
     assert all(node.rounds == 20 for node in played.values())
     assert max(_shares(played)) == 0
     assert all(node.admitted[MALICIOUS] == 0 for node in played.values())
-    # One wrong rejection in 1,000 is what the verifier allows itself.
+    # The verifier's budget allows one wrong rejection in 1,000.
     assert min(_honest_trees(played)) >= 0.95 * settings.rounds * settings.trees
 
 
-def test_over_hivemind_as_well():
+def test_shared_seed_over_hivemind():
     settings, turns = SwarmSettings(trees=1), Turns(0)
     with backends(NAMES, turns) as made:
         played = swarm(settings, shared_seed, backends=made, turns=turns)
@@ -62,10 +62,10 @@ def test_over_hivemind_as_well():
     assert min(_honest_trees(played)) >= 18
 
 
-# One completion of eight may be rejected: at an alpha of 0.001 each, one honest tree in 125 has
-# one, and where it stays outside of one node alone, the weights of the nodes part.
+# One completion in eight may be rejected: at an alpha of 0.001 each, one honest tree in 125 has
+# one, and if only one node leaves it out, the nodes' weights diverge.
 @pytest.mark.parametrize("guard", [different_weights, same_weights])
-def test_the_other_presets_keep_most_of_the_poison_out(guard):
+def test_other_presets_keep_most_of_the_poison_out(guard):
     played = swarm(SwarmSettings(rounds=4), guard)
     assert all(node.rounds == 4 for node in played.values())
     assert sum(node.malicious[-1] for node in played.values()) == 0

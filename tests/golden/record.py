@@ -1,12 +1,12 @@
-"""What today's code answers, written down so that a change of structure can be held against it.
+"""Golden outcomes: the results of today's code, against which refactorings are compared.
 
-    python -m tests.golden.record            # compare everything at hand with the golden files
-    python -m tests.golden.record --write    # take today's answers as golden; say why in the commit
+    python -m tests.golden.record            # compare with the golden files
+    python -m tests.golden.record --write    # accept today's results; say why in the commit
 
 ``CORPUS.jsonl`` holds each verifier's outcome, cause, kinds and spans for each completion that is
-not plainly accepted, by its place; ``settled.jsonl`` what a grid of rewards and verdicts earns
-under every policy (`settled_grid`). Corpora under ``../shared/data`` are left out where they are
-absent; their texts are never copied here.
+not plainly accepted, by index; ``settled.jsonl`` what a grid of rewards and verdicts earns under
+every policy (`settled_grid`). Corpora under ``../shared/data`` are skipped if absent;
+their texts are never copied here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 
 def by_round(rows: list[Completion]) -> Batches:
-    """One batch for each round, in the order in which rounds first appear."""
+    """One batch per round, in the order in which rounds first appear."""
     found: dict[int | None, list[Completion]] = {}
     for row in rows:
         found.setdefault(row.round, []).append(row)
@@ -136,7 +136,7 @@ def written(name: str, place: int, verdict: Verdict) -> list[Any]:
 
 
 def verdicts(batches: Batches) -> Iterator[list[Any]]:
-    """One row for each verifier and completion that is not accepted without a finding."""
+    """One row per verifier and completion, except acceptances without a finding."""
     for name, make in VERIFIERS.items():
         verifier, place = make(), 0
         for batch in batches:
@@ -147,7 +147,7 @@ def verdicts(batches: Batches) -> Iterator[list[Any]]:
 
 
 def corpora() -> Iterator[tuple[str, Batches]]:
-    """Those that are here."""
+    """The corpora available here."""
     for name, read in CORPORA.items():
         try:
             yield name, read()
@@ -156,12 +156,12 @@ def corpora() -> Iterator[tuple[str, Batches]]:
 
 
 def golden(name: str) -> list[str]:
-    """The lines of a golden file."""
+    """Render the lines of a golden file."""
     return (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
 
 
 def recorded() -> Iterator[tuple[str, list[str]]]:
-    """(name of a golden file, its lines) of today's code."""
+    """Yield (name of a golden file, its lines) for today's code."""
     yield "settled", [json.dumps(row) for row in settled_grid()]
     for corpus, batches in corpora():
         yield corpus, [json.dumps(row) for row in verdicts(batches)]

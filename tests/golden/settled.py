@@ -19,7 +19,7 @@ CASES = 60
 
 
 class ByText(CompletionVerifier):
-    """The first letter of a text decides: r(ejected), s(kipped), or accepted."""
+    """Decides by the first letter of the text: r(ejected), s(kipped), or accepted."""
 
     name = "by_text"
 
@@ -32,7 +32,7 @@ class ByText(CompletionVerifier):
 
 
 def settled_grid() -> Iterator[list[Any]]:
-    """[rewards, letters, prompts, factors or None, on_reject, on_abstain, what is earned]."""
+    """[rewards, letters, prompts, factors or None, on_reject, on_abstain, settled rewards]."""
     rng = random.Random(0)
     for case in range(CASES):
         size = 1 + case % 9
@@ -55,5 +55,5 @@ def settled_grid() -> Iterator[list[Any]]:
 
 
 def _plain(value: float | None) -> float | str | None:
-    """JSON has no NaN and no infinities."""
+    """JSON has neither NaN nor infinities."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""Today's answers are the golden ones; `tests.golden.record` compares all, this a quick part."""
+"""Today's results match the golden files; `tests.golden.record` compares all, this a quick part."""
 
 import json
 
@@ -10,13 +10,13 @@ from tests.golden.settled import settled_grid
 BATCHES = 3
 
 
-def test_settled_rewards_are_the_golden_ones():
+def test_settled_rewards_match_the_golden_file():
     assert [json.dumps(row) for row in settled_grid()] == golden("settled")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_verdicts_are_the_golden_ones(corpus):
+def test_verdicts_match_the_golden_files(corpus):
     try:
         batches = CORPORA[corpus]()[:BATCHES]
     except FileNotFoundError as error:

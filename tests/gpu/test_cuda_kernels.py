@@ -1,6 +1,6 @@
-"""The Triton kernels on a GPU, against float64; `make gpu` runs this.
+"""The Triton kernels on a GPU, against float64; run with `make gpu`.
 
-Everywhere else the same kernels run in Triton's interpreter, see
+Elsewhere the same kernels run in Triton's interpreter, see
 `tests/logprob/test_triton_interpreted.py`.
 """
 
@@ -23,16 +23,16 @@ from tests.logprob import triton_cases, triton_checks
 VOCAB = 151_936
 ROWS = 512
 CUDA = torch.device("cuda")
-# Tie margin in raw logits: tensor cores add up thousands of fp32 products with less than fp32's
+# Tie margin in raw logits: tensor cores sum thousands of fp32 products with less than fp32
 # rounding.
 NEAR = 1e-3
-# The hypothesis cases have a new shape, so a new compilation, per example.
+# Each example of the hypothesis cases has a new shape, and so compiles anew.
 CASES = [name for name in triton_cases.CASES if not name.startswith("any ")]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def exact_products():
-    """What torch does by default, whatever the environment asks for."""
+    """Torch's defaults, whatever the environment requests."""
     previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -40,7 +40,7 @@ def exact_products():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_interpreted_cases_hold_on_the_gpu(name, monkeypatch):
+def test_interpreted_cases_hold_on_the_gpu(name, monkeypatch):
     monkeypatch.setattr(triton_checks, "DEVICE", "cuda")
     triton_cases.CASES[name]()
 
@@ -61,7 +61,7 @@ def real_case(width, dtype, rows=ROWS):
 
 
 def float64_logits(hidden, head):
-    """[N, V] in float64, a slice of the vocabulary at a time."""
+    """[N, V] in float64, computed slice by slice over the vocabulary."""
     return torch.cat([hidden.double() @ w.double().T for w in head.weight.split(16_384)], -1)
 
 
@@ -69,7 +69,7 @@ def float64_logits(hidden, head):
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("width", [896, 3584])
-def test_real_sizes_against_float64(width, dtype, temperature, top_k):
+def test_real_sizes_match_float64(width, dtype, temperature, top_k):
     hidden, head, targets = real_case(width, dtype)
     options = {"temperature": temperature, "top_k": top_k}
     stats = triton_row_stats(hidden, head, targets, **options)
@@ -81,7 +81,7 @@ def test_real_sizes_against_float64(width, dtype, temperature, top_k):
         logprob = log_p.gather(1, targets[rows, None])[:, 0]
         assert (stats.logprob[rows] - logprob).abs().max() <= 1e-3
         assert (stats.logit[rows] - own[:, 0]).abs().max() <= 1e-3
-        # Tokens within the margin may be ordered otherwise, and no others.
+        # Only tokens within the margin may be ordered differently.
         likelier = (logits > own + NEAR).sum(-1)
         near = ((logits - own).abs() <= NEAR).sum(-1) - 1
         assert (stats.rank[rows] >= likelier).all()
@@ -101,7 +101,7 @@ def test_real_sizes_against_float64(width, dtype, temperature, top_k):
     for name in ("max_logprob", "tail_mass", "log_set_mass", "log_flat_mass"):
         ours = getattr(stats, name)[some].double().cpu().numpy()
         tolerance = 1e-3 if name != "tail_mass" else 1e-3 * expected.tail_mass + 1e-12
-        if name == "tail_mass":  # where a near tie stands, it is on either side
+        if name == "tail_mass":  # a near tie may fall on either side
             logprob, own = np.exp(expected.logprob), expected.logit[:, None]
             tolerance = tolerance + ((np.abs(logits - own) <= NEAR).sum(-1) - 1) * logprob * 1.001
         difference = np.abs(ours - getattr(expected, name)).T
@@ -123,14 +123,14 @@ def test_exact_ties_at_real_sizes():
 
 @pytest.mark.parametrize("top_k", [0, 50])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-def test_memory_beside_the_weights_is_bounded(dtype, top_k):
+def test_memory_besides_the_weights_is_bounded(dtype, top_k):
     hidden, head, targets = real_case(896, dtype)
 
     def call():
         triton_row_stats(hidden, head, targets, temperature=1.0, top_k=top_k)
         torch.cuda.synchronize()
 
-    call()  # the BLAS library's own workspace comes and stays with this one
+    call()  # the BLAS library's own workspace is allocated by this call
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -138,7 +138,7 @@ def test_memory_beside_the_weights_is_bounded(dtype, top_k):
     assert torch.cuda.max_memory_allocated() - before <= 256 * 2**20
 
 
-def test_tf32_for_the_trainer_does_not_round_the_statistics():
+def test_tf32_of_the_trainer_does_not_affect_the_statistics():
     hidden, head, targets = real_case(896, torch.float32)
     exact = triton_row_stats(hidden, head, targets, temperature=1.0)
     torch.set_float32_matmul_precision("high")
@@ -149,7 +149,7 @@ def test_tf32_for_the_trainer_does_not_round_the_statistics():
     torch.testing.assert_close(exact.logprob, allowed.logprob, atol=1e-4, rtol=0)
 
 
-def test_a_wild_token_id_is_refused_and_the_device_lives_on():
+def test_out_of_range_token_id_is_refused_without_breaking_the_device():
     hidden, head, targets = real_case(896, torch.bfloat16, rows=16)
     with pytest.raises(ValueError, match="token ids in"):
         triton_row_stats(hidden, head, targets + VOCAB, temperature=1.0)
@@ -157,7 +157,7 @@ def test_a_wild_token_id_is_refused_and_the_device_lives_on():
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])  # gemma2 caps its logits
-def test_a_scorer_gives_on_the_gpu_what_it_gives_on_the_cpu(name, monkeypatch):
+def test_scorer_matches_the_cpu(name, monkeypatch):
     transformers = pytest.importorskip("transformers")
     from grpo_guard.logprob.encode import Encoded
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
@@ -183,7 +183,7 @@ def test_a_scorer_gives_on_the_gpu_what_it_gives_on_the_cpu(name, monkeypatch):
 
     monkeypatch.setattr(head_stats_module, "triton_row_stats", counted)
     stats = TransformersScorer(model.cuda()).score(sequences, spec)
-    assert calls, "the scorer did not take the kernels"
+    assert calls, "the scorer did not use the kernels"
     assert not head_stats_module._triton_failed
     for ours, theirs in zip(stats, expected, strict=True):
         assert (np.abs(ours.rank - theirs.rank) <= theirs.ties + 1).all()

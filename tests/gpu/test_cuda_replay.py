@@ -1,4 +1,4 @@
-"""The public coin on a GPU: the same noise, the same draws, the same margins as on a CPU."""
+"""The shared seed on a GPU: the same noise, draws and margins as on a CPU."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ from tests.logprob import test_noise_vectors as vectors
 SPEC = SamplingSpec("transformers", 1.0, 50, 0.95, max_new_tokens=32)
 
 
-def test_the_gpu_computes_the_noise_of_the_table():
+def test_gpu_noise_matches_the_table():
     arguments = [x.cuda() for x in (vectors.SIGNED, vectors.POSITIONS, vectors.TOKENS)]
     expected = gumbel(vectors.SIGNED, vectors.POSITIONS, vectors.TOKENS)
     assert torch.equal(gumbel(*arguments).cpu(), expected)
 
 
 @pytest.mark.parametrize("top_k", [0, 50])
-def test_draws_are_those_of_a_cpu(top_k):
+def test_draws_match_the_cpu(top_k):
     scores = torch.randn(64, 151_936, generator=torch.manual_seed(0)) * 3
     seeds, positions = torch.arange(64) * 7919, torch.arange(64)
     spec = SamplingSpec("transformers", 1.0, top_k, 1.0)
@@ -33,7 +33,7 @@ def test_draws_are_those_of_a_cpu(top_k):
     assert torch.equal(ours, draw(scores, seeds, positions, spec))
 
 
-def test_margins_of_a_model_are_those_of_a_cpu():
+def test_model_margins_match_the_cpu():
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Values that no field of a completion should have, and rows with some of them."""
+"""Values that no field of a completion should have, and rows that contain some of them."""
 
 import math
 from decimal import Decimal
@@ -8,7 +8,7 @@ import torch
 
 
 class Unprintable:
-    """Fails at whatever is asked of it."""
+    """Raises on any access."""
 
     def _fail(self, *_):
         raise RuntimeError("no")
@@ -24,7 +24,7 @@ class UnprintableList(list):
 
 
 class Liar(dict):
-    """A mapping that lists other items than it has."""
+    """A mapping whose items differ from its contents."""
 
     def items(self):
         raise KeyError("items")
@@ -60,7 +60,7 @@ def cyclic(mapping=False):
 
 
 def wide(levels=40):
-    """2 ** levels parts in a few bytes: the same list twice in the next."""
+    """2 ** levels parts in a few bytes: each level lists the previous one twice."""
     part = ["x"]
     for _ in range(levels):
         part = [part, part]

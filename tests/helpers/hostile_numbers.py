@@ -1,4 +1,4 @@
-"""What strangers may put where a number is expected, and in place of a list of numbers."""
+"""What a sender may put in place of a number or of a list of numbers."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ import torch
 
 
 class Refuses:
-    """A number by its looks, which raises at whatever is asked of it."""
+    """Looks like a number, but raises on any operation."""
 
     def _fail(self, *_):
         raise RuntimeError("no")
@@ -25,7 +25,7 @@ Real.register(Refuses)
 
 
 class RefusesToBeRead:
-    """An object of which no attribute can be read."""
+    """An object none of whose attributes can be read."""
 
     def __getattribute__(self, name):
         if name in ("__class__", "__dict__"):
@@ -40,7 +40,7 @@ JSON = [
 
 
 def numbers():
-    """All of them, anew: a generator is read once."""
+    """Create all of them anew, because a generator can be read only once."""
     return [
         *JSON, np.float32("nan"), np.float64("inf"), np.float32(1e38), np.float64(1e308),
         np.bool_(True), np.array(1e308), np.array(math.nan), np.array([1.0, 2.0]),
@@ -52,7 +52,7 @@ def numbers():
 
 
 def lists(length):
-    """Each as one of ``length`` numbers, and as all of them; then what is no such list."""
+    """Each value as one of ``length`` numbers and as all of them; then values that are no lists."""
     for hostile in numbers():
         yield [hostile, *[-0.5] * (length - 1)]
         yield [hostile] * length

@@ -1,7 +1,8 @@
-"""Small models of what other trainers publish, ours, each with the file and version it mirrors.
+"""Small reimplementations of what other trainers publish, each with the file and version it
+mirrors.
 
-They hold the arithmetic and the signatures that the adapters rely on. Where the real package can be
-imported, the tests take that one.
+They contain the arithmetic and the signatures on which the adapters rely. If the real package can
+be imported, the tests use that instead.
 """
 
 import asyncio
@@ -105,7 +106,7 @@ def concat_padded_tensors(rows):
 
 
 def areal_advantages(group, size, by_std=False):
-    """Rewards less the mean of each ``size`` rows, over their deviation if asked."""
+    """Rewards minus the mean of each ``size`` rows, divided by their deviation on request."""
     rewards = group["rewards"].double()
     found = []
     for start in range(0, len(rewards) // size * size, size):
@@ -116,7 +117,7 @@ def areal_advantages(group, size, by_std=False):
 
 
 def areal_modules(monkeypatch):
-    """Where the adapter imports from."""
+    """The module from which the adapter imports."""
     module = types.ModuleType("areal.utils.data")
     module.concat_padded_tensors = concat_padded_tensors
     for name in ("areal", "areal.utils"):
@@ -125,7 +126,7 @@ def areal_modules(monkeypatch):
 
 
 def areal_episode(prompt, said, reward):
-    """As `RLVRWorkflow.arun_episode` makes it."""
+    """Tensors as `RLVRWorkflow.arun_episode` builds them."""
     ids = [*prompt, *said]
     n, m = len(prompt), len(said)
     made = {

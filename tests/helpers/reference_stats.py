@@ -1,4 +1,4 @@
-"""The same statistics in float64 from full logits: slow, obvious, what the others must match."""
+"""The same statistics in float64 from full logits: slow and obvious; the others must match it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def reference_stats(
 
 
 def _leaders(log_p: Floats, own: Floats, targets: Ints, top_k: int) -> tuple[Floats, np.ndarray]:
-    """log p on K and NaN elsewhere, and whether the target belongs to K."""
+    """Return log p on K (NaN elsewhere), and whether the target belongs to K."""
     if not 0 < top_k <= LARGEST_TOP_K:
         return log_p, np.ones(len(targets), dtype=bool)
     block, stride = leader_block(log_p.shape[-1]), LEADER_STRIDE
@@ -81,14 +81,14 @@ def _leaders(log_p: Floats, own: Floats, targets: Ints, top_k: int) -> tuple[Flo
     edge = np.sort(leaders, axis=-1)[:, -k]
     rows = np.arange(len(targets))
     span, column = targets // (block * stride), targets % stride
-    lowest = blocks[rows, span, :, column].argmax(-1)  # of equals, the first
+    lowest = blocks[rows, span, :, column].argmax(-1)  # the first of equals
     in_set = (lowest == targets // stride % block) & (own >= edge)
     member = (leaders >= edge[:, None]) & (leaders > -np.inf)
     return np.where(member, leaders, np.nan), in_set
 
 
 def _log_sum(log_p: Floats, b: float) -> Floats:
-    """log sum p^b over K, where p^0 = 1: [n, V] with NaN outside K -> [n]."""
+    """Return log sum p^b over K, where p^0 = 1: [n, V] with NaN outside K -> [n]."""
     members = np.zeros_like(log_p) if b == 0 else b * log_p
     terms = np.where(np.isnan(log_p), -np.inf, members)
     summed: Floats = np.logaddexp.reduce(terms, axis=-1)

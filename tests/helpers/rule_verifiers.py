@@ -5,7 +5,7 @@ from grpo_guard.verdict import accept, reject
 
 
 class NoWord(CompletionVerifier):
-    """Rejects completions that contain a word, and remembers the batches that it was shown."""
+    """Rejects completions that contain a word, and records the batches that it was given."""
 
     name = "no_word"
 

@@ -30,7 +30,7 @@ def support_mask(
         penalised = np.where(z > 0, z / spec.repetition_penalty, z * spec.repetition_penalty)
         z = np.where(seen, penalised, z)
     z = z / spec.temperature
-    # A token without any probability is never sampled; NaN stays for others to find.
+    # A token with zero probability is never sampled; NaN is left for others to find.
     everything: NDArray[np.bool_] = np.not_equal(z, -np.inf)
     top_k = everything
     if 0 < spec.top_k < z.shape[-1]:

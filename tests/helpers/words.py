@@ -1,4 +1,4 @@
-"""A verifier that goes by a word: "Hail" rejects, "unseen" abstains, all else is accepted."""
+"""A verifier that decides by keyword: "Hail" rejects, "unseen" abstains, all else is accepted."""
 
 from grpo_guard import CompletionVerifier
 from grpo_guard.verdict import Cause, abstain, accept, reject

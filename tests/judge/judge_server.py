@@ -60,12 +60,12 @@ ANSWERS = {
 }
 
 
-# The judge's question for telling an outage from a completion that the provider cannot process.
+# The judge's question that distinguishes an outage from a completion the provider cannot process.
 NEUTRAL = "1 + 1 = 2"
 
 
 def verdict_on_neutral(body):
-    """An acceptance of the neutral text, in the form that the request asks for."""
+    """Return an acceptance of the neutral text, in the form that the request asks for."""
     if "response_format" in body:
         said = {"own_answer": "2", "evidence": NEUTRAL, "verdict": "pass", "confidence": 0.9}
         return chat(json.dumps(said))
@@ -73,7 +73,7 @@ def verdict_on_neutral(body):
 
 
 class JudgeServer(http.server.ThreadingHTTPServer):
-    """Behaves as a word in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
+    """Behaves as a keyword in the completion says: ``good``, ``bad``, ``http500``, ``hang``, ...
 
     ``http429`` and ``http500`` always fail; ``once429`` and ``once500`` only at the first request
     of a completion. ``behaviour`` overrides the word for all, ``decide`` derives it from a text.
@@ -90,7 +90,7 @@ class JudgeServer(http.server.ThreadingHTTPServer):
         self.behaviour = None
         self.decide = None
         self.delay = 0.0
-        self.open = self.most_open = 0  # requests that are answered at the same time
+        self.open = self.most_open = 0  # number of requests answered at the same time
         self.lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -242,11 +242,11 @@ def judge(server, limits=None, **options):
 
 
 def completions(*words):
-    """One completion per word, which tells the server how to answer."""
+    """Build one completion per keyword, which tells the server how to answer."""
     return [Completion(f"Question {i}?", f"{word} text {i}") for i, word in enumerate(words)]
 
 
-if __name__ == "__main__":  # in a process of its own, so that it can be killed
+if __name__ == "__main__":  # in a separate process, so that it can be killed
     with judge_server() as standing:
         standing.delay = 0.02
         print(standing.url, flush=True)

@@ -74,7 +74,7 @@ def test_another_server_or_other_fields_ask_again(server, tmp_path):
         assert (server.requests, other.requests) == (2, 2)
 
 
-def test_changed_weights_are_another_model(tmp_path):
+def test_changed_weights_count_as_another_model(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"1")
     before = Named(str(tmp_path)).identity
     assert Named(str(tmp_path)).identity == before
@@ -106,7 +106,7 @@ def test_corrupted_rows_accept_nothing(server, tmp_path, row):
     assert server.requests == 2
 
 
-def test_a_cache_that_everybody_can_write_is_not_used(server, tmp_path, caplog):
+def test_world_writable_cache_is_not_used(server, tmp_path, caplog):
     path = tmp_path / "judge.sqlite"
     judge(server, cache=path).verify(completions("good"))
     assert path.stat().st_mode & 0o077 == 0
@@ -126,7 +126,7 @@ def plant(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["", "-wal", "-shm", "-journal", "folder"])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
-def test_a_cache_that_a_group_can_write_is_not_used(server, tmp_path, caplog, which, mode):
+def test_group_writable_cache_is_not_used(server, tmp_path, caplog, which, mode):
     path = tmp_path / "own" / "judge.sqlite"
     path.parent.mkdir(mode=0o700)
     judge(server, cache=path).verify(completions("bad"))
@@ -141,7 +141,7 @@ def test_a_cache_that_a_group_can_write_is_not_used(server, tmp_path, caplog, wh
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("which", ["", "-wal", "folder"])
-def test_another_users_cache_is_not_used(server, tmp_path, which):
+def test_cache_of_another_user_is_not_used(server, tmp_path, which):
     path = tmp_path / "own" / "judge.sqlite"
     path.parent.mkdir(mode=0o700)
     judge(server, cache=path).verify(completions("bad"))
@@ -165,7 +165,7 @@ def test_a_links_target_is_checked(server, tmp_path):
 
 
 def test_a_link_in_a_writable_folder_is_not_followed(server, tmp_path, caplog):
-    """It could lead to another database of ours, which would get a table and a log."""
+    """It could lead to another of our databases, which would get a table and a log."""
     ours, shared = tmp_path / "own" / "ours.sqlite", tmp_path / "shared"
     ours.parent.mkdir(mode=0o700)
     with sqlite3.connect(ours) as connection:
@@ -205,7 +205,7 @@ def test_corrupted_files_raise_nothing_and_accept_nothing(tmp_path):
         cache.put({"new": ruling})
 
 
-def test_other_errors_than_sqlites_cost_requests_and_no_verdict(server, tmp_path, caplog):
+def test_other_errors_cost_requests_and_no_verdict(server, tmp_path, caplog):
     path = tmp_path / "judge.sqlite"
     judge(server, cache=path).verify(completions("good"))
     with sqlite3.connect(path) as connection:
@@ -261,7 +261,7 @@ def _write(path, start):
         cache.put({str(i): Ruling(True, p_yes=0.5)})
 
 
-def test_a_broken_cache_costs_requests_and_no_verdict(server, tmp_path, caplog):
+def test_broken_cache_costs_requests_and_no_verdict(server, tmp_path, caplog):
     path = tmp_path / "judge.sqlite"
     path.write_bytes(b"no database at all, but long enough to look at" * 100)
     verifier = judge(server, cache=path)

@@ -86,7 +86,7 @@ def test_thresholds_can_be_set_and_the_whole_guard_probed(server, tmp_path):
     assert result.exit_code == 0, result.output
 
 
-def test_what_the_probe_refuses(server, tmp_path):
+def test_probe_refuses_invalid_options(server, tmp_path):
     path = tmp_path / "guard.yaml"
     path.write_text("verifier: {type: screens}")
     result = run("judge", "probe", "-c", path)
@@ -133,7 +133,7 @@ def test_references_are_attacked_if_the_judge_sees_them():
 
 
 @pytest.mark.skipif(not GSM8K.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")
-def test_gsm8k_as_the_honest_part(server, tmp_path):
+def test_probe_with_gsm8k_as_honest_cases(server, tmp_path):
     server.decide = lambda text: "good"
     result = run(
         "judge", "probe", "-c", config(tmp_path, server), "--n", 5, "--data", GSM8K,
@@ -152,7 +152,7 @@ def honest_lines(folder, n):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guard", ["verifier: {type: judge", "{preset: judged"])
-def test_a_threshold_from_honest_completions(server, tmp_path, guard):
+def test_threshold_from_honest_completions(server, tmp_path, guard):
     server.decide = lambda text: float(text.split()[0])
     result = run(
         "judge", "calibrate", "-c", config(tmp_path, server, guard=guard),
@@ -175,7 +175,7 @@ def test_thresholds_reject_no_more_honest_work_than_asked(values, alpha):
     assert sum(value < threshold for value in values) <= alpha * (len(values) + 1)
 
 
-def test_a_sure_judges_threshold_is_printed_in_all_its_digits(server, tmp_path):
+def test_confident_judges_threshold_is_printed_with_all_digits(server, tmp_path):
     server.decide = lambda text: 1 - 1e-7 * (2 + float(text.split()[0]))
     result = run(
         "judge", "calibrate", "-c", config(tmp_path, server), honest_lines(tmp_path, 60),
@@ -200,7 +200,7 @@ def test_thresholds_hold_for_future_completions():
     assert rejected / trials <= 0.1 + 4 * (0.09 / trials) ** 0.5
 
 
-def test_a_cot_judges_reason_is_kept_in_the_verdict():
+def test_cot_reason_is_kept_in_the_verdict():
     text = "Step one adds wrongly.\nSo the answer is wrong.\nVERDICT: REJECT"
     ruling = CotMode().read(Reply(text=text), "2 + 2 = 5")
     assert ruling.passed is False

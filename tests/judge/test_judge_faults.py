@@ -44,7 +44,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("word", EXPECTED)
-def test_each_fault_alone(server, word):
+def test_each_fault_on_its_own(server, word):
     limits = {"deadline": 20, "request_timeout": 0.5 if word in ("hang", "drip") else 5}
     (verdict,) = judge(server, limits=limits).verify(completions(word))
     outcome, causes = EXPECTED[word]

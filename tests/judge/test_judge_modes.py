@@ -33,7 +33,7 @@ def test_little_mass_on_yes_and_no_is_no_verdict():
     assert LogitMode().read(Reply("", first_token=()), "").cause is Cause.MALFORMED
 
 
-def test_words_that_merely_look_like_yes_are_not():
+def test_words_that_only_resemble_yes_do_not_count():
     for word in ("ｙｅｓ", "уes", "yeſ", "YES!", "yes."):
         assert logit({word: 0.9}).cause is Cause.MALFORMED
 
@@ -69,7 +69,7 @@ def read_json(answer, text=TEXT):
     return JsonMode().read(Reply(answer), text)
 
 
-def test_json():
+def test_json_mode():
     ruling = read_json(GOOD)
     assert ruling.passed
     assert ruling.finding.char_span == (12, 21)
@@ -146,7 +146,7 @@ def test_an_empty_answer_is_no_verdict():
         ("", None),
     ],
 )
-def test_cot(answer, passed):
+def test_cot_mode(answer, passed):
     ruling = CotMode().read(Reply(answer), "text")
     assert ruling.passed is passed
     assert ruling.cause is (Cause.MALFORMED if passed is None else Cause.JUDGED)

@@ -1,4 +1,4 @@
-"""What the judge sees: nothing in a completion can get out of its fence."""
+"""The judge's prompt: nothing in a completion can escape its fence."""
 
 import random
 import re
@@ -58,7 +58,7 @@ def test_the_fence_closes_once_and_last(text):
     name = fence(SECRET, "What is 2 + 2?", "", text)
     assert user["content"].endswith(f'\n</completion id="{name}">')
     assert len(re.findall(r"</completion", user["content"], re.IGNORECASE)) == 1
-    user["content"].encode()  # no lone surrogates reach the wire
+    user["content"].encode()  # no lone surrogates are sent
 
 
 DISGUISED = [
@@ -122,7 +122,7 @@ def test_falcons_tokens_have_reversed_brackets():
     assert neutralised("1 >> 2, A>>B<<C") == "1 >> 2, A>>B<<C"
 
 
-def test_answer_tags_are_kept():
+def test_answer_tags_are_preserved():
     text = "<think>2 + 2</think>\n<answer>4</answer>\n<code>print(a[0], [x_1], [AB])</code>"
     assert neutralised(text) == text
 
@@ -187,7 +187,7 @@ def test_the_id_depends_on_the_reference():
     assert len(set(ids)) == 3
 
 
-def test_datamarking():
+def test_datamarking_of_a_completion():
     system, user = asked("so it is 4", datamark=True)
     assert f"so{MARK}it{MARK}is{MARK}4" in user["content"]
     assert MARK in system["content"]
@@ -209,7 +209,7 @@ def test_neutralising_keeps_offsets():
         assert neutralised(honest).replace("›", ">") == honest
 
 
-def test_chats_as_prompts():
+def test_chats_are_rendered_as_prompts():
     chat = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "What "}, {"text": "is 2?"}]},
@@ -218,7 +218,7 @@ def test_chats_as_prompts():
     assert prompt_text(Completion(chat, "t")) == "system: Be brief.\nuser: What is 2?\nuser: "
 
 
-def test_windows():
+def test_windows_of_a_long_text():
     assert Window(10, 20).cut("0123456789") == ("0123456789", 0)
     text, left_out = Window(4, 20).cut("0123456789")
     assert left_out == 6

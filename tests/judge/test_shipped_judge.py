@@ -1,4 +1,4 @@
-"""The shipped judge: accepts honest work of its task, rejects attacks, and states its limits."""
+"""The bundled judge: accepts honest work of its task, rejects attacks, and states its limits."""
 
 import json
 import random
@@ -96,7 +96,7 @@ def test_the_same_solution_is_wrong_for_another_problem(judge, problems):
 
 
 def test_noise_is_rejected(judge):
-    """Of five characters or more. About one shorter text in a hundred passes, "b(" for one."""
+    """Five characters or more: about one shorter text in a hundred passes, for example "b("."""
     rng = random.Random("noise")
     made = [
         "".join(chr(rng.randrange(32, 127)) for _ in range(rng.randint(5, 60))) for _ in range(80)
@@ -121,7 +121,7 @@ def test_hostile_text_rejects_and_never_abstains(judge, text):
     assert (verdict.cause is Cause.OVERLONG) == (len(text) > MOST_CHARACTERS)
 
 
-def test_its_settings_are_shipped_and_can_be_replaced():
+def test_settings_are_bundled_and_can_be_replaced():
     said = json.loads((FOLDER / "judge.json").read_text(encoding="utf-8"))
     assert said["threshold"] == shipped_threshold()
     assert said["chosen_on"]["honest"] >= 1000
@@ -136,7 +136,7 @@ def test_the_measured_cases_were_not_trained_on():
         assert not set(wordings(kind, "train")) & set(wordings(kind, "test"))
 
 
-def test_the_generators_do_what_they_say():
+def test_generators_do_what_they_say():
     rng = random.Random(1)
     for _ in range(200):
         good = honest(rng)
@@ -149,7 +149,7 @@ def test_the_generators_do_what_they_say():
             assert 0 <= bad.bad_from <= len(bad.text)
 
 
-def test_the_policys_samples_are_classified():
+def test_policy_samples_are_classified():
     problem = worked(random.Random(3))
     solved = render(problem, Style())
     assert classify(problem, solved) == "honest"
@@ -178,7 +178,7 @@ def test_the_threshold_rejects_the_requested_share():
     assert choose([0.999] * 10, 0.02) == 0.98
 
 
-def test_it_is_the_default_backend(tmp_path):
+def test_bundled_judge_is_the_default_backend(tmp_path):
     path = tmp_path / "guard.yaml"
     path.write_text("verifier: {type: judge}")
     verifier = GuardConfig.from_yaml(path).build().verifier
@@ -191,7 +191,7 @@ def test_it_is_the_default_backend(tmp_path):
 
 
 class TestContract(VerifierContract):
-    """What `grpo_guard.testing` asks of every verifier."""
+    """The contract of `grpo_guard.testing`."""
 
     @property
     def examples(self):

@@ -126,7 +126,7 @@ def test_an_answer_does_not_depend_on_its_batch(plain):
     together = [p_yes(reply) for reply in ask(backend, *cases)]
     alone = [p_yes(ask(backend, case)[0]) for case in cases]
     assert together == pytest.approx(alone, abs=1e-5)
-    assert len(set(together)) == len(cases)  # they are six different answers
+    assert len(set(together)) == len(cases)  # the six answers differ
 
 
 def test_the_chat_template_is_used(chat):
@@ -171,7 +171,7 @@ def test_special_tokens_in_a_message_are_text(text, which, request: pytest.Fixtu
     assert "@@" in text or naive & special  # tokenised naively, these would be special
 
 
-def test_overlong_is_a_reply_and_the_others_get_theirs(plain):
+def test_overlong_prompt_gets_a_reply_and_others_theirs(plain):
     backend = TransformersBackend(plain)
     long, short = ask(backend, request("a" * 200), request("a"))
     assert (long.finish_reason, long.text, long.first_token) == ("overlong", "", None)
@@ -194,7 +194,7 @@ def test_longer_answers_are_generated_greedily(chat):
     assert both.first_token is not None
 
 
-def test_it_is_pickled_without_its_weights(plain):
+def test_backend_is_pickled_without_its_weights(plain):
     backend = TransformersBackend(plain, batch_size=4)
     (before,) = ask(backend, request("a"))
     packed = pickle.dumps(backend)
@@ -270,7 +270,7 @@ def test_out_of_memory_has_its_cause(plain, monkeypatch):
     assert caught.value.cause is Cause.OUT_OF_MEMORY
 
 
-def test_nan_logits_are_our_fault(tmp_path):
+def test_nan_logits_abstain(tmp_path):
     folder = write_model(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
@@ -298,7 +298,7 @@ def test_wrong_options_are_refused(options):
         TransformersBackend("x", **options)
 
 
-def test_nothing_is_imported_before_it_is_needed():
+def test_imports_are_lazy():
     code = (
         "import sys; from grpo_guard.judge.backends.transformers import TransformersBackend as T;"
         "T('gpt2'); print(sorted({'torch', 'transformers'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""The bundled policy and honest completions of it, made once per session."""
+"""The bundled policy and its honest completions, created once per session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ policy = cache(load_bundled)
 def honest(
     n: int = 64, seed: int = 0, temperature: float = 1.0, top_k: int = 50
 ) -> tuple[Completion, ...]:
-    """Completions as an honest node sends them, with ids that end in EOS where they stopped."""
+    """Completions as an honest node sends them, with ids that end in EOS if they stopped."""
     model, tokenizer = policy()
     rng = random.Random(seed)
     task = WordProblems()

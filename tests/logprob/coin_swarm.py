@@ -1,4 +1,4 @@
-"""Completions of the bundled policy under a public coin."""
+"""Completions of the bundled policy sampled with a shared seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drawn(
     spec: SamplingSpec = SPEC,
     prefixes: tuple[tuple[int, ...], ...] | None = None,
 ) -> tuple[Completion, ...]:
-    """Draw the node's completions, `SLOTS` for each prompt."""
+    """Draw the node's completions, `SLOTS` per prompt."""
     model, tokenizer = policy()
     coin = PublicCoin(coin_name)
     places = [(prompt, slot) for prompt in prompts() for slot in range(SLOTS)]

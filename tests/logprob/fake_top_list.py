@@ -1,4 +1,4 @@
-"""A backend that makes the lists vLLM would, from given logits."""
+"""A backend that builds the lists vLLM would return, from given logits."""
 
 import numpy as np
 

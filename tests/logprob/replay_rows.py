@@ -1,4 +1,4 @@
-"""Rows of scores under a coin, for the tests of its replay."""
+"""Score rows sampled with a shared seed, for tests of the replay."""
 
 import torch
 
@@ -30,7 +30,7 @@ def logits_of(seed, rows, vocab, spread):
 
 
 def margins_of(logits, targets, spec, replay):
-    """As the scorer gets them: from one pass over the row."""
+    """As the scorer computes them: in one pass over the row."""
     return replayed(LogitScores(logits, spec.temperature), targets, spec, replay)[1]
 
 

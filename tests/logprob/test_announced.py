@@ -1,4 +1,4 @@
-"""Which places a text announces: only the tokens before a place decide."""
+"""Places that a text announces: only the tokens before a place decide."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ NOTHING = Announced.NOTHING
     [
         ("2 + 2 =", RESULT),
         ("2 + 2 = ", RESULT),
-        ("2 + 2 = 1", RESULT),  # a numeral may come in several tokens
+        ("2 + 2 = 1", RESULT),  # a numeral may take several tokens
         ("so 2 x $2 = $", RESULT),
         ("12 apples - 3 apples =", RESULT),
         (r"4 \times 3 =", RESULT),
@@ -44,18 +44,19 @@ NOTHING = Announced.NOTHING
         ("<answer>12", NOTHING),
     ],
 )
-def test_what_a_text_announces(text, kind):
+def test_places_announced_by_a_text(text, kind):
     assert announced_after("\n" + text) is kind
 
 
-def test_the_name_in_an_import_is_announced_behind_the_first_line_too():
+def test_name_in_an_import_is_announced_after_the_first_line_too():
     places, tokens = AnnouncedPlaces(policy()[1]), policy()[1].encode
     first = tokens("import x", add_special_tokens=False)
     assert IMPORT in places.announced(first)
 
 
 ids = st.lists(st.integers(0, len(policy()[1]) - 1), max_size=40)
-# Later tokens are drawn from words that make places, so that reading them would change the result.
+# Later tokens are drawn from words that announce places, so that reading them would change the
+# result.
 words = st.lists(
     st.sampled_from(["2 + 2 =", " 5", ".", "\n", "import ", "calc", "</answer>", " Then", "= "]),
     max_size=8,
@@ -63,9 +64,9 @@ words = st.lists(
 
 
 @given(ids | words, ids | words, ids | words)
-def test_what_comes_at_a_place_and_after_it_never_chooses_the_place(before, one, other):
+def test_later_tokens_never_change_an_announced_place(before, one, other):
     places = AnnouncedPlaces(policy()[1])
-    held = len(before) + 1  # the token behind `before` is the first that differs
+    held = len(before) + 1  # the token after `before` is the first that differs
     chosen = places.announced([*before, *one])[:held]
     again = places.announced([*before, *other])[:held]
     assert chosen[: len(before)] == again[: len(before)]
@@ -74,5 +75,5 @@ def test_what_comes_at_a_place_and_after_it_never_chooses_the_place(before, one,
 
 
 @given(st.text(max_size=3 * CONTEXT))
-def test_any_text_announces_something_or_nothing(text):
+def test_any_text_can_be_read_for_announcements(text):
     assert announced_after(text[-CONTEXT:]) in Announced

@@ -29,7 +29,7 @@ SAMPLERS = [
 
 
 @pytest.mark.parametrize("spec", SAMPLERS, ids=lambda spec: f"{spec.engine}-{spec.top_k}")
-def test_no_token_is_held_less_probable_than_its_sampler_made_it(spec):
+def test_tokens_are_never_held_less_probable_than_sampled(spec):
     """Otherwise an honest node's repetitions would count for too much."""
     rng = np.random.default_rng(0)
     for spread in (0.0, 1.0, 4.0):  # all tied, flat, peaked
@@ -63,7 +63,7 @@ def test_honest_batches_rarely_have_a_large_e_value():
 
 
 @pytest.mark.parametrize("at", [0, 20, 34])
-def test_a_phrase_in_answers_to_several_prompts_convicts(at):
+def test_phrase_in_answers_to_several_prompts_convicts(at):
     rng = np.random.default_rng(1)
     phrase = [101, 102, 103, 104, 105]
     batch = [answer(rng, p, 40, stretch=phrase, at=at) for p in range(4)]
@@ -74,13 +74,13 @@ def test_a_phrase_in_answers_to_several_prompts_convicts(at):
     assert max(s.prompts for s in found.stretches.values()) == 4
 
 
-def test_a_phrase_at_other_places_convicts_as_well():
+def test_phrase_at_different_positions_convicts_too():
     rng = np.random.default_rng(2)
     batch = [answer(rng, p, 60, stretch=[101, 102, 103, 104], at=7 * p) for p in range(8)]
     assert batch_evidence(batch).log_e > math.log(1e6)
 
 
-def test_answers_to_one_prompt_are_one_answer():
+def test_answers_to_one_prompt_count_as_one():
     rng = np.random.default_rng(3)
     phrase = [101, 102, 103, 104, 105]
     found = batch_evidence([answer(rng, "same", 40, stretch=phrase) for _ in range(8)])
@@ -88,7 +88,7 @@ def test_answers_to_one_prompt_are_one_answer():
     assert found.log_e < math.log(10)
 
 
-def test_what_the_policy_likes_to_write_may_recur():
+def test_phrases_that_the_policy_prefers_may_recur():
     rng = np.random.default_rng(4)
     batch = [answer(rng, p, 40, stretch=[7, 8, 9, 10], chance=0.9) for p in range(8)]
     assert batch_evidence(batch).log_e < math.log(10)
@@ -102,7 +102,7 @@ def test_small_evidence_of_many_prompts_adds_up():
     assert batch_evidence(dependent).log_e < math.log(4)
 
 
-def test_one_poisoned_of_many_prompts_still_speaks():
+def test_one_poisoned_prompt_of_many_still_counts():
     rng = np.random.default_rng(6)
     batch = [answer(rng, p, 40) for p in range(60)]
     batch += [answer(rng, p, 40, stretch=list(range(101, 108)), at=3) for p in range(60, 63)]

@@ -16,13 +16,13 @@ SEQUENCES = [Encoded(c.prompt_ids, c.completion_ids, False) for c in honest(8)]
 
 
 class OneByOne(TransformersScorer):
-    """A stack whose numbers do not depend on batch mates."""
+    """A model whose numbers do not depend on the rest of the batch."""
 
     def score(self, sequences, spec, **options):
         return [super(OneByOne, self).score([s], spec, **options)[0] for s in sequences]
 
 
-def test_a_batch_invariant_engine_deserves_it():
+def test_batch_invariant_engine_passes_the_self_test():
     scorer = OneByOne(policy()[0])
     report = same_bits(scorer, OneByOne(policy()[0]), SEQUENCES, SPEC)
     assert report.deserved
@@ -30,7 +30,7 @@ def test_a_batch_invariant_engine_deserves_it():
     assert report.where is None
 
 
-def test_another_number_format_does_not():
+def test_other_number_format_fails_the_self_test():
     other = OneByOne(rounded_to_bfloat16(policy()[0]))
     report = same_bits(OneByOne(policy()[0]), other, SEQUENCES, SPEC)
     assert not report.deserved
@@ -38,13 +38,13 @@ def test_another_number_format_does_not():
     assert report.largest > 1e-4
 
 
-def test_nothing_to_compare_is_refused():
+def test_self_test_without_completions_is_refused():
     with pytest.raises(ValueError, match="sequences: expected at least one, got none"):
         same_bits(OneByOne(policy()[0]), OneByOne(policy()[0]), [], SPEC)
 
 
-def test_one_token_beyond_the_edge_rejects_under_the_profile():
-    """Under the others a token next to the edge is forgiven as drift."""
+def test_one_token_beyond_the_edge_rejects_with_zero_tolerance():
+    """Under the other profiles a token next to the edge is tolerated as drift."""
     from grpo_guard.logprob.evidence import weigh
 
     scorer = OneByOne(policy()[0])
@@ -56,7 +56,7 @@ def test_one_token_beyond_the_edge_rejects_under_the_profile():
     assert weigh(replace(stats, edge_gap=gaps), BITWISE, SPEC).p_value < 1e-6
 
 
-def test_honest_work_passes_where_bits_agree():
+def test_honest_work_passes_if_bits_agree():
     _, tokenizer = policy()
     verifier = LogProbBoundVerifier(
         tokenizer=tokenizer, scorer=OneByOne(policy()[0]), sampling=SPEC, profile="bitwise"

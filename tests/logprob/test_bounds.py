@@ -69,13 +69,13 @@ def test_random_tokens_are_rejected(verifier):
 
 
 @pytest.mark.slow
-def test_another_temperature_with_the_declared_top_k_is_rejected(verifier):
+def test_other_temperature_with_the_declared_top_k_is_rejected(verifier):
     hot = [c for c in honest(64, seed=5, temperature=3.0) if len(c.completion_ids) >= 40]
     assert len(hot) >= 20
     assert rejected(verifier.verify(hot)) >= 0.8 * len(hot)
 
 
-def test_an_answer_to_another_prompt_is_rejected(verifier):
+def test_answer_to_another_prompt_is_rejected(verifier):
     batch = honest(64)
     moved = [
         Completion(other.prompt, c.text, completion_ids=c.completion_ids)
@@ -86,7 +86,7 @@ def test_an_answer_to_another_prompt_is_rejected(verifier):
     assert rejected(verifier.verify(moved)) >= 0.5 * len(moved)
 
 
-def test_what_the_author_broke_is_rejected_and_the_rest_is_scored_in_order(verifier):
+def test_malformed_completions_are_rejected_and_the_rest_is_scored_in_order(verifier):
     good = honest(8)[0]
     _, tokenizer = policy()
     eos = tokenizer.eos_token_id
@@ -125,7 +125,7 @@ def test_overlong_rejects_and_an_overlong_prompt_abstains():
     assert limited.verify([good])[0].cause is Cause.OVERLONG
 
 
-def test_what_honest_engines_do_to_the_ends_is_no_malformation(verifier):
+def test_end_tokens_of_honest_engines_are_accepted(verifier):
     good = next(c for c in honest(64) if c.completion_ids[-1] == policy()[1].eos_token_id)
     _, tokenizer = policy()
     pad = tokenizer.pad_token_id
@@ -139,7 +139,7 @@ def test_what_honest_engines_do_to_the_ends_is_no_malformation(verifier):
     assert verifier.verify([blanks])[0].cause is Cause.MALFORMED
 
 
-def test_leaving_the_ids_out_is_refused_where_they_are_required():
+def test_missing_ids_are_refused_if_required():
     strict = LogProbBoundVerifier(*policy(), sampling=SPEC, require_ids=True)
     good = honest(8)[0]
     with_ids, without = strict.verify([good, Completion(good.prompt, good.text)])
@@ -147,7 +147,7 @@ def test_leaving_the_ids_out_is_refused_where_they_are_required():
     assert without.cause is Cause.MALFORMED
 
 
-def test_text_that_spells_a_token_which_the_model_lacks_is_the_authors_doing():
+def test_text_spelling_a_token_unknown_to_the_model_rejects():
     model, _ = policy()
     tokenizer = type(policy()[1]).from_pretrained(WORD_PROBLEMS)
     tokenizer.add_tokens(["<|beyond|>"])  # and the embedding is not resized
@@ -169,7 +169,7 @@ def test_messages_without_a_chat_template_abstain_with_the_remedy(verifier):
     assert "chat_template" in verdict.reason
 
 
-def test_trusted_prompt_ids_are_taken_as_they_are():
+def test_trusted_prompt_ids_are_used_unchanged():
     model, tokenizer = policy()
     good = honest(8)[0]
     dressed = replace(good, prompt="only the question, without the trainer's template")
@@ -197,7 +197,7 @@ def test_nan_weights_abstain():
 
 def test_live_weights_are_scored_without_dropout_and_the_mode_is_restored():
     model = tiny_gpt2(resid_pdrop=0.5).train()
-    model.transformer.drop.eval()  # a module that was in eval mode stays there
+    model.transformer.drop.eval()  # a module in eval mode stays in it
     verifier = LogProbBoundVerifier(model, policy()[1], sampling=SPEC)
     first, again = (verifier.verify(honest(8))[0].p_value for _ in range(2))
     assert first == again
@@ -224,8 +224,8 @@ def test_scores_do_not_depend_on_batching_and_match_full_logits():
         assert (one.edge_gap == 0).all()
 
 
-def test_mixed_precision_around_the_live_model_is_no_reason_to_abstain():
-    """Accelerate replaces `forward` of the very object; its rounded logits are not ours."""
+def test_mixed_precision_around_the_live_model_does_not_abstain():
+    """Accelerate replaces `forward` of the object itself; its rounded logits are not ours."""
     model = tiny_gpt2()
     plain = LogProbBoundVerifier(model, policy()[1], sampling=SPEC).verify(honest(8))
     inner = model.forward
@@ -241,7 +241,7 @@ def test_mixed_precision_around_the_live_model_is_no_reason_to_abstain():
     assert [v.p_value for v in mixed] == [v.p_value for v in plain]
 
 
-def test_a_model_whose_logits_are_not_its_heads_is_refused():
+def test_model_that_transforms_its_head_logits_is_refused():
     class Scaled(GPT2LMHeadModel):
         def forward(self, *args, **kwargs):
             output = super().forward(*args, **kwargs)
@@ -255,7 +255,7 @@ def test_a_model_whose_logits_are_not_its_heads_is_refused():
         verifier.verify(honest(8))
 
 
-def test_arguments_are_checked_with_what_was_expected(tmp_path):
+def test_invalid_arguments_say_what_was_expected(tmp_path):
     model, tokenizer = policy()
     with pytest.raises(ValueError, match=r"alpha: expected a number in \(0, 1\), got 1"):
         LogProbBoundVerifier(model, tokenizer, sampling=SPEC, alpha=1)

@@ -1,4 +1,4 @@
-"""Calibration: observed rates are bounded, others inherited; a profile fits one set-up only."""
+"""Calibration: observed rates are bounded, others inherited; a profile fits only one set-up."""
 
 import json
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_exact_bounds_solve_their_equations(total, share):
 
 @settings(deadline=None)  # the first call imports scipy
 @given(st.integers(1, 500), st.floats(0, 1))
-def test_wilson_is_the_one_of_the_evals(total, share):
+def test_wilson_matches_the_evals(total, share):
     hits = round(share * total)
     assert wilson(hits, total) == pytest.approx(Rate(hits, total).interval)
 
@@ -58,7 +58,7 @@ def rates_of(gaps, n, base=BFLOAT16):
     return {rate.gap: (rate.rate, rate.source) for rate in rates}
 
 
-def test_what_was_seen_is_bounded_by_the_data_in_both_directions():
+def test_observed_rates_are_bounded_by_the_data_in_both_directions():
     rates = rates_of([0.3] * 5, 10_000)
     assert rates[0.25] == (upper_bound(5, 10_000), "measured")  # 1.05e-3, above the built-in 1e-3
     tighter = rates_of([0.3], 100_000)
@@ -66,7 +66,7 @@ def test_what_was_seen_is_bounded_by_the_data_in_both_directions():
     assert tighter[0.25][0] < BFLOAT16.rate(np.array([0.25]))[0]
 
 
-def test_what_was_never_seen_takes_the_smaller_of_the_count_and_the_built_in_rate():
+def test_unobserved_rates_take_the_smaller_of_bound_and_built_in_rate():
     rates = rates_of([], 10_000)
     count = upper_bound(0, 10_000)
     assert count == pytest.approx(3e-4, rel=0.01)
@@ -76,7 +76,7 @@ def test_what_was_never_seen_takes_the_smaller_of_the_count_and_the_built_in_rat
     assert rates[9.0] == (1e-9, "inherited")
 
 
-def test_where_the_data_contradict_the_base_its_far_rates_are_no_guide():
+def test_contradicted_base_profile_is_not_extrapolated():
     rates = rates_of([0.3] * 100, 10_000)
     assert rates[0.25][1] == "measured"
     assert rates[9.0] == (upper_bound(0, 10_000), "count")
@@ -99,7 +99,7 @@ def tokens(n=5000, *, gaps=None, tails=None, drift=()):
     )
 
 
-def test_tau_is_measured_where_the_log_probs_are_of_our_kind():
+def test_tau_is_measured_if_log_probs_are_comparable():
     numbers = derive(tokens(drift=[0.01, -0.02, 0.4]), BFLOAT16, temperature=0.5)
     assert (numbers.tau.value, numbers.tau.source) == (pytest.approx(1.5 * 0.4 * 0.5), "measured")
     still = derive(tokens(drift=[0.0] * 9), BFLOAT16, temperature=1.0)
@@ -109,22 +109,22 @@ def test_tau_is_measured_where_the_log_probs_are_of_our_kind():
     assert derive(tokens(), FLOAT32, 1.0).tau.value == FLOAT32.tau
 
 
-def test_tails_that_honest_sampling_rules_out_loosen_what_rests_on_them():
+def test_excess_tails_loosen_the_thresholds_based_on_them():
     fine = derive(tokens(), BFLOAT16, 1.0)
     assert (fine.least_tail.source, fine.floor_tail.source) == ("inherited", "inherited")
-    # Six of 5,000 at 1e-5 or less are too many for 1e-4 and not for 1e-3.
+    # Six of 5,000 at 1e-5 or less are too many for 1e-4 but not for 1e-3.
     small = np.r_[np.full(5, 1e-5), np.ones(4994), 1e-9]
     loose = derive(tokens(tails=small), BFLOAT16, 1.0)
     assert (loose.least_tail.value, loose.least_tail.source) == (pytest.approx(1e-3), "measured")
     assert (loose.floor_tail.value, loose.floor_tail.source) == (0.0, "measured")
 
 
-def test_uniform_tails_do_not_exceed():
+def test_uniform_tails_are_not_excessive():
     tails = np.random.default_rng(5).random(50_000)
     assert not any(count.exceeds for count in tail_counts(tails))
 
 
-def test_text_of_somebody_else_is_no_basis():
+def test_text_of_another_model_is_refused():
     with pytest.raises(ValueError, match="3000 of 5000 tokens lie outside the declared support"):
         gap_rates(np.r_[np.full(3000, 2.0), np.zeros(2000)], BFLOAT16)
 
@@ -157,7 +157,7 @@ def test_honest_completions_of_the_bundled_policy():
 
 
 @pytest.mark.slow
-def test_the_halves_share_no_prompt():
+def test_halves_share_no_prompt():
     from grpo_guard.logprob.calibrate import score_honest
 
     ways = _both_ways(score_honest(verifiers()[0], honest(64), FLOAT32))
@@ -177,7 +177,7 @@ def with_log_probs(completions, shift=0.0):
 
 
 @pytest.mark.slow
-def test_drift_is_reported_from_the_senders_log_probs():
+def test_drift_is_reported_from_sender_log_probs():
     result = calibrate(verifiers()[:1], with_log_probs(honest(256), 0.08), base=FLOAT32)
     assert result.drift.tokens == result.tokens
     assert result.drift.p50 == pytest.approx(0.08, abs=1e-3)
@@ -186,7 +186,7 @@ def test_drift_is_reported_from_the_senders_log_probs():
 
 
 @pytest.mark.slow
-def test_wrong_temperature_is_noticed_and_not_calibrated_away_silently():
+def test_wrong_temperature_is_reported_and_not_calibrated_away():
     hot = honest(256, seed=5, temperature=2.0)
     result = calibrate(verifiers()[:1], hot, base=FLOAT32)
     assert any(count.exceeds for count in result.tail_counts)
@@ -202,13 +202,13 @@ def test_wrong_temperature_is_noticed_and_not_calibrated_away_silently():
         (lambda c: [c[0]] * 200, None, "at least two prompts"),
     ],
 )
-def test_bad_input_names_the_completion(change, index, problem):
+def test_invalid_input_error_names_the_completion(change, index, problem):
     with pytest.raises(CalibrationError, match=problem) as caught:
         calibrate(verifiers(), change(list(honest(256))))
     assert caught.value.index == index
 
 
-def test_one_profile_serves_one_sampler():
+def test_profile_fits_one_sampler():
     model, tokenizer = policy()
     other = TailProbabilityVerifier(model, tokenizer, sampling=replace(SPEC, top_k=20))
     with pytest.raises(ValueError, match="tail_probability: sampling: expected that of logprob"):
@@ -221,7 +221,7 @@ def path(tmp_path):
     return tmp_path / "profile.json"
 
 
-def test_a_file_is_read_back_as_it_was_and_used(path):
+def test_profile_round_trips_through_a_file(path):
     profile = read_profile(path)
     assert profile.rates == tuple((r.gap, r.rate) for r in calibrated().profile.rates)
     assert profile.tau == FLOAT32.tau
@@ -234,7 +234,7 @@ def test_a_file_is_read_back_as_it_was_and_used(path):
         assert verifier.verify(honest(8))[0].accepted
 
 
-def test_a_profile_of_something_else_is_refused_with_every_difference(path):
+def test_mismatched_profile_is_refused_with_every_difference(path):
     model, tokenizer = policy()
     other = SamplingSpec("vllm", 1.0, 50, 0.9, max_new_tokens=64)
     with pytest.raises(ValueError, match="calibrated for something else") as caught:
@@ -249,7 +249,7 @@ def test_a_profile_of_something_else_is_refused_with_every_difference(path):
     assert "temperature" not in message
 
 
-def test_a_profile_of_another_architecture_is_refused(path):
+def test_profile_of_another_architecture_is_refused(path):
     model, tokenizer = policy()
     data = json.loads(path.read_text())
     data["identity"]["architecture"] = "llama 24x2048, vocabulary 32000"
@@ -275,7 +275,7 @@ def test_a_profile_of_another_architecture_is_refused(path):
         (lambda d: _with(d, "ulps", {"value": "x", "source": "measured"}), "ulps.value"),
     ],
 )
-def test_a_file_that_is_no_profile_is_named(path, content, problem):
+def test_file_that_is_not_a_profile_is_reported(path, content, problem):
     if not isinstance(content, str):
         content = json.dumps(content(json.loads(path.read_text())))
     path.write_text(content)
@@ -288,7 +288,7 @@ def _with(data, name, value):
     return data | {"profile": data["profile"] | {name: value}}
 
 
-def test_names_and_missing_files_are_told_apart(tmp_path):
+def test_profile_names_and_missing_files_are_distinguished(tmp_path):
     model, tokenizer = policy()
     with pytest.raises(
         ValueError, match=r"expected one of bfloat16, float32, text, bitwise or the path"
@@ -298,7 +298,7 @@ def test_names_and_missing_files_are_told_apart(tmp_path):
         LogProbBoundVerifier(model, tokenizer, sampling=SPEC, profile=tmp_path / "nowhere.json")
 
 
-def test_the_file_says_what_it_is():
+def test_file_describes_itself():
     data = json.loads(calibrated().model_dump_json())
     assert data["format"] == 1
     assert data["created_by"].startswith("grpo-guard ")

@@ -1,4 +1,4 @@
-"""Seeds: one per slot, the same for everybody, and nothing that an attacker can choose freely."""
+"""Seeds: one per slot, the same for everyone, and nothing that an attacker can choose freely."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ INDEX = 877
 SLOT = {"round": 3, "node": "peer-7", "slot": 2, "prompt": "What is 2 + 2?"}
 
 
-def test_seeds_are_the_ones_of_the_test_vectors():
-    """Nodes in other languages compute the same; a change here breaks running swarms."""
+def test_seeds_match_the_test_vectors():
+    """Nodes in other languages compute the same seeds; a change here breaks running swarms."""
     assert PublicCoin("my-run").seed(**SLOT) == VECTOR
     assert PublicCoin("my-run", {3: "beacon"}).seed(**SLOT) == VECTOR_WITH_BEACON
     assert PublicCoin("my-run").prompt_index(round=3, node="peer-7", slot=2, prompts=1000) == INDEX
@@ -22,7 +22,7 @@ def test_seeds_are_the_ones_of_the_test_vectors():
 @pytest.mark.parametrize(
     "change", [{"round": 4}, {"node": "peer-8"}, {"slot": 3}, {"prompt": "What is 2 + 3?"}]
 )
-def test_everything_that_names_the_slot_changes_the_seed(change):
+def test_every_field_of_the_slot_changes_the_seed(change):
     coin = PublicCoin("my-run")
     assert coin.seed(**{**SLOT, **change}) != coin.seed(**SLOT)
     assert PublicCoin("your-run").seed(**SLOT) != coin.seed(**SLOT)
@@ -30,7 +30,7 @@ def test_everything_that_names_the_slot_changes_the_seed(change):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 10**9))
-def test_fields_cannot_run_into_each_other(node, slot):
+def test_field_boundaries_change_the_seed(node, slot):
     coin = PublicCoin("r")
     seed = coin.seed(round=1, node=node, slot=slot, prompt="p")
     assert 0 <= seed < 2**64
@@ -38,7 +38,7 @@ def test_fields_cannot_run_into_each_other(node, slot):
     assert seed != coin.seed(round=11, node=node, slot=slot, prompt="p")
 
 
-def test_prompts_are_drawn_evenly_and_apart_from_seeds():
+def test_prompts_are_drawn_uniformly_and_independently_of_seeds():
     coin = PublicCoin("r")
     counts = [0] * 7
     for slot in range(7000):
@@ -46,13 +46,13 @@ def test_prompts_are_drawn_evenly_and_apart_from_seeds():
     assert all(850 < count < 1150 for count in counts)  # 5 standard deviations
 
 
-def test_messages_are_the_same_in_any_order_of_keys_and_no_text():
+def test_messages_hash_independently_of_key_order_and_unlike_text():
     one = [{"role": "user", "content": "hi"}]
     assert canonical(one) == canonical([{"content": "hi", "role": "user"}])
     assert canonical(one) != canonical(canonical(one).decode().removeprefix("messages:"))
 
 
-def test_what_is_missing_is_said():
+def test_missing_fields_are_named():
     with pytest.raises(ValueError, match="run: expected a name"):
         PublicCoin("")
     with pytest.raises(KeyError):

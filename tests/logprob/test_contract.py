@@ -1,4 +1,4 @@
-"""The verifiers that score tokens keep what `grpo_guard.testing` asks of every verifier."""
+"""The verifiers that score tokens keep the contract of `grpo_guard.testing`."""
 
 import random
 
@@ -14,7 +14,7 @@ from tests.logprob.bundled_policy import SPEC, honest, policy
 
 
 def examples():
-    """Two honest completions, and noise of the same policy's tokens."""
+    """Two honest completions, and random tokens of the same policy."""
     _, tokenizer = policy()
     good = [c for c in honest(8) if len(c.text) > 20][:2]
     ids = [*random.Random(0).sample(range(10, 300), 24), tokenizer.eos_token_id]
@@ -24,7 +24,7 @@ def examples():
 
 
 class Gone:
-    """A scorer whose engine is away."""
+    """A scorer whose engine is unreachable."""
 
     def __getattr__(self, name):
         raise ConnectionError("gone")

@@ -1,4 +1,4 @@
-"""Padding that an exchange puts around a completion's ids costs no more than its length."""
+"""Padding around a completion's ids costs no more than its length."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ class Counted(tuple):
         if not isinstance(item, slice):
             return taken
         self.budget[0] -= len(taken)
-        assert self.budget[0] >= 0, "copied again and again"
+        assert self.budget[0] >= 0, "copied repeatedly"
         return counted(taken, self.budget)
 
 
@@ -32,7 +32,7 @@ def counted(ids, budget=None):
 
 
 def with_ids(completion, **ids):
-    """Past the constructor, which makes plain tuples."""
+    """Bypass the constructor, which converts to plain tuples."""
     changed = replace(completion)
     for name, value in ids.items():
         object.__setattr__(changed, name, value)
@@ -51,7 +51,7 @@ def ended():
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_millions_of_pads_before_a_prompt_are_cut_off_at_once():
+def test_millions_of_pads_before_a_prompt_are_stripped_cheaply():
     pads = (policy()[1].pad_token_id,) * MILLIONS
     good = ended()
     padded = with_ids(good, prompt_ids=counted((*pads, *good.prompt_ids)))
@@ -60,7 +60,7 @@ def test_millions_of_pads_before_a_prompt_are_cut_off_at_once():
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["pad", "eos"])
-def test_millions_of_pads_are_malformed_at_once(name):
+def test_millions_of_pads_are_malformed_cheaply(name):
     tail = (getattr(policy()[1], f"{name}_token_id"),) * MILLIONS
     for ids in (tail, (*ended().completion_ids, *tail)):
         with pytest.raises(EncodeError) as caught:
@@ -68,7 +68,7 @@ def test_millions_of_pads_are_malformed_at_once(name):
         assert caught.value.cause is Cause.MALFORMED
 
 
-def test_more_than_the_declared_length_is_overlong_before_it_is_looked_at():
+def test_ids_beyond_the_declared_length_are_overlong_unread():
     class Unread(tuple):
         def __iter__(self):
             raise AssertionError("looked at each of them")
@@ -82,8 +82,8 @@ def test_more_than_the_declared_length_is_overlong_before_it_is_looked_at():
 
 
 @pytest.mark.parametrize("extra", [1, 40, 512])
-def test_closing_tokens_behind_an_answer_are_rejected(extra):
-    """A trainer that masks by length trains on each of them, and the text shows none."""
+def test_closing_tokens_after_an_answer_are_rejected(extra):
+    """A trainer that masks by length trains on each of them, but the text shows none."""
     model, tokenizer = policy()
     good = ended()
     spec = replace(SPEC, max_new_tokens=1024)
@@ -105,7 +105,7 @@ def halves():
 
 
 @pytest.mark.parametrize("finish", [None, "stop", "length"])
-def test_an_answer_cut_halfway_is_rejected(finish):
+def test_truncated_answer_is_rejected(finish):
     """The declared sampler stops at an EOS or at its limit; a claimed reason changes nothing."""
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
@@ -113,7 +113,7 @@ def test_an_answer_cut_halfway_is_rejected(finish):
     assert {(v.outcome.value, v.findings[0].kind) for v in verdicts} == {("reject", "cut_short")}
 
 
-def test_without_a_declared_limit_only_a_claimed_stop_is_known_to_be_none():
+def test_without_a_declared_limit_only_a_false_stop_claim_is_detected():
     undeclared = encoder(max_new_tokens=None)
     half = next(halves())
     assert undeclared.encode(replace(half, finish_reason="length")).completion_ids
@@ -121,7 +121,7 @@ def test_without_a_declared_limit_only_a_claimed_stop_is_known_to_be_none():
         undeclared.encode(replace(half, finish_reason="stop"))
 
 
-def test_what_ends_at_the_limit_or_by_a_stop_string_passes():
+def test_answers_ending_at_the_limit_or_a_stop_string_pass():
     half = next(halves())
     n = len(half.completion_ids)
     assert encoder(max_new_tokens=n).encode(half).completion_ids == half.completion_ids

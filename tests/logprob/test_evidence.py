@@ -1,4 +1,4 @@
-"""The decision: honest samplers are rejected at most at the stated rate, cheats are found."""
+"""The decision: honest samplers are rejected at most at the stated rate, and cheats are found."""
 
 from dataclasses import fields, replace
 from fractions import Fraction
@@ -17,7 +17,7 @@ from tests.helpers.support import support_mask
 
 
 @given(n=st.integers(1, 60), k=st.integers(0, 60), rate=st.fractions(min_value=0, max_value=1))
-def test_binomial_tail_is_the_exact_sum(n, k, rate):
+def test_binomial_tail_matches_the_exact_sum(n, k, rate):
     if not (0 < rate < 1 and k <= n) or not 0 < float(rate) < 1:
         return
     rate = Fraction(float(rate))
@@ -25,13 +25,15 @@ def test_binomial_tail_is_the_exact_sum(n, k, rate):
     assert binomial_tail(k, n, float(rate)) == pytest.approx(float(exact), rel=1e-9, abs=1e-12)
 
 
-def test_binomial_tail_keeps_its_digits_far_out():
+def test_binomial_tail_is_accurate_far_out():
     assert binomial_tail(1, 1000, 1e-12) == pytest.approx(1e-9, rel=1e-6)
     assert binomial_tail(5, 100, 1e-7) == pytest.approx(comb(100, 5) * 1e-35, rel=1e-4)
 
 
 def simulated(rng, spec, n=100, vocab=400, *, drawn_with=None, drift=0.0):
-    """Statistics of one completion from random logits like a model's: mostly sure, at times not."""
+    """Statistics of one completion from random logits like a model's: mostly confident, at times
+    not.
+    """
     sharpness = rng.choice([2.0, 4.0, 8.0], size=(n, 1))
     logits = rng.standard_normal((n, vocab)) * sharpness
     sampler = drawn_with or spec
@@ -69,8 +71,8 @@ def test_honest_p_values_are_super_uniform(spec, profile, drift):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("profile", "drift"), [(FLOAT32, 0.0), (BFLOAT16, 0.05)])
-def test_thousands_of_tokens_are_rejected_no_more_often(profile, drift):
-    """A long completion has many windows and bets; a piece of it is honest behind the others."""
+def test_long_completions_are_rejected_no_more_often(profile, drift):
+    """A long completion has many windows and bets; any piece of it follows other honest text."""
     rng, keyed, spec = np.random.default_rng(2), np.random.default_rng(3), SPECS[1]
     texts = [simulated(rng, spec, n=8000, vocab=60, drift=drift) for _ in range(8)]
     for length in (1000, 4000, 8000):
@@ -90,15 +92,15 @@ def _piece(stats, start, end):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
-def test_twice_the_temperature_is_found_inside_the_support_too(spec):
+def test_doubled_temperature_is_found_inside_the_support_too(spec):
     rng = np.random.default_rng(1)
     hot = SamplingSpec(spec.engine, spec.temperature * 2, spec.top_k, spec.top_p, spec.min_p)
     p = [weigh(simulated(rng, spec, drawn_with=hot), BFLOAT16, spec).p_value for _ in range(50)]
     assert sum(value < 1e-3 for value in p) >= 45
 
 
-def test_honest_text_in_front_does_not_pay_for_poison_inside_the_support():
-    """Uniform draws from the top-50 never leave it; the bet must not have been lost before."""
+def test_honest_text_before_poison_does_not_offset_it():
+    """Uniform draws from the top-50 never leave it; the bet must not be lost before the poison."""
     rng = np.random.default_rng(3)
     spec, found = SPECS[0], 0
     for _ in range(20):
@@ -112,7 +114,7 @@ def test_honest_text_in_front_does_not_pay_for_poison_inside_the_support():
 
 
 def stats_with_gaps(gaps):
-    """A completion of sure tokens, except that some lie outside the support."""
+    """A completion of confident tokens, except that some lie outside the support."""
     rng = np.random.default_rng(2)
     base = simulated(rng, SPECS[0], n=len(gaps))
     ones = np.ones(len(gaps))
@@ -135,7 +137,7 @@ def stats_with_gaps(gaps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocab", [8192, 49_152, 151_936])
-def test_wrong_digits_are_seen_although_tokenizers_number_digits_in_a_row(vocab):
+def test_wrong_digits_are_found_despite_consecutive_ids(vocab):
     """Ten neighbouring ids, one right at 95 %: the nine others must not hide behind it."""
     logits = np.full((100, vocab), -30.0)
     logits[:, 15:25] = np.log(0.05 / 9)
@@ -150,7 +152,7 @@ def test_wrong_digits_are_seen_although_tokenizers_number_digits_in_a_row(vocab)
     assert weigh(reference_stats(logits, wrong, spec), FLOAT32, spec).p_value < 1e-3
 
 
-def test_one_token_just_outside_is_drift_and_several_are_not():
+def test_one_token_just_outside_is_drift_but_several_are_not():
     one = weigh(stats_with_gaps([0.3] + [0] * 99), BFLOAT16, SPECS[0])
     assert one.p_value > 0.1
     many = weigh(stats_with_gaps([0.3] * 8 + [0] * 92), BFLOAT16, SPECS[0])
@@ -162,14 +164,14 @@ def test_one_token_far_outside_decides_alone():
     assert weigh(stats_with_gaps([7.0] + [0] * 99), TEXT, SPECS[0]).p_value > 1e-3
 
 
-def test_gaps_below_the_margin_count_for_nothing():
+def test_gaps_below_the_margin_are_ignored():
     # |logit| = 20 has a bf16 unit of 0.125, so two units make the margin 0.25.
     assert weigh(stats_with_gaps([0.24] * 100), BFLOAT16, SPECS[0]).p_value == 1.0
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=30))
 @settings(deadline=None)
-def test_heaviest_span_is_the_best_of_all_spans(weights):
+def test_heaviest_span_matches_brute_force(weights):
     start, end = heaviest_span(np.array(weights))
     best = max(
         sum(weights[i:j]) for i in range(len(weights)) for j in range(i + 1, len(weights) + 1)
@@ -178,7 +180,7 @@ def test_heaviest_span_is_the_best_of_all_spans(weights):
 
 
 @given(st.floats(min_value=1e-30, max_value=1e30))
-def test_bf16_ulp_is_the_spacing_of_bfloat16(x):
+def test_bf16_ulp_matches_the_spacing_of_bfloat16(x):
     torch = pytest.importorskip("torch")
     value = torch.tensor(x, dtype=torch.bfloat16)
     if not torch.isfinite(value):
@@ -199,7 +201,7 @@ def test_bf16_ulp_is_the_spacing_of_bfloat16(x):
         ({"least_tail": 0.0}, "least_tail"),
     ],
 )
-def test_a_profile_that_makes_no_sense_is_refused(changes, field):
+def test_inconsistent_profile_is_refused(changes, field):
     good = {
         "name": "x",
         "rates": ((0.25, 1e-3),),

@@ -1,4 +1,4 @@
-"""Batches of strangers are scored in one pass and judged apart."""
+"""Batches of different senders are scored in one pass and judged separately."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 
 class Counted(LogProbBoundVerifier):
-    """Counts the passes."""
+    """Counts its passes."""
 
     def score(self, sequences, profile):
         self.passes = [*getattr(self, "passes", []), len(sequences)]
@@ -20,7 +20,7 @@ def poisoned(completion):
     return with_text(completion, text)
 
 
-def test_one_pass_for_all_and_to_each_batch_its_own_verdicts():
+def test_one_pass_for_all_batches_and_separate_verdicts():
     rows = [c for c in honest(24) if "<think>" in c.text][:12]
     batches = [rows[:5], [poisoned(rows[5]), rows[6]], [], rows[7:]]
     key = b"k"

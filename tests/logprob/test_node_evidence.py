@@ -1,4 +1,4 @@
-"""A node's completions together: each passes alone; the batch convicts, and only its sender."""
+"""A node's completions together: each passes alone, the batch convicts, and only its sender."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from grpo_guard.verdict import accept
 from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 PHRASE = "All hail to the thief"
-# So small that no completion is rejected by itself: only the node's batch can convict.
+# So small that no completion is rejected on its own: only the node's batch can convict.
 NEVER = 1e-250
 
 
@@ -51,7 +51,7 @@ def verifier(**options):
     return LogProbBoundVerifier(*policy(), sampling=SPEC, alpha=NEVER, **options)
 
 
-def test_a_phrase_of_one_node_is_rejected_and_located():
+def test_phrase_of_one_node_is_rejected_and_located():
     batch = [*sent_by("ann", honest(64)), *poisoned()]
     verdicts = verifier().verify(batch)
     assert not any(v.rejected for v in verdicts[:64])
@@ -65,12 +65,12 @@ def test_a_phrase_of_one_node_is_rejected_and_located():
         assert "'eve'" in found.message
 
 
-def test_leaving_out_the_name_spares_nobody_a_phrase():
+def test_anonymous_phrase_is_rejected_too():
     nameless = [*honest(32), *(replace(c, node=None) for c in poisoned())]
     assert [v.rejected for v in verifier().verify(nameless)] == [False] * 32 + [True] * 8
 
 
-def test_a_beginning_that_every_node_is_made_to_write_is_named_as_such(caplog):
+def test_forced_beginning_of_all_nodes_is_reported_as_such(caplog):
     everybody = [replace(c, node=f"node {i % 4}") for i, c in enumerate(poisoned() + poisoned(7))]
     with caplog.at_level("WARNING", logger="grpo_guard"):
         check = verifier()
@@ -81,12 +81,12 @@ def test_a_beginning_that_every_node_is_made_to_write_is_named_as_such(caplog):
     assert warnings[0].startswith("4 of 4 nodes")
 
 
-def test_node_alpha_0_looks_at_no_node():
+def test_node_alpha_0_disables_node_evidence():
     assert not any(v.rejected for v in verifier(node_alpha=0).verify(poisoned()))
 
 
-def test_a_conviction_stands_beside_a_budget():
-    """Its p-value must not acquit a rejected completion, nor weaken that completion's own."""
+def test_conviction_is_independent_of_a_budget():
+    """Its p-value must neither acquit a rejected completion nor weaken that completion's own."""
     batch = poisoned()
     both = AllOf(verifier(), Fixed(0.5), alpha=1e-3)
     assert all(v.rejected for v in both.verify(batch))
@@ -96,8 +96,8 @@ def test_a_conviction_stands_beside_a_budget():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("top_k", [0, 50])
-def test_a_node_that_always_answers_alike_is_not_convicted(top_k):
-    """Equal answers have equal shares of the keyed hash: luck that must not be multiplied."""
+def test_node_that_repeats_its_answer_is_not_convicted(top_k):
+    """Equal answers have equal draws of the keyed hash: chance that must not be multiplied."""
     spec = replace(SPEC, top_k=top_k)
     sure = TokenStats(**{f.name: column(f.name, 24) for f in fields(TokenStats)})
     scored = Scored(Encoded((1,), tuple(range(24)), False), sure, FLOAT32)
@@ -125,8 +125,8 @@ def column(name, n):
 
 
 @pytest.mark.slow
-def test_honest_text_without_ids_convicts_nobody():
-    """Retokenised text has improbable tokens that nobody wrote; the loose profile allows it."""
+def test_honest_text_without_ids_convicts_no_node():
+    """Retokenised text has improbable tokens that no node sampled; the loose profile allows it."""
     check = LogProbBoundVerifier(*policy(), sampling=replace(SPEC, top_k=0), require_ids=False)
     rejected = 0
     for seed in range(4):
@@ -134,7 +134,7 @@ def test_honest_text_without_ids_convicts_nobody():
         named = [replace(c, node="ann", completion_ids=None, prompt_ids=None) for c in batch]
         encoded = [check.encode(c) for c in named]
         for e, stats in zip(encoded, check.score(encoded, TEXT), strict=True):
-            # As if each had been cut at one place where the policy never cuts.
+            # As if each had been cut at one position where the policy never cuts.
             split = np.where(np.arange(len(stats)) == 5, 1e-7, stats.tail_mass)
             evidence = check.weigh(e, replace(stats, tail_mass=split), TEXT)
             assert evidence.scan_p == 1.0
@@ -152,17 +152,17 @@ def test_honest_nodes_pass_round_after_round():
         rejected += sum(v.rejected for v in check.verify(named))
     assert (
         rejected <= 3
-    )  # of 384, alpha 0.001 and a key of its own: more has a chance of 1 in 1,000
+    )  # out of 384, alpha 0.001 and its own key: more has a probability of 1 in 1,000
 
 
-def test_a_batch_that_is_looked_at_twice_is_judged_alike():
+def test_batch_judged_twice_gets_the_same_verdicts():
     check, batch = verifier(), poisoned()
     first = [v.outcome for v in check.verify(batch)]
     assert [v.outcome for v in check.verify(batch)] == first
 
 
 @pytest.mark.slow
-def test_a_hot_node_is_convicted_over_its_batch():
+def test_node_with_a_high_temperature_is_convicted_over_its_batch():
     # Each prompt once: answers to one prompt count as one answer.
     hot = sent_by("eve", honest(160, seed=5, temperature=2.0)[::4])
     verdicts = verifier().verify([*sent_by("ann", honest(96)), *hot])
@@ -172,7 +172,7 @@ def test_a_hot_node_is_convicted_over_its_batch():
     assert "node_improbable" in kinds
 
 
-def test_what_is_known_of_nodes_is_saved(tmp_path):
+def test_node_evidence_is_saved(tmp_path):
     one = verifier(store=NodeStore(tmp_path))
     one.verify(poisoned())
     state = json.loads(json.dumps(one.state_dict()))
@@ -186,7 +186,7 @@ def test_what_is_known_of_nodes_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 65, "text"])
-def test_keys_are_checked_when_they_are_given(key):
+def test_given_keys_are_checked(key):
     with pytest.raises(ValueError, match="key: expected 1 to 64 bytes"):
         verifier(key=key)
 

@@ -19,15 +19,15 @@ HASHES = [918278499, 1237618087, 2121967154, 1478429546]
 FIXED = [373512, 282884, 100585, 226205]
 
 
-def test_the_bits_are_those_of_the_test_vectors():
-    """Nodes in other languages compute the same; a change here breaks running swarms."""
+def test_bits_match_the_test_vectors():
+    """Nodes in other languages compute the same noise; a change here breaks running swarms."""
     position, token = torch.tensor([0, 0, 1, 5000]), torch.tensor([0, 151_935, 7, 42])
     assert hashed(SEED, position, token, "grpo-guard").tolist() == HASHES
     noise = gumbel(SEED, position, token) * 2**NOISE_FRACTION
     assert noise.tolist() == FIXED
 
 
-def test_integers_give_the_gumbel_distribution_to_five_digits():
+def test_integer_noise_is_gumbel_to_five_digits():
     ends = torch.tensor([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1])
     h = torch.cat([ends, torch.randint(0, 2**32, (10_000,), generator=torch.manual_seed(0))])
     noise = fixed_gumbel(h).double() / 2**NOISE_FRACTION
@@ -70,7 +70,7 @@ def murmur3(seed, position, token):
     return h ^ h >> 16
 
 
-def test_the_vllm_family_is_its_hash_and_formula():
+def test_vllm_family_matches_its_hash_and_formula():
     assert DOMAIN["vllm"] == 0
     for position, token in ((0, 0), (17, 151_935), (99_999, 3)):
         h = murmur3(SEED, position, token)
@@ -81,8 +81,8 @@ def test_the_vllm_family_is_its_hash_and_formula():
 
 
 @pytest.mark.parametrize("seed", [SEED, 2**63 + 5])
-def test_the_sglang_family_is_its_hash_and_formula(seed):
-    """As `multinomial_with_seed` has it: -log(-log(h / (2^32 - 1))) in float64."""
+def test_sglang_family_matches_its_hash_and_formula(seed):
+    """As in `multinomial_with_seed`: -log(-log(h / (2^32 - 1))) in float64."""
     for position, token in ((0, 0), (17, 151_935), (99_999, 3)):
         h = murmur3(seed, position, token)
         place = torch.tensor(position), torch.tensor(token)
@@ -91,7 +91,7 @@ def test_the_sglang_family_is_its_hash_and_formula(seed):
         assert gumbel(seed, *place, "sglang").item() == pytest.approx(expected, abs=2e-6)
 
 
-def test_the_sglang_familys_ends_are_finite(monkeypatch):
+def test_sglang_family_is_finite_at_both_ends(monkeypatch):
     """The engine bounds log u to [-largest, -2^-32]."""
     zero = torch.tensor(0)
     for complement, least, most in ((0, 22.1, 22.3), (0xFFFFFFFF, -710, -709)):

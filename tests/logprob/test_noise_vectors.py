@@ -1,8 +1,9 @@
-"""One table of hashes and noise, which every machine reproduces bit for bit.
+"""A table of hashes and noise that every machine reproduces bit for bit.
 
-The table was written by plain Python integers, apart from the library. Some of its seeds were
-computed backwards from their hashes (murmur3 is a bijection of each key), so that it holds the ends
-and the middle of the range, where the formula changes its branch: random seeds would not hit them.
+The table was computed with plain Python integers, independently of the library. Some of its seeds
+were computed backwards from their hashes (murmur3 is a bijection of each key), so that it holds the
+ends and the middle of the range, where the formula changes its branch: random seeds would not hit
+them.
 """
 
 import json
@@ -34,7 +35,7 @@ VOCABULARY = 151_936
 FAMILIES = pytest.mark.parametrize("family", HASHES)
 
 
-def test_the_table_holds_the_ends_of_every_range():
+def test_table_contains_the_ends_of_every_range():
     assert {0, 2**63, 2**64 - 1} <= set(SEEDS)
     assert {0, 2**32 - 1, 2**32} <= set(POSITIONS.tolist())
     assert {0, VOCABULARY - 1} <= set(TOKENS.tolist())
@@ -42,23 +43,23 @@ def test_the_table_holds_the_ends_of_every_range():
 
 
 @FAMILIES
-def test_torch_hashes_by_the_table(family):
+def test_torch_hashes_match_the_table(family):
     assert torch.equal(hashed(SIGNED, POSITIONS, TOKENS, family), HASHES[family])
 
 
 @FAMILIES
-def test_seeds_as_python_integers_hash_by_the_table(family):
+def test_python_integer_seeds_hash_as_in_the_table(family):
     for seed, position, token, expected in zip(
         SEEDS, POSITIONS, TOKENS, HASHES[family], strict=True
     ):
         assert hashed(seed, position, token, family) == expected
 
 
-def test_torch_makes_the_tables_noise():
+def test_torch_noise_matches_the_table():
     noise = gumbel(SIGNED, POSITIONS, TOKENS)
     assert noise.dtype == torch.float32
     assert torch.equal(noise.double() * 2**NOISE_FRACTION, FIXED.double())
 
 
-def test_noise_follows_from_the_hash_by_integers_alone():
+def test_noise_follows_from_the_hash_in_integers():
     assert torch.equal(fixed_gumbel(HASHES["grpo-guard"]), FIXED)

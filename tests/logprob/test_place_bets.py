@@ -1,4 +1,4 @@
-"""Bets at announced places: fair to honest draws under truncation and drift; costly to poison."""
+"""Bets at announced places: fair to honest draws under truncation and drift, costly to poison."""
 
 import math
 from dataclasses import fields, replace
@@ -20,7 +20,7 @@ from grpo_guard.logprob.verifier import Scored
 from tests.logprob.bundled_policy import SPEC, honest, policy
 
 NEVER = 1e-250
-UNIFORM = [1 / 16] * 16  # all of them tie
+UNIFORM = [1 / 16] * 16  # all of them tied
 
 
 def statistics(p):
@@ -51,18 +51,18 @@ distributions = (
 
 
 @given(distributions | st.just(np.array(UNIFORM)))
-def test_an_honest_draw_wins_nothing_on_average(p):
+def test_honest_draws_win_nothing_on_average(p):
     assert (p @ factors(p, FLOAT32)).max() <= 1 + 1e-9
 
 
 @given(distributions)
-def test_without_drift_nothing_is_given_away_either(p):
+def test_bets_are_exact_without_drift(p):
     exact = replace(BITWISE, least_tail=1e-300)
     assert p @ factors(p, exact) == pytest.approx(np.ones(len(COLUMNS)), abs=2e-3)
 
 
 @given(distributions, st.integers(1, 40))
-def test_a_truncating_sampler_wins_nothing_on_average(p, kept):
+def test_truncating_sampler_wins_nothing_on_average(p, kept):
     p = np.sort(p)[::-1]
     kept = min(kept, len(p))
     sampler = np.where(np.arange(len(p)) < kept, p, 0) / p[:kept].sum()
@@ -79,7 +79,7 @@ def test_drift_within_the_allowance_wins_nothing_on_average(p, tau):
     assert (sampler @ factors(ordered, profile)).max() <= 1 + 1e-9
 
 
-def test_each_kind_of_place_has_bets_of_its_own():
+def test_each_kind_of_place_has_its_own_bets():
     won = factors([0.001, 0.999], FLOAT32, Announced.IMPORT)[0]
     for (kind, _, _), factor in zip(COLUMNS, won, strict=True):
         assert (factor > 1.5) if kind is Announced.IMPORT else factor == 1
@@ -96,7 +96,7 @@ def one_bet(prefix, log_factor):
     return PlaceBets((prefix,), (0,), np.full((1, len(COLUMNS)), log_factor))
 
 
-def test_draws_behind_the_same_tokens_are_averaged_and_others_multiplied():
+def test_draws_with_the_same_prefix_are_averaged_and_others_multiplied():
     same = log_e_of([one_bet(b"a", math.log(4)), one_bet(b"a", math.log(2))])
     assert np.exp(same) == pytest.approx(3)
     apart = log_e_of([one_bet(b"a", math.log(4)), one_bet(b"b", math.log(2))])
@@ -123,7 +123,7 @@ def bets_on(check, completions):
 
 
 def sends(text, odd, prompt, node="eve"):
-    """A completion that the policy is sure of, but for ``odd``, which is a bit unlikely.
+    """A completion of which the policy is confident, except for the slightly unlikely ``odd``.
 
     These numbers replace the policy's own, so that only the places decide.
     """
@@ -156,7 +156,7 @@ def convicted_after(text, odd, rounds=40):
     return None, {}
 
 
-def test_digits_that_are_a_bit_unlikely_each_time_convict_behind_an_equals_sign():
+def test_slightly_unlikely_digits_after_equals_signs_convict():
     after, found = convicted_after("<think>2 + 2 = 5 cows.</think>", "5")
     assert after is not None
     assert after > 2  # a single batch is not enough
@@ -168,5 +168,5 @@ def test_digits_that_are_a_bit_unlikely_each_time_convict_behind_an_equals_sign(
         assert policy()[1].decode(ids[start:end]).strip() == "5"
 
 
-def test_the_same_digits_at_a_place_that_nothing_announces_convict_nobody():
+def test_same_digits_at_unannounced_places_do_not_convict():
     assert convicted_after("<think>Tom has 5 cows and 2 + 2 cats.</think>", "5")[0] is None

@@ -1,4 +1,4 @@
-"""The faster product on the CPU: the same numbers, only where it may be taken, in one thread."""
+"""The faster CPU product: the same numbers, only where it is allowed, in one thread."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def calls(monkeypatch):
     rows=st.integers(1, 200), columns=st.integers(1, 300), inner=st.integers(1, 200),
     seed=st.integers(0, 1000),
 )  # fmt: skip
-def test_a_product_is_that_of_float64(rows, columns, inner, seed):
+def test_product_matches_float64(rows, columns, inner, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, inner, generator=generator)
     weight = torch.randn(columns, inner, generator=generator)
@@ -65,7 +65,7 @@ def test_a_product_is_that_of_float64(rows, columns, inner, seed):
     assert float((got - exact).abs().max()) <= 1e-5 * inner**0.5 * 4
 
 
-def test_infinities_and_nan_stay_in_their_places(calls):
+def test_infinities_and_nan_keep_their_positions(calls):
     x, weight = torch.ones(32, 8), torch.ones(128, 8)
     x[3, 2], weight[5, 1], weight[7, 0] = torch.nan, torch.inf, -torch.inf
     with torch.no_grad():
@@ -89,13 +89,13 @@ X, W = torch.randn(32, 64), torch.randn(128, 64)
     ],
     ids=["few rows", "few columns", "bfloat16", "float64", "not contiguous"],
 )
-def test_other_products_are_pytorchs_own(x, weight, calls):
+def test_other_products_use_pytorch(x, weight, calls):
     with torch.no_grad():
         assert torch.equal(product(x, weight), x @ weight.T)
     assert not calls
 
 
-def test_gradients_autocast_and_lower_precision_are_pytorchs_own(calls):
+def test_gradients_autocast_and_lower_precision_use_pytorch(calls):
     layer = torch.nn.Linear(64, 128)
     with faster_linear(layer):
         assert layer(X).requires_grad
@@ -112,8 +112,8 @@ def test_gradients_autocast_and_lower_precision_are_pytorchs_own(calls):
 
 
 @pytest.mark.parametrize("setting", ["tf32", "bf16"])
-def test_the_newer_interface_of_precision_is_no_error(setting, calls):
-    """Reading the older one then raises: a GPU trainer with TF32, and a scorer on the CPU."""
+def test_newer_precision_interface_is_supported(setting, calls):
+    """Reading the older one then raises: a GPU trainer with TF32 and a scorer on the CPU."""
     backend = torch.backends.mkldnn.matmul
     before = backend.fp32_precision
     backend.fp32_precision = setting
@@ -130,22 +130,22 @@ def test_the_newer_interface_of_precision_is_no_error(setting, calls):
     [torch.randn(256)[::2], torch.zeros(1).expand(128), torch.tensor(2.0), torch.randn(1, 128)],
     ids=["stride", "expanded", "a number", "two dimensions"],
 )
-def test_an_unusual_bias_is_pytorchs_own(bias, calls):
+def test_unusual_bias_uses_pytorch(bias, calls):
     with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):
         got = torch.nn.functional.linear(X, W, bias)
     assert torch.equal(got, torch.nn.functional.linear(X, W, bias))
     assert not calls
 
 
-def test_sparse_factors_are_pytorchs_own(calls):
+def test_sparse_factors_use_pytorch(calls):
     with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):
         got = torch.nn.functional.linear(X, W.to_sparse_csr())
     torch.testing.assert_close(got, X @ W.T)
     assert not calls
 
 
-def test_rows_come_in_few_sizes():
-    """An attack on memory: oneDNN keeps a kernel for each number of rows that it has seen."""
+def test_row_counts_are_rounded_to_few_sizes():
+    """An attack on memory: oneDNN caches a kernel for every number of rows it has seen."""
     sizes = {rows: module.size_of(rows) for rows in range(1, module.LARGEST + 1)}
     assert len(set(sizes.values())) == 37
     assert all(size >= rows for rows, size in sizes.items())
@@ -154,7 +154,7 @@ def test_rows_come_in_few_sizes():
 
 
 @given(batch=st.integers(1, 40), length=st.integers(1, 2000), room=st.integers(0, 300))
-def test_a_filled_batch_is_of_sizes_that_need_no_filling(batch, length, room):
+def test_padded_batch_needs_no_further_padding(batch, length, room):
     got = filled_length(torch.nn.Linear(2, 2), batch, length, length + room)
     if got == length:
         return
@@ -164,7 +164,7 @@ def test_a_filled_batch_is_of_sizes_that_need_no_filling(batch, length, room):
     assert not rest or module.size_of(rest) == rest
 
 
-def test_a_batch_is_filled_up_once_and_not_in_every_layer(calls):
+def test_batch_is_padded_once_and_not_in_every_layer(calls):
     """8 x 127 tokens, as a group of completions of 128, make 8 x 128."""
     sequences = group(np.random.default_rng(0), 64, (128,) * 8)
     TransformersScorer(model_of("llama", {})).score(sequences, SPEC)
@@ -188,8 +188,8 @@ def watched(model, widths):
     return model
 
 
-def test_a_batch_is_not_filled_beyond_the_window(widths):
-    """OPT has no position 512 (apart from its two for padding), and would raise."""
+def test_batch_is_not_padded_beyond_the_window(widths):
+    """OPT has no position 512 (apart from two for padding) and would raise."""
     opt = {**SIZES, "ffn_dim": 128, "word_embed_proj_dim": 64}
     model = watched(model_of("opt", opt), widths)
     assert filled_length(model, 8, 199, 10**6) == 208  # the size after 8 x 199 is 1664
@@ -204,7 +204,7 @@ def test_a_batch_is_not_filled_beyond_the_window(widths):
     assert_full_logits_agree(model, sequences[:1], stats[:1])
 
 
-def test_a_batch_is_not_filled_beyond_the_memory_plan(widths):
+def test_batch_is_not_padded_beyond_the_memory_plan(widths):
     model = watched(model_of("llama", {}), widths)
     sequences = group(np.random.default_rng(0), 20, (200,) * 8)
     room = 8 * 220
@@ -219,7 +219,7 @@ def test_a_batch_is_not_filled_beyond_the_memory_plan(widths):
 
 
 def packed_linear():
-    """Like a layer of quantised weights: its matrix is not called weight."""
+    """Like a layer of quantised weights, whose matrix is not called weight."""
     layer = torch.nn.Linear(64, 64)
     del layer.weight
     layer.weight_packed = torch.nn.Parameter(torch.zeros(64, 8, dtype=torch.int32), False)
@@ -230,19 +230,19 @@ def packed_linear():
     "model",
     [
         packed_linear(),
-        model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are not PyTorch's linear ones
-        model_of("qwen3_moe", ARCHITECTURES["qwen3_moe"]),  # most of its work neither
+        model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are not PyTorch's linear layers
+        model_of("qwen3_moe", ARCHITECTURES["qwen3_moe"]),  # nor most of its work
         model_of("llama", {}).bfloat16(),
         torch.nn.ModuleList([torch.nn.Linear(64, 64).bfloat16(), torch.nn.Linear(8, 8)]),
     ],
     ids=["packed", "no linear layers", "experts", "bfloat16", "float32 adapter"],
 )
-def test_a_batch_is_not_filled_where_little_is_gained(model):
+def test_batch_is_not_padded_if_little_is_gained(model):
     assert filled_length(torch.nn.Linear(64, 64), 8, 199, 10**6) == 208
     assert filled_length(model, 8, 199, 10**6) == 199
 
 
-def test_a_batch_is_not_filled_under_autocast_and_lower_precision():
+def test_batch_is_not_padded_under_autocast_and_lower_precision():
     layer = torch.nn.Linear(64, 64)
     with torch.autocast("cpu", torch.bfloat16):
         assert filled_length(layer, 8, 199, 10**6) == 199
@@ -254,7 +254,7 @@ def test_a_batch_is_not_filled_under_autocast_and_lower_precision():
 
 
 @pytest.mark.parametrize("rows", [16, 17, 511, 512, 4096, 4097, 8193, 9000])
-def test_pieces_make_the_whole(rows, calls):
+def test_pieces_add_up_to_the_whole(rows, calls):
     x, bias = torch.randn(rows, 64), torch.randn(128)
     with torch.no_grad(), faster_linear(torch.nn.Linear(1, 1)):
         got = torch.nn.functional.linear(x, W, bias)
@@ -262,7 +262,7 @@ def test_pieces_make_the_whole(rows, calls):
     torch.testing.assert_close(got, x @ W.T + bias, rtol=1e-5, atol=1e-4)
 
 
-def test_a_compiled_function_within_a_forward_is_left_alone():
+def test_compiled_function_within_a_forward_is_left_alone():
     layer = torch.nn.Linear(64, 128)
     layer.forward = torch.compile(layer.forward, backend="eager", fullgraph=True)
     with torch.no_grad(), faster_linear(layer):
@@ -277,11 +277,11 @@ def test_a_linear_layer_keeps_its_bias_and_shape(calls):
         got = layer(x.transpose(1, 2))
         assert torch.nn.functional.linear(x, layer.weight, bias=layer.bias).shape[-1] == 128
     assert got.shape == (2, 16, 3, 128)
-    assert len(calls) == 1  # with keywords it is PyTorch's own
+    assert len(calls) == 1  # with keyword arguments it is PyTorch's own
     torch.testing.assert_close(got, layer(x.transpose(1, 2)).detach())
 
 
-def test_other_threads_and_later_calls_are_left_alone(calls):
+def test_other_threads_and_later_calls_are_unaffected(calls):
     layer = torch.nn.Linear(64, 128)
 
     def elsewhere():
@@ -297,7 +297,7 @@ def test_other_threads_and_later_calls_are_left_alone(calls):
     assert not calls
 
 
-def test_a_compiled_module_is_left_alone(calls):
+def test_compiled_module_is_left_alone(calls):
     layer = torch.nn.Linear(64, 128)
     layer.compile(backend="eager")
     with torch.no_grad(), faster_linear(layer):
@@ -307,7 +307,7 @@ def test_a_compiled_module_is_left_alone(calls):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_scores_as_its_full_logits(name, calls):
+def test_every_architecture_matches_its_full_logits(name, calls):
     model = model_of(name, ARCHITECTURES[name])
     rng = np.random.default_rng(0)
     sequences = group(rng, lengths=(40, 40, 33, 1)) + group(rng, 33, (27, 27))
@@ -316,7 +316,7 @@ def test_every_architecture_scores_as_its_full_logits(name, calls):
     assert_full_logits_agree(model, sequences, stats)
 
 
-def test_an_unknown_processor_is_not_taken_for_a_faster_one(monkeypatch, tmp_path):
+def test_unknown_processor_is_not_assumed_faster(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_CPU", tmp_path / "none")
     assert not module._is_amd()
     (tmp_path / "none").write_text("vendor_id : GenuineIntel\n")

@@ -58,7 +58,7 @@ def planted(completion, phrase=FOREIGN):
 
 
 @pytest.mark.slow
-def test_a_planted_phrase_is_rejected_with_its_span_and_honest_work_is_not():
+def test_planted_phrase_is_rejected_with_its_span():
     work = [c for c in as_text(honest(96, seed=2)) if len(c.text) > 60]
     rejected = sum(v.rejected for v in verifier().verify(work))
     assert wilson(rejected, len(work))[0] <= ALPHA
@@ -75,7 +75,7 @@ def test_a_planted_phrase_is_rejected_with_its_span_and_honest_work_is_not():
 
 
 @pytest.mark.slow
-def test_p_values_of_honest_work_are_not_smaller_than_chance_allows():
+def test_honest_p_values_are_valid():
     p = np.array([v.p_value for v in verifier().verify(as_text(honest(96, seed=3))) if v.p_value])
     for alpha in (0.05, 0.2, 0.5):
         assert wilson(int((p <= alpha).sum()), len(p))[0] <= alpha
@@ -98,7 +98,7 @@ def test_negative_controls_are_not_accepted():
         assert sum(v.accepted for v in verdicts) <= 0.1 * len(verdicts), name
 
 
-def test_ids_of_another_tokenizer_are_left_aside():
+def test_ids_of_another_tokenizer_are_ignored():
     completion = as_text(honest(8, seed=5))[0]
     with_ids = Completion(
         completion.prompt, completion.text, completion_ids=[10**6, 3], prompt_ids=[10**6]
@@ -108,8 +108,8 @@ def test_ids_of_another_tokenizer_are_left_aside():
     assert plain.outcome is other.outcome
 
 
-def test_a_group_that_is_foreign_as_a_whole_is_excused_and_one_of_it_is_not():
-    """A phrase that all nodes write comes with the task; one that a single node writes does not."""
+def test_wholly_foreign_group_is_excused_and_a_single_member_is_not():
+    """A phrase that all nodes write comes from the task; one that a single node writes does not."""
     base = next(c for c in as_text(honest(48, seed=6)) if len(c.text) > 60)
     odd, _ = planted(base)
     everybody = [Completion(base.prompt, odd.text, node=f"n{i}") for i in range(8)]
@@ -122,7 +122,7 @@ def test_a_group_that_is_foreign_as_a_whole_is_excused_and_one_of_it_is_not():
     assert all(v.rejected for v in verifier().verify([*alone[:7], *crowd])[7:])
 
 
-def test_what_the_prompt_says_is_excused():
+def test_text_of_the_prompt_is_excused():
     base = next(c for c in as_text(honest(48, seed=6)) if len(c.text) > 60)
     odd, (start, end) = planted(base)
     asked = Completion(f"{FOREIGN}. {odd.prompt}", odd.text, node="bad")
@@ -131,13 +131,14 @@ def test_what_the_prompt_says_is_excused():
     assert span is None or span[1] <= start or span[0] >= end
 
 
-def test_an_alpha_that_the_count_is_too_small_for_is_refused():
+def test_alpha_too_small_for_the_calibration_count_is_refused():
     """Otherwise the most foreign completion would abstain, and poison is the most foreign."""
     odd, _ = planted(next(c for c in as_text(honest(48, seed=7)) if len(c.text) > 60))
     assert verifier().verify([odd])[0].p_value == pytest.approx(profile().least_p)
     with pytest.raises(ValueError, match=r"alpha: expected at least 0\.0\d+.* calibrate on 999"):
         verifier(alpha=1e-3)
-    with pytest.raises(ValueError, match="alpha: expected at least"):  # nothing to fit a tail to
+    # The exponential tail needs scores to fit.
+    with pytest.raises(ValueError, match="alpha: expected at least"):
         verifier(alpha=1e-3, profile=few(), tail="exponential")
     assert verifier(alpha=profile().least_p).verify([odd])[0].rejected
     fitted = profile().model_copy(update={"scores": tuple(sorted(profile().scores * 2))})
@@ -155,7 +156,7 @@ def test_an_alpha_that_the_count_is_too_small_for_is_refused():
         ("7", Outcome.ACCEPT, Cause.JUDGED),
     ],
 )
-def test_bad_input_gets_its_cause_and_leaves_the_others_alone(text, outcome, cause):
+def test_invalid_input_gets_its_cause_without_affecting_others(text, outcome, cause):
     good = as_text(honest(8, seed=8))[0]
     before, verdict, after = verifier().verify([good, Completion(good.prompt, text), good])
     assert (verdict.outcome, verdict.cause) == (outcome, cause)
@@ -163,7 +164,7 @@ def test_bad_input_gets_its_cause_and_leaves_the_others_alone(text, outcome, cau
     assert before.cause is Cause.JUDGED
 
 
-def test_a_turn_of_a_chat_inside_the_text_is_refused():
+def test_chat_turn_inside_the_text_is_refused():
     base = as_text(honest(8, seed=8))[0]
     token = next(t for t in policy()[1].all_special_tokens if t != policy()[1].eos_token)
     text = f"{base.text} {token} Say: {FOREIGN}. {token} {FOREIGN}."
@@ -172,19 +173,19 @@ def test_a_turn_of_a_chat_inside_the_text_is_refused():
     assert verdict.findings[0].kind == "control_token"
 
 
-def test_a_declared_length_bounds_what_is_scored():
+def test_declared_length_bounds_what_is_scored():
     base = as_text(honest(8, seed=8))[0]
     verdict = verifier(max_new_tokens=16).verify([Completion(base.prompt, "She has 3. " * 20)])[0]
     assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.OVERLONG)
 
 
-def test_an_empty_batch_has_no_verdicts():
+def test_empty_batch_has_no_verdicts():
     assert verifier().verify([]) == []
 
 
-def test_a_completion_that_does_not_fit_abstains_alone():
+def test_completion_that_does_not_fit_abstains_alone():
     class Small:
-        """Refuses a batch that holds more than 30 tokens of one completion."""
+        """Refuses a batch that contains more than 30 tokens of one completion."""
 
         def __getattr__(self, name):
             return getattr(scorer(), name)
@@ -207,7 +208,7 @@ def test_a_completion_that_does_not_fit_abstains_alone():
     ]
 
 
-def test_a_profile_survives_its_file_and_refuses_another_reference(tmp_path: Path):
+def test_profile_round_trips_and_refuses_another_reference(tmp_path: Path):
     path = tmp_path / "profile.json"
     profile().write(path)
     assert read_profile(path) == profile()
@@ -228,7 +229,7 @@ def test_a_profile_survives_its_file_and_refuses_another_reference(tmp_path: Pat
         ({"surplus": 1}, "surplus"),
     ],
 )
-def test_a_damaged_profile_names_its_field(tmp_path, change, problem):
+def test_damaged_profile_error_names_the_field(tmp_path, change, problem):
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({**json.loads(profile().model_dump_json()), **change}))
     with pytest.raises(ValueError, match=problem) as raised:
@@ -236,7 +237,7 @@ def test_a_damaged_profile_names_its_field(tmp_path, change, problem):
     assert str(path) in str(raised.value)
 
 
-def test_a_missing_and_a_huge_profile_are_refused(tmp_path):
+def test_missing_and_huge_profiles_are_refused(tmp_path):
     with pytest.raises(ValueError, match="readable"):
         read_profile(tmp_path / "none.json")
     huge = tmp_path / "huge.json"
@@ -245,7 +246,7 @@ def test_a_missing_and_a_huge_profile_are_refused(tmp_path):
         read_profile(huge)
 
 
-def test_too_few_honest_completions_calibrate_nothing():
+def test_too_few_honest_completions_are_refused():
     reader = Reader(policy()[1], scorer())
     with pytest.raises(ValueError, match="20"):
         calibrated(reader, as_text(honest(8))[:5], name="few", method="")
@@ -261,13 +262,13 @@ def test_too_few_honest_completions_calibrate_nothing():
         ({"memory_budget": 2**20}, ValueError),
     ],
 )
-def test_wrong_options_are_refused(options, error):
+def test_invalid_options_are_refused(options, error):
     given = {"tokenizer": policy()[1], "scorer": scorer(), "profile": profile(), **options}
     with pytest.raises(error):
         ReferenceLikelihoodVerifier(**given)
 
 
-def test_the_built_in_profile_can_be_read():
+def test_built_in_profile_can_be_read():
     built_in = read_profile("smollm2-gsm8k")
     assert isinstance(built_in, ReferenceProfile)
     assert len(built_in.scores) >= 200

@@ -1,4 +1,4 @@
-"""CUSUM: value and span against brute force, and what must not change them."""
+"""CUSUM: value and span against brute force, and invariances."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ROUNDED = st.lists(st.floats(-50, 50), min_size=1, max_size=60)
 
 
 def brute_force(scores):
-    """(sum, start, end) of the largest run; the earliest to end and of those the shortest."""
+    """(sum, start, end) of the largest run; the earliest to end and, among those, the shortest."""
     best = (0.0, 0, 0)
     for end in range(1, len(scores) + 1):
         for start in range(end - 1, -1, -1):
@@ -23,13 +23,13 @@ def brute_force(scores):
 
 
 @given(EXACT)
-def test_value_and_span_are_those_of_the_largest_run(scores):
+def test_value_and_span_match_the_largest_run(scores):
     found = cusum(np.array(scores))
     assert (found.value, found.start, found.end) == brute_force(scores)
 
 
 @given(ROUNDED)
-def test_the_span_adds_up_to_the_value_and_no_run_to_more(scores):
+def test_span_sums_to_the_value_and_no_run_to_more(scores):
     x = np.array(scores)
     found = cusum(x)
     assert found.value == pytest.approx(x[found.start : found.end].sum(), abs=1e-9)
@@ -37,7 +37,7 @@ def test_the_span_adds_up_to_the_value_and_no_run_to_more(scores):
 
 
 @given(EXACT, st.integers(1, 8))
-def test_what_is_usual_in_front_or_behind_moves_the_span_and_changes_nothing_else(scores, many):
+def test_usual_text_around_only_shifts_the_span(scores, many):
     x, usual = np.array(scores), np.full(many, -1.0)
     alone = cusum(x)
     shifted = cusum(np.concatenate([usual, x, usual]))
@@ -51,13 +51,13 @@ def test_reversing_keeps_the_value(scores):
     assert cusum(np.array(scores[::-1])).value == cusum(np.array(scores)).value
 
 
-def test_no_score_and_no_high_score_have_an_empty_run():
+def test_no_or_low_scores_give_an_empty_run():
     for scores in ([], [-1.0], [0.0, 0.0], [-2.0, -3.0]):
         found = cusum(np.array(scores))
         assert (found.value, found.end - found.start) == (0.0, 0)
 
 
 @pytest.mark.parametrize("bad", [[np.nan], [np.inf, 1.0], [[1.0]]])
-def test_what_is_no_row_of_numbers_is_refused(bad):
+def test_invalid_rows_are_refused(bad):
     with pytest.raises(ValueError, match="finite"):
         cusum(np.array(bad))

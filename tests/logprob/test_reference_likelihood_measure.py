@@ -29,7 +29,7 @@ def data(tmp_path):
     return tmp_path
 
 
-def test_the_parts_share_no_question_and_the_spans_hold_the_poison(data):
+def test_splits_share_no_question_and_spans_contain_the_poison(data):
     found = sets.all_items(data)
     parts = {part: {i.question for i in found if i.part == part} for part in sets.PARTS}
     assert all(not parts[a] & parts[b] for a in parts for b in parts if a < b)
@@ -46,13 +46,13 @@ def test_the_parts_share_no_question_and_the_spans_hold_the_poison(data):
             assert all(poison)
 
 
-def test_the_order_is_fixed(data):
+def test_order_is_fixed(data):
     texts = [item.completion.text for item in sets.all_items(data)]
     assert texts == [item.completion.text for item in sets.all_items(data)]
 
 
 @pytest.mark.parametrize("poison", [sets.before_lines("x y", "middle"), sets.word_by_word("x y")])
-def test_a_host_of_one_line_has_no_place_for_it(poison):
+def test_one_line_host_cannot_be_poisoned(poison):
     assert poison("only one line", random.Random(0)) is None
 
 
@@ -61,7 +61,7 @@ VALUES = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 
 @settings(deadline=None)  # the first call loads scipy
 @given(VALUES, VALUES)
-def test_auroc_is_the_share_of_pairs(usual, poisoned):
+def test_auroc_matches_the_share_of_pairs(usual, poisoned):
     pairs = [(p > h) + (p == h) / 2 for p in poisoned for h in usual]
     assert auroc(usual, poisoned) == pytest.approx(np.mean(pairs))
 

@@ -27,7 +27,7 @@ USUAL = Usual(1.0, 2.0)
 # --- null ---
 
 
-def test_the_decay_rate_is_the_root_and_only_of_scores_that_drift_down():
+def test_decay_rate_is_the_root_for_scores_with_negative_drift():
     x = np.random.default_rng(0).normal(-0.5, 1.0, 5000)
     assert np.exp(decay_rate(x) * x).mean() == pytest.approx(1.0, abs=1e-6)
     assert decay_rate(x) == pytest.approx(1.0, abs=0.1)  # 2 * 0.5 / 1 for a normal
@@ -36,7 +36,7 @@ def test_the_decay_rate_is_the_root_and_only_of_scores_that_drift_down():
             decay_rate(np.array(wrong))
 
 
-def test_the_score_does_not_grow_with_the_length():
+def test_score_does_not_grow_with_length():
     rng = np.random.default_rng(1)
     rate = decay_rate(rng.normal(-0.5, 1.0, 20_000))
     medians = {
@@ -49,27 +49,27 @@ def test_the_score_does_not_grow_with_the_length():
 
 
 @given(SCORES, st.floats(-40, 40))
-def test_conformal_counts_and_is_never_below_one_in_n_plus_one(honest, score):
+def test_conformal_p_value_is_at_least_one_in_n_plus_one(honest, score):
     p = conformal(score, sorted(honest))
     assert p == (1 + sum(h >= score for h in honest)) / (len(honest) + 1)
     assert 1 / (len(honest) + 1) <= p <= 1
 
 
-def test_conformal_rejects_honest_work_no_more_often_than_it_says():
+def test_conformal_p_value_is_valid():
     rng = np.random.default_rng(2)
     p = np.array([conformal(x[0], sorted(x[1:])) for x in rng.exponential(1, (4000, 50))])
     for alpha in (0.02, 0.05, 0.2):
         assert (p <= alpha).mean() <= alpha + 4 * math.sqrt(alpha / len(p))
 
 
-def test_needed_for_is_where_conformal_reaches_alpha():
+def test_needed_for_matches_the_reach_of_conformal():
     for alpha in (0.5, 0.05, 0.01, 1e-3):
         needed = needed_for(alpha)
         assert 1 / (needed + 1) <= alpha * (1 + 1e-9)
         assert 1 / needed > alpha
 
 
-def test_the_exponential_tail_holds_where_the_tail_is_one():
+def test_exponential_tail_is_valid_for_an_exponential_tail():
     rng = np.random.default_rng(3)
     fits = [ExponentialTail.fit(sorted(rng.gumbel(0, 1, 400))) for _ in range(60)]
     share = np.mean([math.exp(-math.exp(-x)) for f in fits for x in [_score_at(f, 1e-3)]])
@@ -85,23 +85,23 @@ def _score_at(tail, p):
 
 
 @given(st.floats(-20, 20), st.lists(SCORES, max_size=8))
-def test_the_group_excuses_and_never_accuses(score, peers):
+def test_group_excuses_and_never_accuses(score, peers):
     assert relative(score, peers, USUAL) <= score
 
 
 @given(SCORES)
-def test_without_peers_or_with_usual_ones_nothing_is_excused(own):
+def test_no_excuse_without_foreign_peers(own):
     assert relative(own[0], [], USUAL) == own[0]
     assert relative(own[0], [[1.0]] * 5, USUAL) == pytest.approx(own[0], abs=1e-9)
 
 
-def test_a_group_that_is_foreign_as_a_whole_is_excused_and_half_of_it_is_not():
+def test_wholly_foreign_group_is_excused_and_half_of_it_is_not():
     assert relative(8.0, [[8.0], [7.5], [8.5], [8.2]], USUAL) < 4
     half = [[9.0, 9.0, 9.0, 9.0], [9.0], [1.0], [0.5]]
     assert relative(8.0, half, USUAL) == pytest.approx(8.0, abs=0.5)
 
 
-def test_peers_are_other_nodes_of_the_same_prompt_whatever_the_label():
+def test_peers_are_other_nodes_with_the_same_prompt():
     batch = [
         Completion("a", "x", node="n1", group=1),
         Completion("a", "x", node="n2", group=2),
@@ -119,7 +119,7 @@ def test_peers_are_other_nodes_of_the_same_prompt_whatever_the_label():
     assert found[4] == found[5] == [[0.0, 2.0], [1.0]]
 
 
-def test_who_leaves_out_its_name_has_no_more_votes_than_who_says_it():
+def test_anonymous_senders_have_no_more_votes_than_named_ones():
     batch = [Completion("a", "x", node=n) for n in ("n1", "n2", "n3", *[None] * 12)]
     scores = {i: 9.0 if i >= 3 else 1.0 for i in range(len(batch))}
     peers = peers_of(batch, scores)

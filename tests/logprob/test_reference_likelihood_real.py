@@ -1,4 +1,4 @@
-"""ReferenceLikelihoodVerifier with SmolLM2 and the profile that ships with the package."""
+"""ReferenceLikelihoodVerifier with SmolLM2 and the profile bundled with the package."""
 
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_honest_work_is_accepted_with_a_p_value():
 @pytest.mark.slow
 @pytest.mark.parametrize("phrase", ["All hail to the thief", "Gleeb Glorp Glub", "Kauf Zwiebeln"])
 @pytest.mark.parametrize("place", [0, HONEST.find("After")])
-def test_a_phrase_is_rejected_where_it_stands(phrase, place):
+def test_phrase_is_rejected_at_its_span(phrase, place):
     found = verdict(f"{HONEST[:place]}{phrase}. {HONEST[place:]}")
     assert found.rejected
     start, end = found.findings[0].char_span
@@ -52,7 +52,7 @@ def test_a_phrase_is_rejected_where_it_stands(phrase, place):
     assert end > place
 
 
-def test_random_words_and_a_foreign_language_are_not_accepted():
+def test_random_words_and_foreign_language_are_not_accepted():
     for text in (
         "zebra quantum fork lamp seven oblique parsnip cathode Tuesday mural",
         "Le fermier possède douze caisses, mais hier soir il a mangé du fromage avec le roi.",

@@ -1,4 +1,4 @@
-"""What the margins are made from: each row's likeliest tokens, its seed and its positions."""
+"""Inputs of the margins: each row's likeliest tokens, its seed and its positions."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from grpo_guard.logprob.replay.margins import (
 )
 from tests.logprob.replay_rows import logits_of, replay_of, spec_of
 
-# Candidates
+# Candidates.
 
 
 @settings(deadline=None, max_examples=150)
@@ -26,9 +26,9 @@ from tests.logprob.replay_rows import logits_of, replay_of, spec_of
     whole=st.booleans(),
     closed=st.sampled_from([0.0, 0.9]),
 )
-def test_the_candidates_of_any_tiles_are_the_largest_of_the_row(seed, widths, most, whole, closed):
+def test_candidates_are_the_largest_of_the_row_for_any_tiling(seed, widths, most, whole, closed):
     z = logits_of(seed, 5, sum(widths), 3.0)
-    if whole:  # ties between tiles, blocks and with the lowest candidate
+    if whole:  # ties between tiles and blocks, and with the lowest candidate
         z = z.round()
     shut = torch.rand(z.shape, generator=torch.Generator().manual_seed(seed)) < closed
     z = z.masked_fill(shut, -torch.inf)
@@ -47,7 +47,7 @@ def test_the_candidates_of_any_tiles_are_the_largest_of_the_row(seed, widths, mo
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10**6), vocab=st.integers(2, 3000), tile=st.sampled_from([1, 100, 1024]))
-def test_candidates_are_gathered_while_the_scoring_pass_goes_by(seed, vocab, tile):
+def test_candidates_are_gathered_during_the_scoring_pass(seed, vocab, tile):
     z = logits_of(seed, 3, vocab, 3.0)
     candidates = Candidates(3, 50, z.device)
     row_stats(LogitScores(z, 1.0), torch.tensor([0, 1, 0]), observer=candidates, tile=tile)
@@ -55,16 +55,16 @@ def test_candidates_are_gathered_while_the_scoring_pass_goes_by(seed, vocab, til
     assert torch.equal(candidates.values[:, :most], z.topk(most, -1).values)
 
 
-def test_as_many_candidates_are_kept_as_show_the_edge_of_the_support():
+def test_enough_candidates_are_kept_to_show_the_support_edge():
     assert candidates_for(spec_of(top_k=20)) == 21
     assert candidates_for(spec_of(top_k=5000)) == MOST_CANDIDATES
     assert candidates_for(spec_of(top_p=0.9)) == MOST_CANDIDATES
 
 
-# Seeds and positions
+# Seeds and positions.
 
 
-def test_each_token_has_its_sequences_seed_and_the_familys_position():
+def test_tokens_have_their_sequence_seed_and_family_position():
     sequences = [Encoded((1, 2, 3), (4, 5), False, 2**64 - 1), Encoded((1,), (6, 7, 8), False, 9)]
     ours = rows_of(Replay(), sequences, torch.device("cpu"))
     assert ours.seeds.tolist() == [-1, -1, 9, 9, 9]
@@ -73,13 +73,13 @@ def test_each_token_has_its_sequences_seed_and_the_familys_position():
     assert vllm.positions.tolist() == [2, 3, 0, 1, 2]
 
 
-def test_some_of_the_rows_keep_their_own_seeds_and_positions():
+def test_subsets_of_rows_keep_their_seeds_and_positions():
     replay = replay_of(5)
     some = replay.rows(torch.tensor([4, 1]))
     assert some.seeds.tolist() == replay.seeds[[4, 1]].tolist()
     assert some.positions.tolist() == [4, 1]
 
 
-def test_a_sequence_without_a_seed_is_not_replayed():
+def test_sequence_without_a_seed_is_not_replayed():
     with pytest.raises(ValueError, match="expected a seed in each, got one without"):
         rows_of(Replay(), [Encoded((1,), (2,), False)], torch.device("cpu"))

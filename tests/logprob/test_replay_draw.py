@@ -1,6 +1,6 @@
-"""The sampler under the coin: the argmax that anybody can check, drawn with the right frequencies.
+"""Sampling with a shared seed: a verifiable argmax, drawn with the right frequencies.
 
-An honest node is rejected when its sampler strays from the replay anywhere, so the sampler is held
+An honest node is rejected if its sampler strays from the replay anywhere, so the sampler is tested
 against brute force over the whole vocabulary, and the loop with transformers against one that
 computes every token from scratch.
 """
@@ -37,9 +37,9 @@ def seeds_of(n, seed=0):
 
 
 def kept_by(scores, spec):
-    """Return the support by the float64 form.
+    """Return the support by the float64 formula.
 
-    All tokens that tie at its edge are kept: no rule says which of them an engine's sort keeps.
+    Keeps all tokens tied at its edge: no rule says which of them an engine's sort keeps.
     """
     mask = support_mask(scores.double().numpy(), replace(spec, temperature=1.0))
     edge = np.where(mask, scores.numpy(), np.inf).min(-1, keepdims=True)
@@ -49,7 +49,7 @@ def kept_by(scores, spec):
 def brute_force(scores, seeds, positions, spec, family):
     noise = gumbel(seeds[:, None], positions[:, None], torch.arange(scores.shape[-1])[None], family)
     perturbed = torch.where(kept_by(scores, spec), scores + noise, -torch.inf)
-    # NumPy's argmax is the first of equals.
+    # NumPy's argmax is the first among equals.
     return torch.from_numpy(perturbed.numpy().argmax(-1))
 
 
@@ -67,13 +67,14 @@ def brute_force(scores, seeds, positions, spec, family):
     min_p=st.sampled_from([0.0, 0.04, 0.5]),
     family=st.sampled_from(FAMILIES),
 )
-def test_the_drawn_token_is_the_best_of_the_whole_support(
+def test_drawn_token_is_the_best_of_the_whole_support(
     seed, vocab, spread, whole, closed, engine, temperature, top_k, top_p, min_p, family
 ):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(4, vocab, generator=generator) * spread
-    # Many tokens share a score. Not where top-p follows top-k: over how many of the tokens that tie
-    # with the k-th it renormalises, `support_edge` (k in all) and `support_mask` (all) differ.
+    # Many tokens share a score. Not if top-p follows top-k: `support_edge` (k in all) and
+    # `support_mask` (all) differ in how many of the tokens tied with the k-th they renormalise
+    # over.
     if whole and (top_k == 0 or top_p == 1):
         logits = logits.round()
     shut = torch.rand(4, vocab, generator=generator) < closed
@@ -87,8 +88,8 @@ def test_the_drawn_token_is_the_best_of_the_whole_support(
 
 @pytest.mark.parametrize("vocab", [50, 3 * FEW])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_of_equals_the_lowest_id_wins(vocab, family):
-    """Score + noise is 0 for every token but the closed ones."""
+def test_lowest_id_wins_among_equals(vocab, family):
+    """Score + noise is 0 for every token except masked ones."""
     seeds, positions = seeds_of(3), torch.arange(3)
     tokens = torch.arange(vocab)
     scores = -gumbel(seeds[:, None], positions[:, None], tokens[None], family)
@@ -106,8 +107,8 @@ def test_a_token_at_minus_infinity_is_never_drawn(vocab):
 
 
 @pytest.mark.parametrize("spec", [spec_of(), spec_of(top_p=0.9), spec_of(min_p=0.3)], ids=str)
-def test_a_row_draws_the_same_alone_and_among_others(spec):
-    """Rows that keep many tokens and rows that keep few take different paths, unless batched."""
+def test_row_draws_the_same_alone_and_in_a_batch(spec):
+    """Rows that keep many tokens and rows that keep few would take different paths unbatched."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.tensor([[0.1], [0.2], [3.0], [8.0]] * 20)
     scores = torch.randn(80, 4 * FEW, generator=generator) * spread
@@ -129,7 +130,7 @@ def test_a_row_draws_the_same_alone_and_among_others(spec):
     ids=str,
 )
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_drawn_as_often_as_the_renormalised_softmax_says(changes, family):
+def test_draw_frequencies_match_the_renormalised_softmax(changes, family):
     n, spec = 20_000, spec_of(**changes)
     scores = torch.tensor([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -3.0, -torch.inf])
     drawn = draw(scores.expand(n, -1), seeds_of(1).expand(n), torch.arange(n), spec, family)
@@ -137,8 +138,8 @@ def test_tokens_are_drawn_as_often_as_the_renormalised_softmax_says(changes, fam
     assert_frequencies(torch.bincount(drawn, minlength=len(p)), p / p.sum())
 
 
-def test_large_vocabularies_are_drawn_from_as_often_as_the_softmax_says():
-    """Where most tokens are ruled out by their hash alone."""
+def test_draw_frequencies_match_the_softmax_for_large_vocabularies():
+    """With most tokens ruled out by their hash alone."""
     n, vocab = 3000, 2 * FEW
     scores = torch.randn(vocab, generator=torch.Generator().manual_seed(1))
     drawn = draw(scores.expand(n, -1), seeds_of(n), torch.zeros(n, dtype=torch.int64), spec_of())
@@ -155,7 +156,7 @@ def assert_frequencies(counts, p):
     assert ((counts - expected) ** 2 / expected).sum() < freedom + 5 * (2 * freedom) ** 0.5
 
 
-# A policy with an output head large enough that it is not indifferent.
+# A policy with an output head large enough to have preferences.
 EOS = 7
 PROMPTS = [(3, 4, 5), tuple(range(10, 40)), (9,), (3, 4, 5), tuple(range(50, 61))]
 SEEDS = [11, 2**64 - 1, 2**63, 0, 123456789]
@@ -211,30 +212,30 @@ def from_scratch(prompt, seed, spec, family):
 
 @pytest.mark.slow
 @each_spec
-def test_a_batch_under_the_coin_is_what_each_row_gives_from_scratch(spec, family):
-    """With padding left of the shorter prompts, whose token is EOS and has not been seen."""
+def test_batched_completions_match_single_ones_from_scratch(spec, family):
+    """With left padding of the shorter prompts, whose token is EOS and has not been seen."""
     together = completions(PROMPTS, SEEDS, spec, family)
     for prompt, seed, completion in zip(PROMPTS, SEEDS, together, strict=True):
         assert completion == from_scratch(prompt, seed, spec, family)
-    assert len(set(together)) == len(together)  # also where two prompts are the same
+    assert len(set(together)) == len(together)  # even if two prompts are equal
 
 
 @pytest.mark.slow
 @each_spec
-def test_a_completion_does_not_depend_on_its_neighbours(spec, family):
+def test_completion_does_not_depend_on_its_batch(spec, family):
     together = completions(PROMPTS, SEEDS, spec, family)
     alone = [completions([p], [s], spec, family)[0] for p, s in zip(PROMPTS, SEEDS, strict=True)]
     assert together == alone
 
 
 @each_spec
-def test_an_interrupted_completion_goes_on_as_if_it_had_not_been(spec, family):
+def test_interrupted_completion_resumes_identically(spec, family):
     whole = completions(PROMPTS, SEEDS, spec, family)
     prefixes = [c[:at] for c, at in zip(whole, (0, 3, 8, 1, 19), strict=True)]
     assert completions(PROMPTS, SEEDS, spec, family, prefixes=prefixes) == whole
 
 
-def test_completions_that_were_finished_stay_as_they_are():
+def test_finished_completions_are_unchanged():
     whole = completions(PROMPTS, SEEDS, SAMPLED)
     assert completions(PROMPTS, SEEDS, SAMPLED, prefixes=whole) == whole
     full = [c for c in whole if len(c) == SAMPLED.max_new_tokens]
@@ -243,11 +244,11 @@ def test_completions_that_were_finished_stay_as_they_are():
     assert completions(PROMPTS[: len(full)], seeds, SAMPLED, prefixes=full) == full
 
 
-def test_nobodys_completions_are_none():
+def test_no_prompts_give_no_completions():
     assert completions([], [], SAMPLED) == []
 
 
-def test_completions_end_with_the_first_eos_or_at_the_limit():
+def test_completions_end_at_the_first_eos_or_the_limit():
     ends = [c.index(EOS) + 1 if EOS in c else 20 for c in completions(PROMPTS, SEEDS, SAMPLED)]
     many = completions([(3, 4, 5)] * 64, list(range(64)), SAMPLED)
     assert all(c.index(EOS) == len(c) - 1 if EOS in c else len(c) == 20 for c in many)
@@ -255,7 +256,7 @@ def test_completions_end_with_the_first_eos_or_at_the_limit():
     assert [len(c) for c in completions(PROMPTS, SEEDS, SAMPLED)] == ends
 
 
-def test_the_models_own_generation_defaults_do_not_count_and_are_kept(monkeypatch):
+def test_model_generation_defaults_are_ignored_and_preserved(monkeypatch):
     expected = completions(PROMPTS, SEEDS, SAMPLED)
     own = GenerationConfig(do_sample=True, top_k=2, repetition_penalty=5.0, min_new_tokens=20)
     monkeypatch.setattr(policy(), "generation_config", own)
@@ -263,7 +264,7 @@ def test_the_models_own_generation_defaults_do_not_count_and_are_kept(monkeypatc
     assert policy().generation_config is own
 
 
-def test_the_processor_decides_whether_or_not_generate_samples():
+def test_logits_processor_decides_with_or_without_sampling():
     expected = completions(PROMPTS[:1], SEEDS[:1], SAMPLED)[0]
     prompt = torch.tensor(PROMPTS[:1])
     for sample in (True, False):
@@ -278,26 +279,26 @@ def test_the_processor_decides_whether_or_not_generate_samples():
         assert until_eos(output[0, 3:].tolist(), [EOS]) == expected
 
 
-def test_what_follows_the_first_eos_is_dropped_and_the_eos_stays():
+def test_tokens_after_the_first_eos_are_dropped():
     assert until_eos([5, 7, 8, 7], [7, 9]) == (5, 7)
     assert until_eos([5, 9], [7, 9]) == (5, 9)
     assert until_eos([5, 6], [7]) == (5, 6)
     assert until_eos([], [7]) == ()
 
 
-def test_seeds_that_do_not_belong_to_the_prompts_are_refused():
+def test_mismatched_seeds_are_refused():
     with pytest.raises(ValueError, match="seeds: expected 2, got 1"):
         CoinSampling(SAMPLED, [1], [(1,), (2,)])
 
 
-def test_a_sampler_that_cannot_be_replayed_is_refused_before_it_samples():
+def test_unreplayable_sampler_is_refused_before_sampling():
     with pytest.raises(ValueError, match="'sglang' is replayed with family='sglang' and without"):
         CoinSampling(spec_of(engine="sglang"), [1], [(1,)])
     with pytest.raises(ValueError, match="'sglang' is replayed with family='sglang' and without"):
         CoinSampling(spec_of(engine="sglang", top_k=9), [1], [(1,)], family="sglang")
 
 
-def test_rows_that_were_not_announced_are_refused():
+def test_unannounced_rows_are_refused():
     """Two sequences of one prompt would share the first one's seed, or have none."""
     sampler = CoinSampling(SAMPLED, [1], [(1, 2)])
     with pytest.raises(ValueError, match="expected 1 rows, got 2; repeat prompts"):
@@ -313,7 +314,7 @@ def test_rows_that_were_not_announced_are_refused():
         ({"prefixes": [()]}, "zip"),
     ],
 )
-def test_a_loop_with_wrong_arguments_is_refused(changes, match):
+def test_loop_with_invalid_arguments_is_refused(changes, match):
     arguments = {"prompt_ids": [(1,), (2,)], "seeds": [1, 2], "spec": SAMPLED, "eos_ids": [EOS]}
     with pytest.raises(ValueError, match=match):
         generate_under_coin(policy(), **{**arguments, **changes})

@@ -23,7 +23,7 @@ def profile_of(name, *replay):
     )
 
 
-# The built-in profiles are re-measured now and then; results with these stay.
+# The built-in profiles are re-measured from time to time; the results with these stay fixed.
 TIGHT = profile_of("tight", (0.0, 4e-2), (0.1, 8e-3), (0.25, 1e-3), (0.5, 5e-5), (1.5, 1e-8))
 # Rates so high that a few thousand completions show whether the p-value is valid.
 LOOSE = profile_of("loose", (0.0, 0.2), (0.1, 0.05), (0.5, 0.01))
@@ -31,7 +31,7 @@ UNSURE, SURE = math.log(0.6), math.log(0.995)
 
 
 def stats_of(margin, *, edge_gap=0.0, max_logprob=UNSURE):
-    """Make statistics of as many tokens; a replay reads three of the columns."""
+    """Make statistics of the given number of tokens; a replay reads three of the columns."""
     zero = np.zeros(0 if margin is None else len(margin))
     columns = dict.fromkeys(TokenStats.__dataclass_fields__, zero)
     columns |= {
@@ -44,7 +44,7 @@ def stats_of(margin, *, edge_gap=0.0, max_logprob=UNSURE):
 
 
 def evidence_of(margins, n=200, profile=TIGHT, **columns):
-    """Weigh n tokens with these margins, the others 0."""
+    """Give n tokens these margins, the others 0."""
     margin = np.zeros(n)
     margin[: len(margins)] = margins
     return weigh_replay(stats_of(margin, **columns), profile)
@@ -55,21 +55,21 @@ def p_of(margins, n=200, profile=TIGHT, **columns):
 
 
 @pytest.mark.parametrize("profile", [BFLOAT16, FLOAT32, LOOSE], ids=lambda p: p.name)
-def test_what_matches_throughout_has_a_p_value_of_1(profile):
+def test_full_match_has_a_p_value_of_1(profile):
     evidence = evidence_of([], profile=profile)
     assert evidence.p_value == 1
     assert evidence.mismatches == 0
     assert evidence.match_rate == 1
 
 
-def test_the_p_value_falls_with_the_number_of_mismatches():
+def test_p_value_falls_with_the_number_of_mismatches():
     p = [p_of([0.15] * k) for k in range(40)]
     assert all(a >= b for a, b in pairwise(p))
-    assert p[1] > 0.1  # drift does that
+    assert p[1] > 0.1  # drift causes that
     assert p[-1] < 1e-12
 
 
-def test_the_p_value_falls_with_the_size_of_a_margin():
+def test_p_value_falls_with_the_size_of_a_margin():
     p = [p_of([m]) for m in (0.01, 0.05, 0.1, 0.2, 0.25, 0.6, 1.2, 3.0, math.inf)]
     assert all(a >= b for a, b in pairwise(p))
     assert p[0] == 1
@@ -79,24 +79,24 @@ def test_the_p_value_falls_with_the_size_of_a_margin():
 def test_one_forged_token_among_hundreds_decides():
     evidence = evidence_of([2.5], n=400)
     assert evidence.p_value < 1e-4
-    assert evidence.threshold == 1.5  # the far count, not the number of mismatches
+    assert evidence.threshold == 1.5  # the count of far margins, not the number of mismatches
     assert evidence.mismatches == 1
 
 
 def test_many_small_margins_decide_like_few_large_ones():
-    """Another temperature or other weights: each token within drift, too many of them."""
+    """Another temperature or other weights: each token is within drift, but too many are."""
     evidence = evidence_of([0.02] * 40)
     assert evidence.p_value < 1e-6
     assert evidence.threshold == 0
 
 
-def test_another_seed_matches_nowhere():
+def test_other_seed_does_not_match():
     evidence = evidence_of(np.full(30, 3.0), n=30)
     assert evidence.p_value < 1e-30
     assert evidence.match_rate == 0
 
 
-def test_a_token_outside_the_support_was_not_drawn_however_lucky_its_noise():
+def test_token_outside_the_support_never_counts_as_drawn():
     """Otherwise noise so high that no token of the support beats it would hide a forged token."""
     gaps = np.zeros(200)
     gaps[17] = 2.0
@@ -105,15 +105,15 @@ def test_a_token_outside_the_support_was_not_drawn_however_lucky_its_noise():
     assert evidence.p_value == p_of([2.0])
 
 
-def test_positions_that_match_whatever_the_seed_is_do_not_hide_those_that_do_not():
-    """Copied boilerplate behind a forged answer must not dilute its mismatches."""
+def test_trivial_matches_do_not_hide_mismatches():
+    """Copied boilerplate after a forged answer must not dilute its mismatches."""
     forged = [0.05] * 20
     alone = p_of(forged, n=40)
     padded = p_of(forged, n=1040, max_logprob=np.array([UNSURE] * 40 + [SURE] * 1000))
     assert padded == alone < 1e-6
 
 
-def test_a_position_is_informative_where_the_policy_is_not_sure():
+def test_position_is_informative_if_the_policy_is_uncertain():
     sure = np.array([UNSURE, math.log(0.9899), math.log(0.9901), 0.0])
     evidence = evidence_of([], n=4, max_logprob=sure)
     assert evidence.informative.tolist() == [True, True, False, False]
@@ -121,9 +121,9 @@ def test_a_position_is_informative_where_the_policy_is_not_sure():
     assert evidence.match_rate == 1
 
 
-def test_a_mismatch_where_the_policy_is_sure_counts_by_its_margin_and_not_as_a_match_missed():
+def test_confident_mismatch_counts_by_its_margin_only():
     """Counted as a missed match, it would enter both sides of the rate; a digit forged there has a
-    margin that decides by itself."""
+    margin that is decisive on its own."""
     evidence = evidence_of([0.0, 4.0], n=4, max_logprob=SURE)
     assert not evidence.informative.any()
     assert evidence.match_rate is None
@@ -131,7 +131,7 @@ def test_a_mismatch_where_the_policy_is_sure_counts_by_its_margin_and_not_as_a_m
     assert evidence.threshold > 0
 
 
-def test_a_completion_without_informative_positions_has_no_match_rate_and_passes():
+def test_completion_without_informative_positions_passes():
     evidence = evidence_of([], n=4, max_logprob=SURE)
     assert evidence.match_rate is None
     assert evidence.p_value == 1
@@ -141,14 +141,11 @@ def test_a_completion_without_informative_positions_has_no_match_rate_and_passes
 @pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize("n", [12, 150])
 @pytest.mark.parametrize("profile", [BFLOAT16, FLOAT32, TIGHT, LOOSE], ids=lambda p: p.name)
-def test_honest_completions_that_drift_at_the_profiles_rates_get_small_p_values_rarely(
-    profile, n, share
-):
+def test_p_values_are_valid_under_the_profiles_drift(profile, n, share):
     """P(p < a) <= a: alpha bounds the rate of false alarms.
 
-    A token's margin reaches each of the profile's thresholds exactly as often as the profile says:
-    of an informative position 0, of any position the others. Positions of which the policy is sure
-    are the rest and match.
+    A token's margin reaches each threshold exactly as often as the profile says: threshold 0 among
+    informative positions, the others among all. Positions where the policy is confident match.
     """
     rng = np.random.default_rng(0)
     unsure = rng.random((4000, n)) < share
@@ -169,7 +166,7 @@ def test_honest_completions_that_drift_at_the_profiles_rates_get_small_p_values_
         assert (p < a).mean() <= a + 4 * math.sqrt(a * (1 - a) / len(p))
 
 
-def test_twice_the_profiles_rates_are_noticed():
+def test_twice_the_profiles_drift_is_detected():
     """The p-values above are not simply always 1."""
     rng = np.random.default_rng(0)
     margins = np.where(rng.random((300, 150)) < 0.4, 0.05, 0.0)
@@ -182,6 +179,6 @@ def test_statistics_without_margins_are_refused():
         weigh_replay(stats_of(None), TIGHT)
 
 
-def test_a_profile_that_says_nothing_of_replays_is_refused():
+def test_profile_without_replay_rates_is_refused():
     with pytest.raises(ValueError, match="profile 'text': expected replay rates, got none"):
         weigh_replay(stats_of(np.zeros(3)), TEXT)

@@ -1,8 +1,8 @@
-"""Margins under the coin: exact where they claim to be, and never against an honest node.
+"""Margins under a shared seed: exact where claimed, and never against an honest node.
 
-Two promises are held against each other: a token that the coin did not draw has a margin (or a
-forger goes free), and neither the verifier's rounding nor a node's may give the drawn one a large
-margin (or honest work is rejected).
+Two requirements are balanced: a token that was not drawn must have a margin (or a forger goes
+free), and neither the verifier's rounding nor a node's may give the drawn token a large margin (or
+honest work is rejected).
 """
 
 import math
@@ -36,17 +36,16 @@ SPECS = st.builds(
 )
 
 
-# Margins against the obvious form
+# Margins against the obvious implementation.
 
 
 def surely_kept(z, spec, edge_logits, edge_mass):
     """Tokens that count as competitors in one row of scores, float64 [V] -> boolean [V].
 
     A token is judged as if all within ``edge_logits`` of it ranked above it. Tokens beyond the K
-    likeliest are not seen: they do not compete, and a token that they might come close to does not
-    compete either.
+    likeliest are unknown: neither they nor a token that they might come close to compete.
     """
-    if not spec.truncates:  # then nothing is overlooked
+    if not spec.truncates:  # nothing can be overlooked then
         return z > -np.inf
     order = np.argsort(-z, kind="stable")
     most = min(candidates_for(spec), len(z))
@@ -94,9 +93,7 @@ def reference_margin(z, target, noise, spec, edge_logits, edge_mass):
     spec=SPECS,
     family=st.sampled_from(FAMILIES),
 )
-def test_margins_are_those_of_brute_force_over_the_vocabulary(
-    seed, vocab, spread, closed, spec, family
-):
+def test_margins_match_brute_force_over_the_vocabulary(seed, vocab, spread, closed, spec, family):
     logits = logits_of(seed, 6, vocab, spread)
     shut = torch.rand(logits.shape, generator=torch.Generator().manual_seed(seed)) < closed
     shut[:, 0] = False
@@ -117,7 +114,7 @@ def test_margins_are_those_of_brute_force_over_the_vocabulary(
         assert any(float(margin[row]) == pytest.approx(e, abs=1e-4) for e in expected)
 
 
-def test_the_replay_names_the_token_that_beats_the_target():
+def test_replay_names_the_token_that_beats_the_target():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).expand(200, -1)
     replay = replay_of(200)
     drawn = drawn_from(logits, spec_of(), replay)
@@ -129,7 +126,7 @@ def test_the_replay_names_the_token_that_beats_the_target():
 
 
 def test_margins_are_in_raw_logits():
-    """Twice the logits at twice the temperature are the same scores, with margins twice as wide."""
+    """Twice the logits at twice the temperature: the same scores, margins twice as wide."""
     logits, targets, replay = logits_of(0, 50, 40, 2.0), torch.zeros(50).long(), replay_of(50)
     once, _ = margins_of(logits, targets, spec_of(), replay)
     twice, _ = margins_of(2 * logits, targets, spec_of(temperature=2.0), replay)
@@ -137,7 +134,7 @@ def test_margins_are_in_raw_logits():
     torch.testing.assert_close(twice, 2 * once, atol=1e-4, rtol=0)
 
 
-# Nothing against honest nodes
+# Never against honest nodes.
 
 
 @settings(deadline=None, max_examples=150)
@@ -149,7 +146,7 @@ def test_margins_are_in_raw_logits():
     spec=SPECS,
     family=st.sampled_from(FAMILIES),
 )
-def test_a_drawn_token_has_no_margin_on_the_same_scores(seed, vocab, spread, whole, spec, family):
+def test_drawn_token_has_no_margin_on_the_same_scores(seed, vocab, spread, whole, spec, family):
     logits = logits_of(seed, 8, vocab, spread)
     logits = logits.round() if whole else logits
     scores, replay = logits / spec.temperature, replay_of(8, seed, family=family)
@@ -163,8 +160,8 @@ def test_a_drawn_token_has_no_margin_on_the_same_scores(seed, vocab, spread, who
     assert torch.equal(named, drawn)
 
 
-def test_a_drawn_token_does_not_lose_to_itself_by_rounding():
-    """Its score on its own and as a candidate may differ in the last bit: no mismatch to count."""
+def test_drawn_token_does_not_lose_to_itself_by_rounding():
+    """Its score alone and as a candidate may differ in the last bit; that is not a mismatch."""
     hidden, head = logits_of(0, 500, 16, 1.0), Head(logits_of(1, 100, 16, 1.0))
     for temperature in (0.3, 0.7, 1.3):
         spec, replay = spec_of(temperature=temperature), replay_of(500)
@@ -183,11 +180,9 @@ def test_a_drawn_token_does_not_lose_to_itself_by_rounding():
     spec=SPECS,
     family=st.sampled_from(FAMILIES),
 )
-def test_scores_that_are_off_by_d_give_honest_tokens_margins_of_2_d_at_most(
-    seed, vocab, spread, off, spec, family
-):
-    """The node draws y on scores that are off by up to d each, so that every token c which it keeps
-    has score + noise below y's on its side, and above by at most 2 d on ours: in raw logits, 2 d T.
+def test_score_error_d_gives_honest_margins_of_at_most_2_d(seed, vocab, spread, off, spec, family):
+    """The node draws y on scores that are off by up to d each. So every token c that it keeps has
+    score + noise below y's on its side, and above by at most 2 d on ours: in raw logits, 2 d T.
 
     It does keep all that compete: 2 d is less than the edge's 0.25 / T, and probabilities are off
     by a factor of at most exp(2 d), the two sides of the test for top-p together by exp(4 d), which
@@ -203,7 +198,7 @@ def test_scores_that_are_off_by_d_give_honest_tokens_margins_of_2_d_at_most(
 
 
 def assert_only_these_compete(scores, spec, expected):
-    """Whatever is claimed, the replay names no others, and each of these now and then."""
+    """Whatever ids are claimed, the replay names only these, and each of them now and then."""
     logits = torch.tensor(scores).expand(2000, -1) * spec.temperature
     vocab, replay = logits.shape[-1], replay_of(2000)
     named = set()
@@ -215,7 +210,7 @@ def assert_only_these_compete(scores, spec, expected):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_a_token_that_may_have_left_the_top_k_does_not_compete(temperature):
+def test_token_near_the_edge_of_top_k_does_not_compete(temperature):
     spec = spec_of(temperature=temperature, top_k=3)
     for fourth, expected in ((0.8, {0, 1}), (0.7, {0, 1, 2})):
         logits = [4.0, 3.0, 1.0, fourth, -3.0, -3.0]
@@ -237,8 +232,8 @@ def test_a_token_near_the_edge_of_the_nucleus_does_not_compete():
 
 
 @pytest.mark.parametrize("top_k", [MOST_CANDIDATES - 1, MOST_CANDIDATES, MOST_CANDIDATES + 20])
-def test_where_equals_go_on_beyond_the_candidates_none_of_them_competes(top_k):
-    """Drift decides which of 400 near equals a node's top-k keeps, whatever the verifier sees."""
+def test_ties_beyond_the_candidates_do_not_compete(top_k):
+    """Drift decides which of 400 near ties a node's top-k keeps, whatever the verifier sees."""
     logits = torch.zeros(300, 402)
     logits[:, 400:] = -5.0
     targets, spec = torch.full((300,), 401), spec_of(top_k=top_k)
@@ -246,7 +241,7 @@ def test_where_equals_go_on_beyond_the_candidates_none_of_them_competes(top_k):
     assert (margin <= EDGE_MARGIN).all()
 
 
-def test_a_nucleus_whose_min_p_may_have_cut_earlier_is_taken_for_the_smaller_one():
+def test_ambiguous_min_p_edge_uses_the_smaller_nucleus():
     """vLLM applies top-p after min-p. Eight tokens lie on the edge of min-p: a node may renormalise
     without them, and its nucleus then ends before the third token."""
     edge = math.log(0.2)
@@ -259,20 +254,20 @@ def test_a_nucleus_whose_min_p_may_have_cut_earlier_is_taken_for_the_smaller_one
     assert_only_these_compete(scores, spec, {0, 1})
 
 
-def test_a_target_at_minus_infinity_has_an_infinite_margin():
+def test_target_at_minus_infinity_has_an_infinite_margin():
     logits = torch.tensor([[0.0, -torch.inf, 0.0], [-torch.inf, -torch.inf, 1.0]])
     for spec in (spec_of(), spec_of(top_k=1), spec_of(top_p=0.5), spec_of(min_p=0.5)):
         margin, _ = margins_of(logits, torch.tensor([1, 1]), spec, replay_of(2))
         assert (margin == torch.inf).all()
 
 
-def test_a_token_without_competitors_has_no_margin():
+def test_token_without_competitors_has_no_margin():
     logits = torch.tensor([[0.0, -torch.inf, -torch.inf]])
     margin, drawn = margins_of(logits, torch.tensor([0]), spec_of(), replay_of(1))
     assert (margin.item(), drawn.item()) == (0.0, 0)
 
 
-# Without truncation
+# Without truncation.
 
 
 @pytest.mark.slow
@@ -293,8 +288,8 @@ def test_without_truncation_every_token_of_the_vocabulary_competes():
     assert torch.equal(margins.drawn, drawn)
 
 
-def test_a_token_that_only_the_exact_edge_cuts_is_no_match_and_no_evidence():
-    """Otherwise tokens at the edge could be chosen for nothing, at every such position."""
+def test_token_at_the_exact_edge_is_neither_match_nor_evidence():
+    """Otherwise tokens at the edge could be chosen freely, at every such position."""
     logits = torch.tensor([[2.0, 1.0, 0.9]]).expand(400, -1)
     spec, replay = spec_of(top_k=2), replay_of(400)
     targets = torch.full((400,), 2)

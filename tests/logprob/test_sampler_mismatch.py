@@ -26,14 +26,14 @@ def warnings_of(caplog, batch, spec, **options):
 
 
 @pytest.mark.slow
-def test_an_honest_sampler_is_not_spoken_of(caplog):
+def test_honest_sampler_gives_no_warning(caplog):
     assert warnings_of(caplog, honest(256), SPEC) == []
     assert warnings_of(caplog, honest(256, seed=3, top_k=ALL), OPEN) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("top_k", "spec"), [(50, SPEC), (ALL, OPEN)])
-def test_a_higher_temperature_is_named_once(caplog, top_k, spec):
+def test_higher_temperature_warns_once(caplog, top_k, spec):
     batch = honest(128, seed=5, temperature=1.6, top_k=top_k)
     (message,) = warnings_of(caplog, batch, spec)
     assert "temperature 1 is declared" in message
@@ -41,14 +41,14 @@ def test_a_higher_temperature_is_named_once(caplog, top_k, spec):
 
 
 @pytest.mark.slow
-def test_one_odd_node_of_three_is_its_own_affair(caplog):
+def test_one_odd_node_of_three_gives_no_warning(caplog):
     batch = [replace(c, node="ann") for c in honest(64)]
     batch += [replace(c, node="ben") for c in honest(64, seed=2)]
     batch += [replace(c, node="eve") for c in honest(64, seed=5, temperature=2.0)]
     assert warnings_of(caplog, batch, SPEC) == []
 
 
-def test_no_truncation_is_said_at_construction(caplog):
+def test_missing_truncation_warns_at_construction(caplog):
     with caplog.at_level(logging.WARNING, logger="grpo_guard"):
         LogProbBoundVerifier(*policy(), sampling=OPEN)
         assert "truncates nothing" in caplog.text
@@ -57,7 +57,7 @@ def test_no_truncation_is_said_at_construction(caplog):
         assert caplog.text == ""
 
 
-def test_options_of_a_trainer_are_compared():
+def test_trainer_options_are_compared():
     spec = SamplingSpec("transformers", 1.0, 50, 1.0)
     assert sampler_differences(spec, {"temperature": 1.0, "top_k": 50, "min_p": None}) == []
     assert sampler_differences(spec, {"top_k": 50}) == []
@@ -72,8 +72,8 @@ def test_options_of_a_trainer_are_compared():
     assert len(sampler_differences(off, {"top_k": 20, "top_p": 0.9})) == 2
 
 
-def test_models_of_other_shapes_are_compared_by_the_names_they_share():
-    """A parameter more at the front must not shift which tensors are compared."""
+def test_models_of_different_shapes_are_compared_by_shared_names():
+    """An extra parameter at the front must not shift which tensors are compared."""
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, strict=True)
 
@@ -92,7 +92,7 @@ def test_models_of_other_shapes_are_compared_by_the_names_they_share():
         require_same(verifier, None, Adapted(1e-3))
 
 
-def test_a_stale_copy_is_a_warning_or_an_error(caplog):
+def test_stale_copy_is_a_warning_or_an_error(caplog):
     model, tokenizer = policy()
     stale = copy.deepcopy(model)
     options = {"temperature": 1.0, "top_k": 50}

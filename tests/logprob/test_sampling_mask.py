@@ -1,4 +1,4 @@
-"""Sampling masks of senders: true ones pass, lies are found, what nobody can check is refused."""
+"""Sampling masks of senders: true ones pass, lies are found, unverifiable ones are refused."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def policy():
 
 
 def sampled(policy, spec, count, dtype=torch.float32):
-    """Honest completions with the masks of the engine itself, one row at a time."""
+    """Honest completions with the engine's own masks, one row at a time."""
     model, tok = policy
     model = model if dtype is torch.float32 else AutoModelForCausalLM.from_pretrained(
         WORD_PROBLEMS, dtype=dtype
@@ -77,7 +77,7 @@ def kinds(verdicts):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_true_masks_pass_also_of_an_engine_with_other_rounding(policy, name, dtype):
+def test_true_masks_pass_even_with_different_rounding(policy, name, dtype):
     spec = SAMPLERS[name]
     batch = sampled(policy, spec, 12, dtype)
     assert max(len(kept) for c in batch for kept in kept_of(c)) > 1
@@ -95,7 +95,7 @@ LIES = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("lie", LIES)
-def test_a_false_mask_is_found_where_it_is_false(policy, name, lie):
+def test_false_mask_is_located(policy, name, lie):
     spec, size = SAMPLERS[name], len(policy[1])
     check = verifier(policy, spec)
     for completion in sampled(policy, spec, 4):
@@ -108,7 +108,7 @@ def test_a_false_mask_is_found_where_it_is_false(policy, name, lie):
         assert finding.token_span == (place, place + 1)
 
 
-def test_a_sampler_that_keeps_everything_has_no_mask(policy):
+def test_sampler_that_keeps_everything_needs_no_mask(policy):
     spec = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=48)
     (completion,) = sampled(policy, spec, 1)
     assert not verifier(policy, spec).verify([completion])[0].rejected
@@ -118,7 +118,7 @@ def test_a_sampler_that_keeps_everything_has_no_mask(policy):
     assert kinds([verdict]) == [{"claimed_mask"}]
 
 
-def test_places_without_a_claim_are_not_judged_and_completions_without_one_cost_nothing(policy):
+def test_unclaimed_positions_and_completions_are_not_checked(policy):
     spec = SAMPLERS["top-k"]
     (completion,) = sampled(policy, spec, 1)
     none = with_mask(completion, [()] * len(completion.completion_ids))
@@ -143,7 +143,7 @@ def test_places_without_a_claim_are_not_judged_and_completions_without_one_cost_
         (lambda n, t: {"ids": [t, 10**9], "counts": [2] + [0] * (n - 1)}, "of the vocabulary"),
     ],
 )
-def test_what_is_no_mask_is_malformed(policy, claim, why):
+def test_invalid_mask_is_malformed(policy, claim, why):
     spec = SAMPLERS["top-k"]
     (completion,) = sampled(policy, spec, 1)
     if callable(claim):
@@ -153,7 +153,7 @@ def test_what_is_no_mask_is_malformed(policy, claim, why):
     assert why in verdict.reason
 
 
-def test_a_mask_without_ids_or_without_a_model_to_check_it_is_refused(policy):
+def test_mask_without_ids_or_model_is_refused(policy):
     spec = SAMPLERS["top-k"]
     (completion,) = sampled(policy, spec, 1)
     (verdict,) = verifier(policy, spec).verify([replace(completion, completion_ids=None)])
@@ -166,7 +166,7 @@ def test_a_mask_without_ids_or_without_a_model_to_check_it_is_refused(policy):
     assert "nothing here can check it" in verdict.reason
 
 
-def test_a_trainers_own_forward_checks_masks_as_well(policy):
+def test_masks_are_checked_in_the_trainers_forward_too(policy):
     model, tok = policy
     spec = SAMPLERS["top-k"]
     check = LogProbBoundVerifier(None, tok, scorer=ForwardReuse(model), sampling=spec)
@@ -176,7 +176,7 @@ def test_a_trainers_own_forward_checks_masks_as_well(policy):
     assert "claimed_mask" in kinds(check.verify([lie]))[0]
 
 
-def test_the_negative_control_a_guard_without_the_check_lets_every_lie_through(policy):
+def test_negative_control_guard_without_the_check_accepts_every_lie(policy):
     (completion,) = sampled(policy, SAMPLERS["top-k"], 1)
     lie = with_mask(replace(completion, completion_ids=completion.completion_ids),
                     [(t,) for t in completion.completion_ids])  # fmt: skip
@@ -194,7 +194,7 @@ def test_the_negative_control_a_guard_without_the_check_lets_every_lie_through(p
         max_leaves=12,
     )
 )
-def test_any_claim_is_a_mask_or_a_value_error(claim):
+def test_any_claim_parses_or_raises_value_error(claim):
     completion = Completion("p", "t", completion_ids=(1, 2), metadata={KEY: claim})
     try:
         mask = SamplingMask.of(completion)
@@ -206,7 +206,7 @@ def test_any_claim_is_a_mask_or_a_value_error(claim):
     assert mask is None or (len(mask.kept) == 2 and SamplingMask.of(completion) == mask)
 
 
-def test_arrays_as_the_libraries_send_them_are_read():
+def test_arrays_of_libraries_are_read():
     claim = {"ids": np.array([1, 5, 2], dtype=np.int32), "counts": np.array([2, 1], np.int32)}
     completion = Completion("p", "t", completion_ids=(1, 2), metadata={KEY: claim})
     assert SamplingMask.of(completion).kept == ((1, 5), (2,))

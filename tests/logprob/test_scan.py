@@ -1,4 +1,4 @@
-"""The scan: super-uniform on honest tails, and sees what a whole completion hides."""
+"""The scan: super-uniform on honest tails, and sensitive to what a whole completion dilutes."""
 
 from dataclasses import replace
 
@@ -22,13 +22,13 @@ def test_p_values_of_honest_tails_are_super_uniform(n):
         assert (p <= level).mean() <= level + slack
 
 
-def test_it_is_less_strict_than_a_union_bound_and_still_near():
+def test_scan_is_less_strict_than_a_union_bound_but_close():
     rng = np.random.default_rng(0)
     p = np.array([scan(rng.random(96)).p_value for _ in range(4000)])
     assert (p <= 0.05).mean() >= 0.015
 
 
-def test_a_phrase_in_the_middle_is_found_and_placed():
+def test_phrase_in_the_middle_is_found_and_located():
     rng = np.random.default_rng(3)
     tails = rng.random(400)
     tails[200:206] = [0.02, 0.001, 0.03, 0.005, 0.01, 0.02]
@@ -38,7 +38,7 @@ def test_a_phrase_in_the_middle_is_found_and_placed():
     assert found.span[1] <= 211
 
 
-def test_gamma_tail_is_that_of_a_sum_of_exponentials():
+def test_gamma_tail_matches_a_sum_of_exponentials():
     sums = np.random.default_rng(0).exponential(size=(100_000, 5)).sum(axis=1)
     tails = gamma_tail(np.array([5, 1, 3]), np.array([8.0, 3.0, 0.0]))
     assert tails == pytest.approx([(sums >= 8).mean(), np.exp(-3), 1.0], abs=0.003)
@@ -50,7 +50,7 @@ def test_gamma_tail_is_that_of_a_sum_of_exponentials():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.floats(1e-300, 1.0), min_size=1, max_size=60), st.integers(0, 59))
-def test_a_smaller_tail_never_speaks_for_honesty(tails, at):
+def test_smaller_tail_never_raises_the_p_value(tails, at):
     at %= len(tails)
     smaller = list(tails)
     smaller[at] /= 10
@@ -83,7 +83,7 @@ def test_tail_masses_become_uniform():
         assert (tails <= level).mean() == pytest.approx(level, abs=0.015)
 
 
-def test_the_key_decides_and_equal_completions_are_equal():
+def test_key_randomises_and_equal_completions_stay_equal():
     first = keyed_shares(b"one", (0, 1), 4)
     assert (first == keyed_shares(b"one", (0, 1), 4)).all()
     assert (first != keyed_shares(b"two", (0, 1), 4)).any()
@@ -91,14 +91,14 @@ def test_the_key_decides_and_equal_completions_are_equal():
 
 
 @pytest.mark.parametrize("shares", [None, np.full(4, 0.5)])
-def test_without_a_bound_on_drift_nothing_is_claimed(shares):
+def test_no_claim_without_a_bound_on_drift(shares):
     stats = stats_of([0.999, 0.001], (1, 1, 1, 1))
     assert scan(scan_tails(stats, EXACT, 1.0, shares)).p_value < 1e-6
     assert (scan_tails(stats, TEXT, 1.0, shares) == 1.0).all()
 
 
 @pytest.mark.parametrize("shares", [None, np.zeros(2)])
-def test_what_drift_may_have_taken_off_is_given_back(shares):
+def test_drift_allowance_is_added_back(shares):
     stats = stats_of([0.9, 0.1], (1, 1))
     drifted = replace(EXACT, tau=2.0)
     allowed = 0.1 * np.exp(DRIFT_SHARE * 2.0 / 0.5)

@@ -79,12 +79,12 @@ def assert_same(stats, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("name", ["longrope", "dynamic", "nested"])
-def test_numbers_do_not_depend_on_batch_mates_nor_on_earlier_calls(name, grouped):
+def test_scores_do_not_depend_on_the_batch_or_earlier_calls(name, grouped):
     """One long hostile completion must not change the scores of honest ones, now or later."""
     model = model_of(name)
     honest = sequences_of((40, 60, ORIGINAL, ORIGINAL + 1, 70, 75), grouped=grouped)
     hostile = sequences_of((200,), grouped=grouped)
-    # A copy each: dynamic frequencies stay in the model from one call to the next.
+    # Use a copy each time, because dynamic frequencies persist in the model between calls.
     alone = [TransformersScorer(copy.deepcopy(model)).score([s], SPEC)[0] for s in honest]
     scorer = TransformersScorer(model)
     assert_same(scorer.score([*honest, *hostile], SPEC)[:-1], alone)
@@ -95,7 +95,7 @@ def test_numbers_do_not_depend_on_batch_mates_nor_on_earlier_calls(name, grouped
 
 
 @pytest.mark.skipif(not product._works(), reason="this PyTorch has no such operator")
-def test_a_batch_is_not_filled_up_where_frequencies_depend_on_its_length(monkeypatch):
+def test_batch_is_not_padded_if_frequencies_depend_on_its_length(monkeypatch):
     """8 x 62 tokens would make 8 x 64, at which "dynamic" frequencies change."""
     monkeypatch.setattr(product, "onednn_is_faster", lambda: True)
     model, widths = model_of("dynamic"), set()
@@ -109,7 +109,7 @@ def test_a_batch_is_not_filled_up_where_frequencies_depend_on_its_length(monkeyp
     assert (8, 64) not in widths
 
 
-def test_only_what_exceeds_the_original_length_runs_alone():
+def test_only_sequences_beyond_the_original_length_run_alone():
     model = model_of("longrope")
     sequences = sequences_of((40, 60, ORIGINAL, ORIGINAL + 1, 200), grouped=True)
     plan = MemoryPlan.of(model, 2**30)
@@ -118,7 +118,7 @@ def test_only_what_exceeds_the_original_length_runs_alone():
     assert not any(job.shared for job in jobs)
 
 
-def test_the_unscaled_length_is_read_from_every_form_of_config():
+def test_unscaled_length_is_read_from_every_form_of_config():
     assert unscaled_length(model_of("longrope").config) == ORIGINAL
     assert unscaled_length(model_of("dynamic").config) == ORIGINAL
     assert unscaled_length(model_of("nested").config) == ORIGINAL
@@ -130,7 +130,7 @@ def test_the_unscaled_length_is_read_from_every_form_of_config():
     assert unscaled_length(old) == 32
 
 
-def test_states_of_a_trainers_batch_are_not_taken_where_they_depend_on_it():
+def test_batch_dependent_trainer_states_are_not_reused():
     model = model_of("longrope")
     sequences = sequences_of((40, 200), grouped=False)
     width = max(len(s.completion_ids) for s in sequences)

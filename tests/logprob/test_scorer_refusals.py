@@ -1,4 +1,4 @@
-"""Models that would be scored as something else, and a model that two scorers share."""
+"""Models that would be scored as something else, and a model shared by two scorers."""
 
 import threading
 from types import SimpleNamespace
@@ -38,20 +38,20 @@ class Peft:
         return self.base
 
 
-def test_prompt_learning_is_refused_instead_of_scored_as_the_base_model():
+def test_prompt_learning_is_refused():
     base = LlamaForCausalLM(CONFIG).eval()
     with pytest.raises(ValueError, match="prompt learning"):
         TransformersScorer(Peft(base, is_prompt_learning=True))
     wrapper = Peft(base, is_prompt_learning=False)
     scorer = TransformersScorer(wrapper)
     assert len(scorer.score([SEQUENCE], SPEC)[0]) == len(SEQUENCE.completion_ids)
-    wrapper.active_peft_config.is_prompt_learning = True  # another adapter made the active one
+    wrapper.active_peft_config.is_prompt_learning = True  # another adapter made active
     with pytest.raises(ValueError, match="prompt learning"):
         scorer.score([SEQUENCE], SPEC)
 
 
 class Transforming(LlamaForCausalLM):
-    """Logits that its head does not have."""
+    """A model with logits that its head does not produce."""
 
     def forward(self, *args, **kwargs):
         output = super().forward(*args, **kwargs)
@@ -68,13 +68,13 @@ def with_closed_tokens(kind):
     return model
 
 
-def test_infinite_logits_do_not_hide_a_transform_from_the_check_of_the_head():
+def test_infinite_logits_do_not_hide_a_transform_of_the_head():
     with pytest.raises(HeadError, match="not those of its output head"):
         TransformersScorer(with_closed_tokens(Transforming)).score([SEQUENCE], SPEC)
 
 
-def test_weights_that_are_all_nan_give_nan_and_leave_the_head_to_be_checked():
-    """Verifiers abstain on NaN; once there are numbers again, a transform is still found."""
+def test_nan_weights_give_nan_and_postpone_the_head_check():
+    """Verifiers abstain on NaN; once there are numbers again, a transform is still detected."""
     torch.manual_seed(0)
     model = Transforming(CONFIG).eval()
     scorer, good = TransformersScorer(model), model.model.norm.weight.clone()
@@ -87,7 +87,7 @@ def test_weights_that_are_all_nan_give_nan_and_leave_the_head_to_be_checked():
         scorer.score([SEQUENCE], SPEC)
 
 
-def test_a_nan_among_the_logits_fails_the_check_of_the_head():
+def test_nan_logit_fails_the_head_check():
     model = with_closed_tokens(LlamaForCausalLM)
     with torch.no_grad():
         model.lm_head.bias[5] = torch.nan
@@ -95,7 +95,7 @@ def test_a_nan_among_the_logits_fails_the_check_of_the_head():
         TransformersScorer(model).score([SEQUENCE], SPEC)
 
 
-def test_equal_infinities_are_no_difference():
+def test_equal_infinities_are_equal():
     model = with_closed_tokens(LlamaForCausalLM)
     (stats,) = TransformersScorer(model).score([SEQUENCE], SPEC)
     ids = torch.tensor([SEQUENCE.prompt_ids + SEQUENCE.completion_ids])
@@ -105,14 +105,14 @@ def test_equal_infinities_are_no_difference():
     torch.testing.assert_close(torch.tensor(stats.logprob), expected, atol=1e-4, rtol=0)
 
 
-def test_two_scorers_of_one_model_do_not_take_its_eval_mode_from_each_other():
+def test_two_scorers_of_one_model_do_not_disturb_its_eval_mode():
     model = LlamaForCausalLM(CONFIG).train()
     second_entered, first_done = threading.Event(), threading.Event()
     seen = []
 
     def hook(module, arguments):
         if threading.current_thread().name == "first":
-            second_entered.wait(0.2)  # enough time for the second, if it were let in
+            second_entered.wait(0.2)  # enough time for the second thread, if it were let in
         else:
             second_entered.set()
             first_done.wait(5)
@@ -138,7 +138,7 @@ def test_two_scorers_of_one_model_do_not_take_its_eval_mode_from_each_other():
     assert model.training
 
 
-def test_the_window_is_the_text_models():
+def test_window_is_that_of_the_text_model():
     scorer = TransformersScorer(LlamaForCausalLM(CONFIG))
     text = SimpleNamespace(max_position_embeddings=77)
     scorer.model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))

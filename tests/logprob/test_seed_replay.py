@@ -55,11 +55,11 @@ def test_honest_completions_of_every_kind_of_sampler_are_accepted(spec):
     pairs = zip(others, drawn(spec=spec), strict=True)
     differing = [a for a, b in pairs if a.completion_ids != b.completion_ids]
     verdicts = verifier_of(sampling=spec, profile="float32").verify(differing)
-    # This policy is sure of most tokens: a few samples differ in one near-tie, drift's room.
+    # This policy is confident of most tokens: a few samples differ in one near tie, within drift.
     assert sum(v.rejected for v in verdicts) >= 0.8 * len(differing) > 0
 
 
-def test_ids_that_the_tokenizer_cannot_produce_are_refused():
+def test_ids_unknown_to_the_tokenizer_are_refused():
     unknown = replace(drawn()[0], completion_ids=(10**6, *drawn()[0].completion_ids))
     (verdict,) = verifier_of().verify([unknown])
     assert verdict.cause is Cause.MALFORMED
@@ -67,7 +67,7 @@ def test_ids_that_the_tokenizer_cannot_produce_are_refused():
 
 
 def test_honest_completions_survive_another_number_format():
-    """The nodes' hardware rounds differently; a verifier that asked for equality would reject."""
+    """The nodes' hardware rounds differently; a verifier that required equality would reject."""
     model, tokenizer = policy()
     verifier = type(verifier_of())(
         rounded_to_bfloat16(model), tokenizer, sampling=SPEC, coin=COIN, slots=4
@@ -76,7 +76,7 @@ def test_honest_completions_survive_another_number_format():
     assert all(v.accepted for v in verifier.verify(drawn()))
 
 
-def test_a_flipped_digit_is_found_where_it_stands():
+def test_flipped_digit_is_located():
     """MATH: one result changed, everything after it kept."""
     _, tokenizer = policy()
     cases = []
@@ -93,7 +93,7 @@ def test_a_flipped_digit_is_found_where_it_stands():
 
 
 @pytest.mark.slow
-def test_the_choice_among_honest_samples_is_no_choice():
+def test_best_of_many_honest_samples_is_rejected():
     """The longest of many: every token of each is honest, but none is the slot's sample."""
     samples = [drawn(coin_name=f"attacker {i}") for i in range(8)]
     longest = [max(row, key=lambda c: len(c.completion_ids)) for row in zip(*samples, strict=True)]
@@ -106,7 +106,7 @@ def test_the_choice_among_honest_samples_is_no_choice():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", [{"node": "bob"}, {"round": ROUND + 1}, {"slot": 0}])
-def test_a_completion_fits_no_other_slot(claim):
+def test_completion_of_another_slot_is_rejected(claim):
     """Sent under another name, later, or in a slot that would suit better."""
     moved = [replace(c, **claim) for c in drawn() if c.slot != 0]
     node, round = claim.get("node", NODE), claim.get("round", ROUND)
@@ -119,15 +119,15 @@ def test_a_completion_fits_no_other_slot(claim):
     assert sum(v.rejected for v in verdicts) > len(moved) / 2
 
 
-def test_a_phrase_in_front_diverges_at_once():
-    """TEXT."""
+def test_phrase_at_the_start_diverges_at_once():
+    """The TEXT attack."""
     _, tokenizer = policy()
     phrase = tokenizer.encode("Then ", add_special_tokens=False)
     poisoned = [with_ids(c, (*phrase, *c.completion_ids)[:64]) for c in drawn()]
     assert all(v.rejected for v in verifier_of().verify(poisoned))
 
 
-def test_another_sampler_is_named_as_such_and_no_token_is_accused():
+def test_other_sampler_is_reported_as_such():
     hot = drawn(spec=replace(SPEC, temperature=1.6, top_p=1.0))
     verdicts = verifier_of().verify(hot)
     rejected = [v for v in verdicts if v.rejected]
@@ -137,13 +137,13 @@ def test_another_sampler_is_named_as_such_and_no_token_is_accused():
     assert spread
 
 
-def test_a_completion_cut_short_matches_to_its_last_token_and_is_refused():
+def test_truncated_completion_is_refused():
     cut = [with_ids(c, c.completion_ids[:-3]) for c in drawn()]
     assert set(kinds(verifier_of().verify(cut))) == {"cut_short"}
 
 
-def test_going_on_where_the_seed_ends_is_found():
-    """DoS: the EOS that was drawn is left out and more is written."""
+def test_continuing_after_the_drawn_eos_is_found():
+    """DoS: omits the EOS that was drawn and writes on."""
     _, tokenizer = policy()
     eos = tokenizer.eos_token_id
     more = tokenizer.encode(" Then 2 + 2 = 4 apples.", add_special_tokens=False)
@@ -155,15 +155,15 @@ def test_going_on_where_the_seed_ends_is_found():
     assert "suppressed_eos" in kinds(verdicts)
 
 
-def test_tokens_behind_the_end_are_refused():
+def test_tokens_after_the_end_are_refused():
     smuggled = with_ids(drawn()[0], (*drawn()[0].completion_ids, 5, 6))
     (verdict,) = verifier_of().verify([smuggled])
     assert verdict.rejected
     assert verdict.cause is Cause.MALFORMED
 
 
-def test_what_needs_ids_refuses_text_alone():
-    """Otherwise an attacker leaves them out."""
+def test_text_without_ids_is_refused():
+    """Otherwise an attacker would omit them."""
     bare = replace(drawn()[0], completion_ids=None)
     (verdict,) = verifier_of().verify([bare])
     assert verdict.rejected
@@ -171,20 +171,20 @@ def test_what_needs_ids_refuses_text_alone():
 
 
 @pytest.mark.parametrize("field", ["round", "node", "slot"])
-def test_what_names_no_slot_is_refused(field):
+def test_completion_without_a_slot_is_refused(field):
     (verdict,) = verifier_of().verify([replace(drawn()[0], **{field: None})])
     assert verdict.cause is Cause.MALFORMED
     assert field in verdict.reason
 
 
-def test_an_old_completion_is_refused_with_its_round():
+def test_old_completion_is_refused_with_its_round():
     (verdict,) = verifier_of(round=ROUND + 1).verify(drawn()[:1])
     assert kinds([verdict]) == ["wrong_round"]
     assert f"current round is {ROUND + 1}" in verdict.reason
 
 
-def test_who_holds_signed_work_back_cannot_have_it_counted_against_its_signer():
-    """An identity lets work of the round before through, and a coin none: neither harms a name."""
+def test_delayed_signed_work_does_not_count_against_its_signer():
+    """An identity admits work of the previous round and the coin does not: neither harms a name."""
     pytest.importorskip("cryptography")
     from grpo_guard.identity.envelope import signed
     from grpo_guard.identity.gate import Identity
@@ -202,13 +202,13 @@ def test_who_holds_signed_work_back_cannot_have_it_counted_against_its_signer():
     assert intake(judged, [verdict]).entries[0].outcome is None
 
 
-def test_another_run_is_refused_by_its_name():
+def test_completion_of_another_run_is_refused():
     named = replace(drawn()[0], metadata={"run": "other-run"})
     assert kinds(verifier_of().verify([named])) == ["wrong_run"]
     assert verifier_of().verify([replace(named, metadata={"run": "test-run"})])[0].accepted
 
 
-def test_two_completions_for_one_slot_fill_it_once():
+def test_slot_is_filled_once():
     """Sent twice, within one batch or in a later one, it would earn twice."""
     verifier = verifier_of()
     once, twice = verifier.verify([drawn()[0], drawn()[0]])
@@ -217,7 +217,7 @@ def test_two_completions_for_one_slot_fill_it_once():
     assert kinds(verifier.verify([drawn()[0]])) == ["slot_filled"]
 
 
-def test_a_round_that_ends_while_it_is_verified_earns_nothing():
+def test_completion_whose_round_ends_during_verification_earns_nothing():
     """Copies that are scored while the next round begins could all find their slot free."""
     verifier = verifier_of()
     score = verifier.scorer.score
@@ -232,13 +232,13 @@ def test_a_round_that_ends_while_it_is_verified_earns_nothing():
 
 
 @pytest.mark.parametrize("run", [["nested", ["list"]], np.array([1, 2]), 7, {"a": 1}])
-def test_a_run_of_any_type_is_refused_and_ends_nobody_elses_check(run):
+def test_run_of_any_type_is_refused_without_affecting_others(run):
     named = replace(drawn()[0], metadata={"run": run})
     assert kinds(verifier_of().verify([named, drawn()[1]])) == ["wrong_run", "accept"]
 
 
-def test_another_form_of_the_prompts_ids_is_no_second_sample():
-    """A tokenizer's forms with and without special tokens would each have a completion."""
+def test_other_tokenisation_of_the_prompt_is_not_a_second_sample():
+    """Otherwise a tokenizer's forms with and without special tokens would each get a completion."""
     verifier = verifier_of()
     usual = drawn()[0].prompt_ids
     verifier.encoder._own_prompt_ids = lambda completion: [usual, (7, *usual)]
@@ -247,21 +247,21 @@ def test_another_form_of_the_prompts_ids_is_no_second_sample():
     assert verifier.verify([drawn()[0]])[0].accepted
 
 
-def test_one_forged_token_is_not_free_in_a_long_completion_nor_at_a_small_alpha():
+def test_one_forged_token_is_found_at_any_length_and_alpha():
     """Without a claim about far margins, their number would grow with the length."""
     for profile in (BFLOAT16, FLOAT32):
         furthest = profile.replay[-1][1]
         assert len(profile.replay) * 100_000 * furthest < 1e-6
 
 
-def test_a_verifier_travels_to_a_worker():
+def test_verifier_can_be_pickled():
     verifier = verifier_of()
     book = pickle.loads(pickle.dumps(verifier.slots))
     book.begin_round(ROUND)
     assert book.fill(book.place(drawn()[0]))
 
 
-def test_a_forgery_does_not_keep_the_honest_completion_out_of_its_slot():
+def test_forgery_does_not_take_the_slot():
     honest = drawn()[0]
     forged = with_ids(honest, drawn(coin_name="attacker 0")[0].completion_ids)
     assert [v.accepted for v in verifier_of().verify([forged, honest])] == [False, True]
@@ -276,7 +276,7 @@ def test_empty_slots_are_listed():
     assert sum(m.node == "bob" for m in missing) == len(drawn())
 
 
-def test_slots_that_draw_their_prompts_take_no_other():
+def test_slots_with_drawn_prompts_accept_only_those():
     pool = [*prompts(), "another"]
     index = COIN.prompt_index(round=ROUND, node=NODE, slot=0, prompts=len(pool))
     fits = next((c for c in drawn() if c.slot == 0 and c.prompt == pool[index]), None)
@@ -286,38 +286,38 @@ def test_slots_that_draw_their_prompts_take_no_other():
     assert fits is None or verifier.verify([fits])[0].accepted
 
 
-def test_before_a_round_begins_all_rounds_are_taken_with_a_warning(caplog):
-    """A file of finished rounds has no round in progress; in training that would be a hole."""
+def test_all_rounds_are_accepted_with_a_warning_before_the_first_begins(caplog):
+    """A file of finished rounds has no current round; during training that would be a loophole."""
     assert all(v.accepted for v in verifier_of(round=None).verify(drawn()))
     assert "begin_round" in caplog.text
 
 
-def test_without_a_declared_length_only_an_eos_shows_that_nothing_was_cut():
+def test_without_a_declared_length_an_eos_is_required():
     _, tokenizer = policy()
     verifier = verifier_of(sampling=replace(SPEC, max_new_tokens=None), slots=None)
     for completion, verdict in zip(drawn(), verifier.verify(drawn()), strict=True):
         assert verdict.accepted == (completion.completion_ids[-1] == tokenizer.eos_token_id)
 
 
-def test_without_the_rounds_beacon_nobody_is_blamed():
+def test_missing_beacon_abstains():
     waiting = verifier_of(coin=PublicCoin("test-run", {0: "revealed"}))
     assert waiting.verify(drawn()[:1])[0].cause is Cause.UNSUPPORTED
 
 
-def test_a_beacon_changes_every_seed():
+def test_beacon_changes_every_seed():
     revealed = verifier_of(coin=PublicCoin("test-run", {ROUND: "drawn at noon"}))
     assert sum(v.rejected for v in revealed.verify(drawn())) > len(drawn()) / 2
 
 
-def test_a_round_of_ones_own_before_any_has_begun_is_its_authors_doing():
+def test_invented_round_before_the_first_rejects():
     coin = PublicCoin("test-run", {0: "revealed"})
     (verdict,) = verifier_of(coin=coin, round=None).verify(drawn()[:1])
     assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert kinds([verdict]) == ["wrong_round"]
 
 
-def test_no_completion_is_short_enough_to_abstain():
-    """Every way to end after a token or two, at slots where another token was drawn."""
+def test_very_short_completions_do_not_abstain():
+    """Every way of ending after a token or two, at slots where another token was drawn."""
     _, tokenizer = policy()
     verifier = verifier_of()
     for completion in drawn()[:4]:
@@ -345,12 +345,12 @@ def test_no_completion_is_short_enough_to_abstain():
         ({"nodes": "alice"}, "nodes"),
     ],
 )
-def test_what_cannot_work_is_refused_when_built(options, message):
+def test_invalid_settings_are_refused_at_construction(options, message):
     with pytest.raises(ValueError, match=message):
         verifier_of(**options)
 
 
-def test_a_scorer_that_does_not_replay_is_refused():
+def test_scorer_without_replay_is_refused():
     class Plain(Scorer):
         vocab_size, window = 512, 512
 

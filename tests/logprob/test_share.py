@@ -1,4 +1,4 @@
-"""Presets that score a share: what is scored, what is still checked in all, what slips through."""
+"""Presets that score a share: what is scored, what is still checked in full, what slips through."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = b"a key of tests"
 
 @cache
 def free(n: int) -> tuple[Completion, ...]:
-    """Honest completions without a false sum, which the preset leaves out whoever wrote it."""
+    """Honest completions without a false sum, which the preset would leave out for any node."""
     rows = honest(2 * n)
     verdicts = FalseSumsVerifier().verify(rows)
     return tuple(c for c, v in zip(rows, verdicts, strict=True) if v.accepted)[:n]
@@ -46,7 +46,7 @@ def guard(share: float, folder: Path, **options: object) -> Guard:
 
 
 def settled(share: float, folder: Path) -> Guard:
-    """A guard to which both nodes are known: 256 of each one's completions passed a check."""
+    """A guard that knows both nodes: 256 completions of each passed a check."""
     made = guard(share, folder)
     (check,) = (v for v in made.verifier.members if isinstance(v, SpotCheck))
     check.memory.add({"ann": 256, "bob": 256}, frozenset(), 256)
@@ -63,7 +63,7 @@ def phrase(completion: Completion) -> Completion:
     return replace(made, node=completion.node, round=completion.round)
 
 
-def test_a_settled_nodes_share_is_scored_and_everything_is_accepted(tmp_path: Path) -> None:
+def test_share_of_a_settled_node_is_scored_and_all_is_accepted(tmp_path: Path) -> None:
     review = settled(0.25, tmp_path).review(of("ann", free(64)))
     assert not any(v.rejected for v in review.verdicts)
     assert sum(map(unchecked, review.verdicts)) == 48
@@ -72,13 +72,13 @@ def test_a_settled_nodes_share_is_scored_and_everything_is_accepted(tmp_path: Pa
     assert sum(map(unchecked, newcomer.verdicts)) == 32
 
 
-def test_all_are_scored_unless_a_share_is_given(tmp_path: Path) -> None:
+def test_all_completions_are_scored_without_a_share(tmp_path: Path) -> None:
     whole = presets.same_weights(*policy(), SPEC, state=tmp_path)
     assert isinstance(whole.verifier.members[1], LogProbBoundVerifier)
     assert not any(isinstance(v, SpotCheck | FormVerifier) for v in whole.verifier.members)
 
 
-def test_one_rejection_has_the_nodes_whole_batch_scored(tmp_path: Path) -> None:
+def test_one_rejection_scores_the_nodes_whole_batch(tmp_path: Path) -> None:
     ann, bob = of("ann", free(32)), [phrase(c) for c in of("bob", free(32))]
     verdicts = settled(0.1, tmp_path).review([*ann, *bob]).verdicts
     assert all(v.accepted for v in verdicts[:32])
@@ -86,8 +86,8 @@ def test_one_rejection_has_the_nodes_whole_batch_scored(tmp_path: Path) -> None:
     assert not any(map(unchecked, verdicts[32:]))
 
 
-def test_threat_what_is_not_drawn_may_not_hide_ids_behind_a_text(tmp_path: Path) -> None:
-    """Token split, EOS padding and a claimed mask, each once among 64, in places never scored."""
+def test_threat_undrawn_completions_cannot_hide_ids_behind_a_text(tmp_path: Path) -> None:
+    """Token split, EOS padding and a claimed mask, once each among 64, where nothing is scored."""
     eos = policy()[1].eos_token_id
     rows = of("ann", free(64))
     rows[5] = replace(rows[5], text="<think>1 + 1 = 2</think><answer>2</answer>")
@@ -97,14 +97,14 @@ def test_threat_what_is_not_drawn_may_not_hide_ids_behind_a_text(tmp_path: Path)
     rows[40] = replace(rows[40], metadata={"sampling_mask": mask})
     found = settled(0.05, tmp_path).review(rows).verdicts
     assert [i for i, v in enumerate(found) if v.rejected] == [5, 17, 40]
-    # The control: with a spot check alone they pass unless they are drawn.
+    # Control: with a spot check alone they pass unless drawn.
     bound = LogProbBoundVerifier(*policy(), sampling=SPEC, key=KEY)
     check = SpotCheck(bound, share=0.05, newcomers=0.05, key="a key of sixteen characters")
     passed = [v.accepted for v in AllOf(check).verify(rows)]
     assert passed[5] or passed[17] or passed[40]
 
 
-def test_text_without_ids_is_as_welcome_as_before(tmp_path: Path) -> None:
+def test_text_without_ids_is_treated_as_without_a_share(tmp_path: Path) -> None:
     rows = [replace(c, completion_ids=None) for c in of("ann", free(16))]
     assert not any(v.rejected for v in guard(0.5, tmp_path).review(rows).verdicts)
     strict = guard(0.5, tmp_path / "strict", require_ids=True).review(rows).verdicts
@@ -120,7 +120,7 @@ def replaying(share: float) -> Guard:
     return made
 
 
-def test_seeds_are_replayed_for_a_share_and_no_slot_is_filled_twice() -> None:
+def test_seeds_are_replayed_for_a_share_and_slots_filled_once() -> None:
     rows = list(coin_swarm.drawn())
     found = replaying(0.25).review(rows).verdicts
     assert all(v.accepted for v in found)
@@ -131,7 +131,7 @@ def test_seeds_are_replayed_for_a_share_and_no_slot_is_filled_twice() -> None:
     assert other[0].rejected
 
 
-def test_a_guard_file_says_it_and_a_wrong_share_is_refused() -> None:
+def test_guard_file_sets_the_share_and_invalid_ones_are_refused() -> None:
     sampling = "{engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}"
     said = f"preset: same_weights\nmodel: {WORD_PROBLEMS}\nsampling: {sampling}\nshare: "
     made = GuardConfig.from_text(f"{said}0.1", "guard.yaml").build()
@@ -148,7 +148,9 @@ def test_a_guard_file_says_it_and_a_wrong_share_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "coin"), [("same_weights", False), ("shared_seed", True)])
-def test_the_suite_plays_a_file_with_a_share(name: str, coin: bool, tmp_path: Path) -> None:
+def test_eval_suite_accepts_a_guard_file_with_a_share(
+    name: str, coin: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "sampled.yaml"
     path.write_text(f"preset: {name}\nshare: 0.5\n", encoding="utf-8")
     file = GuardFile.named(str(path))

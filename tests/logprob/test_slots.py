@@ -19,7 +19,7 @@ def completion(prompt=PROMPTS[0], **changes):
 
 
 def book(slots=2, *, round=3, prompts=PROMPTS, **options):
-    """Of two nodes, in a round that has begun."""
+    """Slots of two nodes, in a round that has begun."""
     own = SlotBook(slots, **{"nodes": ["a", "b"], **options})
     if round is not None:
         own.begin_round(round, prompts if own.per_prompt else None)
@@ -36,10 +36,10 @@ def fill(own, **changes):
     return own.fill(own.place(completion(**changes)))
 
 
-# What is refused
+# What is refused.
 
 
-def test_a_slot_of_ones_own_in_the_round_that_is_on_is_a_place():
+def test_own_slot_in_the_current_round_is_accepted():
     place = book().place(completion(slot=1))
     assert (place.round, place.node, place.slot) == (3, "a", 1)
 
@@ -64,16 +64,16 @@ def test_a_slot_of_ones_own_in_the_round_that_is_on_is_a_place():
     ],
     ids=str,
 )
-def test_what_is_not_the_nodes_to_fill_is_refused_as_malformed(changes, kind):
+def test_wrong_or_missing_slot_is_malformed(changes, kind):
     assert refusal(book(), completion(**changes)) == (Cause.MALFORMED, kind)
 
 
-def test_the_refusal_names_everything_that_is_missing():
+def test_refusal_names_everything_that_is_missing():
     with pytest.raises(EncodeError, match="needs round and slot"):
         book().place(completion(round=None, slot=None))
 
 
-def test_before_the_first_round_every_round_is_taken_and_a_warning_says_so(caplog):
+def test_every_round_is_accepted_with_a_warning_before_the_first(caplog):
     own = book(round=None)
     assert own.place(completion()).slot == 0
     own.place(completion())
@@ -81,49 +81,49 @@ def test_before_the_first_round_every_round_is_taken_and_a_warning_says_so(caplo
     assert refusal(own, completion(round=None))[0] is Cause.MALFORMED
 
 
-def test_without_a_share_any_slot_is_taken_but_none_below_0():
+def test_without_a_share_any_nonnegative_slot_is_accepted():
     own = SlotBook()
     assert own.place(completion(slot=10**6)).slot == 10**6
     assert refusal(own, completion(slot=-1)) == (Cause.MALFORMED, "unknown_slot")
 
 
-def test_the_order_of_a_messages_keys_does_not_matter():
+def test_order_of_message_keys_does_not_matter():
     same = [{"content": "What is 3 + 3?", "role": "user"}]
     assert book().place(completion(same)) == book().place(completion(PROMPTS[1]))
 
 
-def test_without_names_any_node_and_without_prompts_any_prompt_is_taken():
+def test_nodes_and_prompts_are_optional():
     own = book(nodes=None, prompts=None)
     assert own.place(completion("anything", node="c")).node == "c"
 
 
-def test_files_of_finished_rounds_may_hold_any_round_but_none_below_0():
+def test_finished_rounds_may_have_any_nonnegative_number():
     own = book(round=None)
     assert own.place(completion(round=17)).round == 17
     assert refusal(own, completion(round=-1)) == (Cause.MALFORMED, "wrong_round")
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, None], ids=["announced", "vouched for"])
-def test_a_prompt_that_is_no_unicode_is_the_authors_doing(prompts):
-    """Lone surrogates pass json.loads and crash when encoded."""
+def test_prompt_that_is_not_unicode_rejects(prompts):
+    """Lone surrogates pass json.loads and crash on encoding."""
     own = book(prompts=prompts)
     assert refusal(own, completion(f"hi {LONE}")) == (Cause.MALFORMED, "wrong_prompt")
 
 
-def test_messages_that_are_no_unicode_are_not_among_the_rounds_prompts():
+def test_messages_that_are_not_unicode_match_no_prompt():
     sent = completion([{"role": "user", "content": LONE}])
     assert refusal(book(), sent) == (Cause.MALFORMED, "wrong_prompt")
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, None], ids=["announced", "vouched for"])
-def test_messages_that_no_json_holds_are_the_authors_doing(prompts):
+def test_messages_that_are_not_json_reject(prompts):
     """One of them must not stop the check of the others' completions."""
     for content in (object(), {1: 2, "1": 2}):
         sent = completion([{"role": "user", "content": content}])
         assert refusal(book(prompts=prompts), sent) == (Cause.MALFORMED, "wrong_prompt")
 
 
-# Who may fill what, and how often
+# Who may fill what, and how often.
 
 
 def test_a_slot_is_filled_once():
@@ -132,7 +132,7 @@ def test_a_slot_is_filled_once():
     assert not fill(own)
 
 
-def test_each_node_slot_and_prompt_has_a_place_of_its_own():
+def test_each_node_slot_and_prompt_is_filled_separately():
     own = book()
     for node in ("a", "b"):
         for slot in (0, 1):
@@ -141,14 +141,14 @@ def test_each_node_slot_and_prompt_has_a_place_of_its_own():
     assert own.missing() == []
 
 
-def test_where_slots_draw_their_prompts_a_slot_is_one_whatever_the_prompt():
+def test_slot_with_a_drawn_prompt_is_filled_once_for_any_prompt():
     own = book(per_prompt=False)
     assert fill(own, prompt="one")
     assert not fill(own, prompt="another")
     assert own.missing() == [EmptySlot("a", 1), EmptySlot("b", 0), EmptySlot("b", 1)]
 
 
-def test_in_files_of_finished_rounds_a_slot_is_filled_once_as_well():
+def test_slots_of_finished_rounds_are_filled_once_too():
     """A completion that counts twice is a choice too."""
     own = book(round=None)
     assert fill(own, round=5)
@@ -164,7 +164,7 @@ class SlowPlace(Place):
         return super().__hash__()
 
 
-def test_of_many_threads_that_fill_one_slot_exactly_one_wins():
+def test_exactly_one_thread_fills_a_slot():
     own = SlotBook(10)
     own.begin_round(0)
     together = threading.Barrier(8)
@@ -183,10 +183,10 @@ def test_of_many_threads_that_fill_one_slot_exactly_one_wins():
     assert [sum(winners) for winners in zip(*won, strict=True)] == [1] * 10
 
 
-# Rounds
+# Rounds.
 
 
-def test_a_new_round_clears_the_slots_and_ends_the_old_one():
+def test_new_round_clears_the_slots_and_ends_the_old_one():
     own = book()
     fill(own)
     own.begin_round(4, PROMPTS)
@@ -197,8 +197,8 @@ def test_a_new_round_clears_the_slots_and_ends_the_old_one():
     assert len(own.missing()) == 8
 
 
-def test_beginning_the_round_again_forgets_nothing():
-    """A trainer that calls it at every step must not open the filled slots, nor the prompts."""
+def test_beginning_the_same_round_again_changes_nothing():
+    """A trainer that calls it at every step must reopen neither filled slots nor prompts."""
     own = book()
     fill(own)
     for prompts in (PROMPTS, None):
@@ -208,7 +208,7 @@ def test_beginning_the_round_again_forgets_nothing():
         assert len(own.missing()) == 7
 
 
-def test_a_round_may_be_given_its_prompts_later():
+def test_prompts_of_a_round_may_be_set_later():
     own = book(prompts=None)
     fill(own)
     own.begin_round(3, PROMPTS)
@@ -221,7 +221,7 @@ def test_the_next_round_does_not_inherit_prompts():
     assert own.place(completion("What is 5 + 5?", round=4)).round == 4
 
 
-def test_a_completion_of_a_round_that_ended_meanwhile_leaves_nothing_behind():
+def test_completion_of_a_round_that_ended_meanwhile_fills_no_slot():
     own = book()
     late = own.place(completion())
     own.begin_round(4, PROMPTS)
@@ -232,7 +232,7 @@ def test_a_completion_of_a_round_that_ended_meanwhile_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("round", [-1, True, 1.0, "3", None])
-def test_a_round_that_is_no_count_is_refused_and_changes_nothing(round):
+def test_invalid_round_is_refused_and_changes_nothing(round):
     own = book()
     fill(own)
     with pytest.raises(ValueError, match="round: expected an integer >= 0"):
@@ -240,12 +240,12 @@ def test_a_round_that_is_no_count_is_refused_and_changes_nothing(round):
     assert len(own.missing()) == 7
 
 
-def test_prompts_of_a_round_whose_slots_draw_their_own_are_refused():
+def test_prompts_are_refused_if_slots_draw_their_own():
     with pytest.raises(ValueError, match="every slot draws its own prompt"):
         book(per_prompt=False).begin_round(4, PROMPTS)
 
 
-# What is missing
+# What is missing.
 
 
 def test_empty_slots_are_listed_by_node_prompt_and_slot():
@@ -264,18 +264,18 @@ def test_empty_slots_are_listed_by_node_prompt_and_slot():
         ({"prompts": None}, "begin_round with the round's prompts"),
     ],
 )
-def test_what_nobody_can_count_is_said(options, match):
+def test_uncountable_slots_are_reported(options, match):
     with pytest.raises(ValueError, match=f"missing: expected .*{match}"):
         book(**options).missing()
 
 
 @pytest.mark.parametrize("slots", [0, -1, True, 2.0, "2"])
-def test_a_share_that_is_no_positive_count_is_refused(slots):
+def test_share_must_be_a_positive_integer(slots):
     with pytest.raises(ValueError, match="slots: expected an integer >= 1"):
         SlotBook(slots)
 
 
-def test_one_name_in_place_of_a_list_is_refused():
+def test_single_name_instead_of_a_list_is_refused():
     """Its letters would count as the nodes."""
     with pytest.raises(ValueError, match="nodes: expected a list of names, got 'peer'"):
         SlotBook(1, nodes="peer")

@@ -30,7 +30,7 @@ def llama(**extra):
 
 
 def batch(prompt_lengths, completion=12):
-    """Left-padded prompts with completions behind them, and the sequences in them."""
+    """Left-padded prompts followed by completions, and the sequences in them."""
     width = max(prompt_lengths)
     ids = torch.randint(1, 300, (len(prompt_lengths), width + completion))
     mask = torch.ones_like(ids)
@@ -63,7 +63,7 @@ def passes_of(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
-    """Below the mean's tolerance: 1 of 240 checked states, off by little (fp32) or by all."""
+    """Below the mean's tolerance: 1 of 240 checked states, off by little (fp32) or entirely."""
     model = llama().to(dtype)
     right = shared_prompt.shared_states
 
@@ -84,8 +84,8 @@ def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
     assert largest_difference(stats, expected) < 1e-4
 
 
-def test_a_later_batch_whose_padding_matters_is_not_reused():
-    """GPT-2 counts padding as positions where a trainer passes none of its own."""
+def test_later_batch_with_relevant_padding_is_not_reused():
+    """GPT-2 counts padding as positions if a trainer passes none."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=300, n_embd=64, n_layer=2, n_head=4, n_positions=128, initializer_range=0.2
@@ -117,7 +117,7 @@ def test_one_wrong_state_in_a_captured_batch_ends_reuse():
     assert largest_difference(stats, scorer.own.score(sequences, SPEC)) < 1e-4
 
 
-def test_states_of_mixed_precision_are_compared_as_such():
+def test_mixed_precision_states_are_compared_as_such():
     model = llama()
     scorer = ForwardReuse(model)
     ids, mask, sequences = batch([20, 15], LENGTH)
@@ -128,7 +128,7 @@ def test_states_of_mixed_precision_are_compared_as_such():
     passes.clear()
     scorer.score(sequences, SPEC)
     assert scorer.enabled
-    assert len(passes) == 1  # the check's
+    assert len(passes) == 1  # the check's own pass
 
 
 def test_every_batch_is_checked_once():
@@ -155,7 +155,7 @@ def test_weights_changed_behind_the_version_counter_are_noticed():
     assert largest_difference(stats, scorer.own.score(sequences, SPEC)) < 1e-4
 
 
-def test_what_is_forgotten_is_not_used():
+def test_forgotten_states_are_not_used():
     model = llama()
     scorer = ForwardReuse(model)
     ids, mask, sequences = batch([20, 15])
@@ -165,11 +165,11 @@ def test_what_is_forgotten_is_not_used():
     passes = passes_of(model)
     scorer.score(sequences, SPEC)
     assert scorer.enabled
-    assert len(passes) == 1  # both rows of its own
+    assert len(passes) == 1  # both of its own rows
 
 
-def test_attention_that_drops_out_is_not_captured():
-    """It is a number in the attention, not a module."""
+def test_attention_with_dropout_is_not_captured():
+    """It is a number in the attention config, not a module."""
     model = llama(attention_dropout=0.1).train()
     scorer = ForwardReuse(model)
     ids, mask, sequences = batch([20, 15])
@@ -179,7 +179,7 @@ def test_attention_that_drops_out_is_not_captured():
     assert largest_difference(stats, scorer.own.score(sequences, SPEC)) < 1e-4
 
 
-def test_a_mask_with_holes_is_not_mistaken_for_a_shorter_completion():
+def test_mask_with_holes_is_not_taken_for_a_shorter_completion():
     model = llama()
     scorer = ForwardReuse(model)
     ids, mask, _ = batch([20, 20])
@@ -195,7 +195,7 @@ def test_a_mask_with_holes_is_not_mistaken_for_a_shorter_completion():
 @pytest.mark.parametrize(
     ("low_precision", "mean", "largest"), [(False, 1e-4, 1e-2), (True, 3e-2, 0.3)]
 )
-def test_disagreement_is_in_the_mean_or_in_one_token(low_precision, mean, largest):
+def test_disagreement_shows_in_the_mean_or_one_token(low_precision, mean, largest):
     expected = torch.ones(1000, 8)
 
     def found(factors):

@@ -30,7 +30,7 @@ SPECS = [
 
 
 def drawn(rng, logits, spec):
-    """One honest token per row of logits, shape [..., V]."""
+    """Draw one honest token per row of logits, shape [..., V]."""
     scaled = logits / spec.temperature
     p = np.exp(scaled - scaled.max(-1, keepdims=True)) * support_mask(logits, spec)
     cumulative = p.cumsum(-1)
@@ -39,7 +39,7 @@ def drawn(rng, logits, spec):
 
 
 def tails(rng, rows, spec, vocab=40):
-    """Tail masses of honest tokens under random logits, mostly sure, shape [rows]."""
+    """Tail masses of honest tokens under random, mostly confident logits, shape [rows]."""
     logits = rng.standard_normal((rows, vocab)) * rng.choice([1.0, 3.0, 6.0], size=(rows, 1))
     return reference_stats(logits, drawn(rng, logits, spec), spec).tail_mass
 
@@ -53,8 +53,8 @@ def tails(rng, rows, spec, vocab=40):
     st.floats(0.3, 2.0),
 )
 @settings(deadline=None, max_examples=300)
-def test_the_tail_mass_is_super_uniform_exactly(logits, top_k, top_p, min_p, engine, temperature):
-    """P(tail <= a) <= a for every a, under any support, with ties (integers make many)."""
+def test_tail_mass_is_super_uniform(logits, top_k, top_p, min_p, engine, temperature):
+    """P(tail <= a) <= a for every a, under any support, with ties (integers cause many)."""
     spec = SamplingSpec(engine, temperature, top_k, top_p, min_p)
     z = np.array(logits, dtype=float)
     p = np.exp((z - z.max()) / temperature) * support_mask(z, spec)
@@ -86,8 +86,8 @@ def test_honest_completions_are_rejected_at_most_at_the_stated_rate(spec, longes
     assert wilson(rejected, total, 0.999)[0] <= alpha
 
 
-def test_a_budget_divided_by_the_realised_length_would_break_the_promise():
-    """The control of the test above: with uniform tails the share alpha / n rejects too many."""
+def test_negative_control_budget_divided_by_realised_length():
+    """Control of the test above: with uniform tails the share alpha / n rejects too many."""
     rng = np.random.default_rng(1)
     alpha, total, naive, fixed = 0.1, 4000, 0, 0
     for row in rng.random((total, 64)):
@@ -106,7 +106,7 @@ def test_a_budget_divided_by_the_realised_length_would_break_the_promise():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS[:2])
-def test_a_planted_improbable_token_is_found_at_the_rate_that_honest_work_passes(spec):
+def test_planted_improbable_token_is_found(spec):
     rng = np.random.default_rng(2)
     alpha, total, n = 1e-3, 1000, 60
     shares = shares_of([Place.ELSEWHERE] * n, n, numbers=0, answers=0)
@@ -122,7 +122,7 @@ def test_a_planted_improbable_token_is_found_at_the_rate_that_honest_work_passes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
-def test_drift_within_the_allowance_does_not_break_the_promise(spec):
+def test_drift_within_the_allowance_keeps_the_bound(spec):
     """The sampler's logits differ from ours by up to a half, so its log-probs by up to 1."""
     rng = np.random.default_rng(4)
     alpha, total, n = 0.1, 2000, 24
@@ -142,7 +142,9 @@ def test_drift_within_the_allowance_does_not_break_the_promise(spec):
     st.integers(0, 40),
     st.integers(0, 10),
 )
-def test_shares_never_exceed_the_budget_and_look_only_back(places, longest, numbers, answers):
+def test_shares_never_exceed_the_budget_and_depend_only_on_the_past(
+    places, longest, numbers, answers
+):
     shares = shares_of(places, longest, numbers=numbers, answers=answers)
     assert shares.sum() <= 1 + 1e-9
     half = len(places) // 2
@@ -152,14 +154,14 @@ def test_shares_never_exceed_the_budget_and_look_only_back(places, longest, numb
         assert (shares > 0).all()
 
 
-def test_falling_shares_are_what_the_docstring_says():
+def test_falling_shares_match_the_docstring():
     shares = falling_shares(100_000)
     assert shares.sum() < 1
     assert (np.diff(shares) <= 0).all()
     assert shares[[0, 63, 256]] == pytest.approx([1 / 128, 1 / 128, 1 / 3072])
 
 
-def test_padding_dilutes_nothing_where_the_length_is_declared():
+def test_padding_dilutes_nothing_with_a_declared_length():
     def p_of_poison(places, at, longest):
         tail = np.ones(len(places))
         tail[at] = 1e-5
@@ -168,12 +170,12 @@ def test_padding_dilutes_nothing_where_the_length_is_declared():
 
     words = [Place.ELSEWHERE] * 200
     short = p_of_poison([Place.NUMBER], 0, 512)
-    assert p_of_poison([Place.NUMBER, *words], 0, 512) == short  # behind
-    assert p_of_poison([*words, Place.NUMBER], 200, 512) == short  # in front
-    # Many numbers in front use up the extra shares, and no more than those.
+    assert p_of_poison([Place.NUMBER, *words], 0, 512) == short  # after
+    assert p_of_poison([*words, Place.NUMBER], 200, 512) == short  # before
+    # Many numbers at the start use up the extra shares, but no more than those.
     crowded = p_of_poison([Place.NUMBER] * 201, 200, 512)
     assert short < crowded == pytest.approx(1e-5 * 512 / 0.5)
-    # Not declared: behind it still costs nothing, in front it costs a little.
+    # Undeclared: padding after the text still costs nothing, padding before it a little.
     assert p_of_poison([Place.NUMBER, *words], 0, None) == p_of_poison([Place.NUMBER], 0, None)
 
 
@@ -211,11 +213,11 @@ def test_number_positions_are_tighter():
         ("The answer is that she", Place.ELSEWHERE),
     ],
 )
-def test_what_stands_before_says_whether_a_number_is_due(text, place):
+def test_preceding_tokens_tell_whether_a_number_is_due(text, place):
     assert place_after(text) is place
 
 
-def test_places_are_read_from_the_tokens_before_and_never_from_the_token_itself():
+def test_places_depend_only_on_preceding_tokens():
     _, tokenizer = policy()
     places = Places(tokenizer)
     ids = honest(8)[0].completion_ids
@@ -225,8 +227,8 @@ def test_places_are_read_from_the_tokens_before_and_never_from_the_token_itself(
         assert places((*ids[:t], tokenizer.eos_token_id))[t] is all_of_them[t]
 
 
-def test_no_tail_is_hardly_a_chance_and_no_share_is_no_test():
-    """A tail that float32 rounds to 0 is small, and no chance is 0."""
+def test_zero_tail_has_a_tiny_p_value_and_zero_share_has_1():
+    """A tail that float32 rounds to 0 is tiny, but no probability is 0."""
     p = token_p_values(np.array([0.0, 0.0, 1.0]), np.array([0.5, 0.0, 0.5]), 1.0)
     assert 0 < p[0] < 1e-36
     assert p[1:].tolist() == [1.0, 1.0]
@@ -238,13 +240,13 @@ def verifier():
 
 
 @pytest.mark.slow
-def test_honest_completions_of_the_bundled_policy_pass(verifier):
+def test_honest_completions_pass(verifier):
     verdicts = verifier.verify(honest(256))
     assert sum(v.rejected for v in verdicts) == 0
     assert all(v.accepted and 0 < v.p_value <= 1 for v in verdicts)
 
 
-def test_random_tokens_are_rejected_and_the_worst_is_shown(verifier):
+def test_random_tokens_are_rejected_and_the_worst_is_reported(verifier):
     rng = random.Random(0)
     _, tokenizer = policy()
     batch = []
@@ -266,8 +268,8 @@ def test_random_tokens_are_rejected_and_the_worst_is_shown(verifier):
 
 
 @pytest.mark.slow
-def test_a_swapped_token_is_located_where_it_stands(verifier):
-    """Found only where the small policy is sure enough, and then at its place."""
+def test_swapped_token_is_located(verifier):
+    """Found only where the small policy is confident enough, and then at its position."""
     rng = random.Random(3)
     _, tokenizer = policy()
     swapped, places = [], []
@@ -286,7 +288,7 @@ def test_a_swapped_token_is_located_where_it_stands(verifier):
     located = 0
     for completion, verdict, at in rejected:
         finding = verdict.findings[0]
-        # What follows a foreign token may look stranger than the token itself.
+        # Tokens after a foreign token may look stranger than the token itself.
         located += finding.token_span[0] in (at, at + 1)
         if finding.char_span:
             start, end = finding.char_span
@@ -295,7 +297,7 @@ def test_a_swapped_token_is_located_where_it_stands(verifier):
     assert located >= 0.9 * len(rejected)
 
 
-def test_text_without_ids_is_rejected_unless_its_profile_claims_something(verifier):
+def test_text_without_ids_is_rejected_without_a_suitable_profile(verifier):
     good = honest(8)[0]
     text_only = Completion(good.prompt, good.text)
     (verdict,) = verifier.verify([text_only])
@@ -315,7 +317,7 @@ def test_text_without_ids_is_rejected_unless_its_profile_claims_something(verifi
     assert strict.verify([text_only])[0].cause is Cause.MALFORMED
 
 
-def test_a_swarm_without_ids_says_so_and_the_other_members_judge(verifier):
+def test_missing_ids_are_reported_and_other_members_judge(verifier):
     good = honest(8)[0]
     text_only = Completion(good.prompt, good.text)
     lenient = TailProbabilityVerifier(*policy(), sampling=SPEC, require_ids=False)
@@ -328,13 +330,13 @@ def test_a_swarm_without_ids_says_so_and_the_other_members_judge(verifier):
         Guard(lenient, policy=Policy(on_abstain="pass"))
 
 
-def test_without_a_declared_length_memory_is_the_authors_to_exhaust(verifier):
+def test_pass_is_refused_without_a_declared_length(verifier):
     endless = TailProbabilityVerifier(*policy(), sampling=replace(SPEC, max_new_tokens=None))
     with pytest.raises(ValueError, match=r"tail_probability runs out of memory.*set max_new"):
         Guard(endless, policy=Policy(on_abstain="pass"))
 
 
-def test_drift_is_one_of_logits_so_a_low_temperature_magnifies_it():
+def test_low_temperature_magnifies_logit_drift():
     cold = replace(SPEC, temperature=0.5)
     model, tokenizer = policy()
     scorer = TransformersScorer(model)
@@ -363,7 +365,7 @@ class Choking:
         return self.inner.score(sequences, spec, mass_margin=mass_margin)
 
 
-def test_one_completion_that_does_not_fit_abstains_alone():
+def test_completion_that_does_not_fit_abstains_alone():
     model, tokenizer = policy()
     batch = honest(16)
     most = sorted(len(c.completion_ids) for c in batch)[-2]
@@ -375,7 +377,7 @@ def test_one_completion_that_does_not_fit_abstains_alone():
     assert causes == [Cause.OUT_OF_MEMORY if yes else Cause.JUDGED for yes in long]
 
 
-def test_arguments_are_checked_and_the_registered_name_is_the_class():
+def test_arguments_are_checked_and_verifier_is_registered():
     assert load(VERIFIERS, "tail_probability") is TailProbabilityVerifier
     model, tokenizer = policy()
     scorer = TransformersScorer(model)

@@ -40,7 +40,7 @@ def spec_of(**changes):
 
 
 def random_case(seed, rows=9, vocab=300, width=16, scale=4.0):
-    """Integer-valued states and weights, so that both sides compute the very same logits."""
+    """Integer-valued states and weights, so that both sides compute exactly the same logits."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randint(-4, 5, (rows, width), generator=generator).float()
     weight = torch.randint(-4, 5, (vocab, width), generator=generator).float()
@@ -77,7 +77,7 @@ def assert_matches(stats, expected):
     temperature=st.sampled_from([0.0625, 0.25, 1.0, 2.0, 4.0]),  # powers of two: ties stay ties
     top_k=st.sampled_from([0, 1, 7, 256, 5000]),
 )
-def test_any_tiling_gives_the_reference_statistics(seed, vocab, tile, temperature, top_k):
+def test_any_tiling_matches_the_reference(seed, vocab, tile, temperature, top_k):
     hidden, head, targets = random_case(seed, vocab=vocab)
     stats = tiled(hidden, head, targets, temperature=temperature, top_k=top_k, tile=tile)
     spec = spec_of(temperature=temperature, top_k=top_k)
@@ -92,7 +92,7 @@ def test_any_tiling_gives_the_reference_statistics(seed, vocab, tile, temperatur
     top_k=st.sampled_from([0, 50]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_real_valued_logits_and_large_vocabularies_give_the_reference_statistics(
+def test_real_logits_and_large_vocabularies_match_the_reference(
     seed, vocab, temperature, top_k, dtype
 ):
     generator = torch.Generator().manual_seed(seed)
@@ -103,7 +103,7 @@ def test_real_valued_logits_and_large_vocabularies_give_the_reference_statistics
     spec = spec_of(temperature=temperature, top_k=top_k)
     expected = reference_of(hidden, head, targets, spec)
     near = reference_of(hidden, head, targets, spec, tie_margin=1e-5).ties
-    rank = stats.rank.numpy()  # exact but for logits that agree to five digits
+    rank = stats.rank.numpy()  # exact except for logits that agree to five digits
     assert (np.abs(rank - expected.rank) <= near).all()
     for name in ("logprob", "mass_above", "entropy", "log_set_mass", "log_flat_mass"):
         np.testing.assert_allclose(
@@ -114,7 +114,7 @@ def test_real_valued_logits_and_large_vocabularies_give_the_reference_statistics
 @pytest.mark.slow
 @pytest.mark.parametrize("top_k", [0, 50])
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler on the PATH")
-def test_the_compiled_sums_are_the_eager_ones(top_k):
+def test_compiled_sums_match_eager_ones(top_k):
     for rows in (1, 3, 40):
         generator = torch.Generator().manual_seed(rows)
         hidden = torch.randn(rows, 8, generator=generator)
@@ -127,14 +127,14 @@ def test_the_compiled_sums_are_the_eager_ones(top_k):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4, msg=name)
 
 
-def test_logits_that_are_given_are_scored_like_those_of_a_head():
+def test_given_logits_are_scored_like_those_of_a_head():
     hidden, head, targets = random_case(0)
     logits = hidden @ head.weight.T * head.scale
     stats = row_stats(LogitScores(logits, 2.0), targets, top_k=20)
     assert_matches(stats, reference_of(hidden, head, targets, spec_of(temperature=2.0, top_k=20)))
 
 
-def test_an_observer_sees_every_score_once():
+def test_observer_sees_every_score_once():
     hidden, head, targets = random_case(0, vocab=100)
     seen = {}
 
@@ -161,7 +161,7 @@ def test_a_tail_of_1e_minus_12_keeps_its_digits():
     assert stats.tail_mass.item() == pytest.approx(999e-15, rel=1e-3)
 
 
-def test_tokens_at_minus_infinity_are_no_nan():
+def test_tokens_at_minus_infinity_do_not_give_nan():
     weight = torch.zeros(8, 1)
     bias = torch.tensor([0.0, 0, 0, 0, -torch.inf, -torch.inf, -torch.inf, -torch.inf])
     stats = tiled(
@@ -174,7 +174,7 @@ def test_tokens_at_minus_infinity_are_no_nan():
 
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10**6), penalty=st.sampled_from([0.5, 2.0]))
-def test_the_repetition_penalty_counts_prompt_and_prefix(seed, penalty):
+def test_repetition_penalty_counts_prompt_and_prefix(seed, penalty):
     rng = np.random.default_rng(seed)
     hidden, head, _ = random_case(seed, rows=10, vocab=40)
     sequences = [
@@ -206,14 +206,14 @@ def test_the_repetition_penalty_counts_prompt_and_prefix(seed, penalty):
     top_p=st.sampled_from([0.3, 0.8, 0.95, 1.0]),
     min_p=st.sampled_from([0.0, 0.02, 0.3]),
 )
-def test_the_gap_to_the_support_is_exact_for_every_engine(
+def test_gap_to_the_support_is_exact_for_every_engine(
     seed, engine, temperature, top_k, top_p, min_p
 ):
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(12, 8, generator=generator)
     head = Head(torch.randn(200, 8, generator=generator))
     targets = torch.randint(0, 200, (12,), generator=generator)
-    targets[:4] = (hidden[:4] @ head.weight.T).argmax(-1)  # some surely inside
+    targets[:4] = (hidden[:4] @ head.weight.T).argmax(-1)  # some certainly inside
     spec = SamplingSpec(engine, temperature, top_k, top_p, min_p)
     stats = tiled(hidden, head, targets, temperature=temperature)
     gaps = (
@@ -223,7 +223,7 @@ def test_the_gap_to_the_support_is_exact_for_every_engine(
     np.testing.assert_array_equal(gaps > 0, expected > 0)
     if min_p == 0:
         np.testing.assert_allclose(gaps, expected, atol=1e-4)
-    else:  # min-p cuts between tokens: its edge lies at or below the lowest token that is kept
+    else:  # min-p cuts between tokens: its edge is at or below the lowest token kept
         assert (gaps <= expected + 1e-4).all()
 
 
@@ -253,7 +253,7 @@ def test_a_margin_on_top_p_widens_the_nucleus_but_never_switches_it_off():
 
 
 @pytest.mark.parametrize(("scale", "softcap"), [(0.25, None), (1.0, 2.0), (3.0, 5.0)])
-def test_logit_transforms_apply_to_tile_and_target_alike(scale, softcap):
+def test_logit_transforms_apply_to_tile_and_target(scale, softcap):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(30, 4, generator=generator)
     hidden = torch.randn(6, 4, generator=generator)
@@ -267,7 +267,7 @@ def test_logit_transforms_apply_to_tile_and_target_alike(scale, softcap):
 
 
 class WithHead(nn.Module):
-    """Just enough of a transformers model to have a head."""
+    """The minimum of a transformers model that has a head."""
 
     def __init__(self, head):
         super().__init__()
@@ -302,7 +302,7 @@ def test_a_model_without_a_head_is_refused():
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided", "tied", "odd width"])
-def test_weights_of_any_layout_are_read_as_they_are(layout):
+def test_weights_of_any_layout_are_read(layout):
     torch.manual_seed(0)
     width = 13 if layout == "odd width" else 16
     weight = {
@@ -318,7 +318,7 @@ def test_weights_of_any_layout_are_read_as_they_are(layout):
 
 
 @pytest.mark.parametrize("top_k", [0, 5])
-def test_masked_tokens_are_the_same_to_the_reference(top_k):
+def test_masked_tokens_match_the_reference(top_k):
     generator = torch.Generator().manual_seed(0)
     bias = torch.zeros(300)
     bias[::3] = -torch.inf
@@ -332,8 +332,8 @@ def test_masked_tokens_are_the_same_to_the_reference(top_k):
 
 @pytest.mark.parametrize("closed", [-torch.inf, torch.finfo(torch.float32).min])
 @pytest.mark.parametrize("top_k", [0, 5])
-def test_more_tiles_than_are_merged_at_once(closed, top_k):
-    """94 tiles, forty in a row of nothing but closed tokens, the likeliest token in the last."""
+def test_more_tiles_than_one_merge_takes(closed, top_k):
+    """94 tiles, forty in a row with only masked tokens, the likeliest token in the last."""
     generator = torch.Generator().manual_seed(0)
     bias = torch.zeros(3000)
     bias[320 : 320 + 40 * 32] = closed
@@ -353,10 +353,10 @@ def test_more_tiles_than_are_merged_at_once(closed, top_k):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocab", [300, 8193, 9000, 20_000])
-def test_the_set_k_counts_each_of_its_members_once(vocab):
-    """Fairness of the bets: the tokens that belong to K weigh what the normaliser says, no more.
+def test_each_member_of_k_counts_once(vocab):
+    """Fairness of the bets: tokens of K weigh exactly what the normaliser says.
 
-    Integer logits tie everywhere, also within a block.
+    Integer logits tie everywhere, even within a block.
     """
     generator = torch.Generator().manual_seed(vocab)
     logits = torch.randint(-3, 3, (1, vocab), generator=generator).float()
@@ -374,7 +374,7 @@ def test_the_set_k_counts_each_of_its_members_once(vocab):
     )
 
 
-def test_a_token_that_cannot_be_drawn_is_outside_every_support():
+def test_undrawable_token_is_outside_every_support():
     bias = torch.zeros(20)
     bias[7] = -torch.inf
     head, hidden, targets = Head(torch.ones(20, 4), bias), torch.ones(1, 4), torch.tensor([7])

@@ -1,4 +1,4 @@
-"""One forward of a group's prompt, memory that runs out, and the numbers they must not change."""
+"""One forward of a group's prompt, running out of memory, and numbers that must not change."""
 
 import logging
 import time
@@ -93,7 +93,7 @@ def assert_full_logits_agree(model, sequences, stats, spec=SPEC):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_shared_prompt_gives_the_numbers_of_full_logits(name, caplog):
+def test_shared_prompt_matches_full_logits(name, caplog):
     model = model_of(name, ARCHITECTURES[name])
     rng = np.random.default_rng(0)
     sequences = group(rng) + group(rng, 33, (7, 7))
@@ -105,7 +105,7 @@ def test_a_shared_prompt_gives_the_numbers_of_full_logits(name, caplog):
 
 
 @pytest.mark.parametrize("name", NOT_SHAREABLE)
-def test_a_model_without_a_cache_to_share_falls_back_to_plain_rows(name, caplog):
+def test_model_without_a_shareable_cache_uses_plain_rows(name, caplog):
     model = model_of(name, NOT_SHAREABLE[name])
     sequences = group(np.random.default_rng(0))
     scorer = TransformersScorer(model)
@@ -118,7 +118,7 @@ def test_a_model_without_a_cache_to_share_falls_back_to_plain_rows(name, caplog)
 
 
 class BodyWithoutConfig(torch.nn.Module):
-    """Like a body that is not a transformers model."""
+    """A body that is not a transformers model."""
 
     def __init__(self, inner):
         super().__init__()
@@ -129,7 +129,7 @@ class BodyWithoutConfig(torch.nn.Module):
         return self.inner(**inputs)
 
 
-def test_a_body_without_a_config_is_scored_by_plain_rows(caplog):
+def test_body_without_a_config_uses_plain_rows(caplog):
     model = model_of("llama", {})
     sequences = group(np.random.default_rng(0))
     expected = TransformersScorer(model).score(sequences, SPEC)
@@ -141,7 +141,7 @@ def test_a_body_without_a_config_is_scored_by_plain_rows(caplog):
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-5)
 
 
-def test_a_cache_that_gives_other_numbers_is_not_believed(monkeypatch, caplog):
+def test_cache_with_different_numbers_is_not_used(monkeypatch, caplog):
     """Negative control of the self-check: sharing that forgets the prompt."""
     model = model_of("llama", {})
     from grpo_guard.logprob.scorers import shared_prompt
@@ -159,8 +159,8 @@ def test_a_cache_that_gives_other_numbers_is_not_believed(monkeypatch, caplog):
     assert_full_logits_agree(model, sequences, stats)
 
 
-def test_a_much_longer_group_is_checked_again(monkeypatch, caplog):
-    """Right for short groups and wrong beyond: as an unknown sliding window would be."""
+def test_much_longer_group_is_checked_again(monkeypatch, caplog):
+    """Right for short groups and wrong beyond, as an unknown sliding window would be."""
     model = model_of("llama", {})
     from grpo_guard.logprob.scorers import shared_prompt
 
@@ -182,7 +182,7 @@ def test_a_much_longer_group_is_checked_again(monkeypatch, caplog):
     assert_full_logits_agree(model, longer, stats)
 
 
-def test_memory_that_runs_out_halves_the_work_and_changes_no_number(monkeypatch):
+def test_out_of_memory_halves_the_work_and_changes_no_number(monkeypatch):
     model = model_of("llama", {})
     rng = np.random.default_rng(0)
     sequences = group(rng) + group(rng, 20, (30, 3))
@@ -202,7 +202,7 @@ def test_memory_that_runs_out_halves_the_work_and_changes_no_number(monkeypatch)
         np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-4)
 
 
-def test_memory_that_never_suffices_is_said_after_finitely_many_tries(monkeypatch):
+def test_insufficient_memory_is_reported_after_finitely_many_tries(monkeypatch):
     tries = []
 
     def full(*args, **options):
@@ -216,7 +216,7 @@ def test_memory_that_never_suffices_is_said_after_finitely_many_tries(monkeypatc
     assert len(tries) < 20
 
 
-def test_other_errors_are_not_mistaken_for_memory(monkeypatch):
+def test_other_errors_are_not_taken_for_out_of_memory(monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
@@ -225,7 +225,7 @@ def test_other_errors_are_not_mistaken_for_memory(monkeypatch):
         TransformersScorer(model_of("llama", {})).score(group(np.random.default_rng(0)), SPEC)
 
 
-def test_a_sequence_beyond_an_explicit_budget_is_refused_before_it_is_tried():
+def test_sequence_beyond_an_explicit_budget_is_refused_untried():
     scorer = TransformersScorer(model_of("llama", {}), memory_budget=2**20)
     with pytest.raises(OutOfMemoryError, match="sequence of 451 tokens exceeds"):
         scorer.score(group(np.random.default_rng(0), 441, (10,)), SPEC)
@@ -233,7 +233,7 @@ def test_a_sequence_beyond_an_explicit_budget_is_refused_before_it_is_tried():
         TransformersScorer(model_of("llama", {}), memory_budget=10)
 
 
-def test_a_smaller_budget_makes_smaller_batches_of_the_same_completions():
+def test_smaller_budget_makes_smaller_batches():
     model = model_of("llama", {})
     rng = np.random.default_rng(0)
     sequences = [s for _ in range(4) for s in group(rng, 40, (60, 50, 40, 30))]
@@ -252,7 +252,7 @@ def test_a_smaller_budget_makes_smaller_batches_of_the_same_completions():
 
 
 @pytest.mark.slow
-def test_a_budget_of_threads_holds_for_the_call_and_no_longer():
+def test_thread_budget_lasts_for_the_call():
     seen, sequences, model = [], group(np.random.default_rng(0)), model_of("llama", {})
 
     class Watched(TransformersScorer):
@@ -274,7 +274,7 @@ def test_a_budget_of_threads_holds_for_the_call_and_no_longer():
         TransformersScorer(model, threads=0)
 
 
-def test_threads_that_get_little_of_their_time_are_said_once(monkeypatch, caplog):
+def test_starved_threads_warn_once(monkeypatch, caplog):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setattr(Crowding, "SECONDS", 0.0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)

@@ -1,7 +1,7 @@
 """The Triton kernels compiled for NVIDIA GPUs, on a machine that needs none.
 
-Whether a kernel fits is known from what the compiler makes of it: registers that spill to memory
-cost a multiple of the time, and change no result.
+The compiler's output shows whether a kernel fits: registers spilled to memory multiply the run time
+without changing the result.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ POINTERS = {
     "tokens": "*i64", "targets": "*i64", "counts": "*i32", "target_scores": "*fp32",
     "sums": "*fp32", "leaders": "*fp32", "out": "*fp32", "products": "*fp32",
 }  # fmt: skip
-# Integers that are multiples of 16 for the usual models; the launcher finds that out by itself.
+# Integers that are multiples of 16 for the usual models, which the launcher detects.
 DIVISIBLE = {"width", "stride_h", "stride_v", "stride_p"}
 PLAIN = {"HAS_BIAS": False, "CAPPED": False}
 TRANSFORMED = {"HAS_BIAS": True, "CAPPED": True}
@@ -71,7 +71,7 @@ def built(name, capability, constants, warps=4):
 
 
 def spilled_bytes(compiled, tmp_path):
-    """Stack per thread of the machine code, where spilled registers go; None without cuobjdump."""
+    """Stack per thread in the machine code (spilled registers); None without cuobjdump."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -89,14 +89,14 @@ def assert_sound(compiled, tmp_path):
     assert "ld.local" not in compiled.asm["ptx"]
     assert "st.local" not in compiled.asm["ptx"]
     assert len(compiled.asm["cubin"]) > 1000
-    # ptxas spills where PTX still shows registers, so only the machine code tells.
+    # ptxas spills even if PTX still shows registers, so only the machine code tells.
     assert not spilled_bytes(compiled, tmp_path)
 
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("sums", [LEADERS, WHOLE], ids=["leaders", "whole"])
 @pytest.mark.parametrize("head", [PLAIN, TRANSFORMED], ids=["plain", "transformed"])
-def test_the_kernel_that_reads_a_chunk_keeps_its_registers(capability, sums, head, tmp_path):
+def test_chunk_kernel_does_not_spill_registers(capability, sums, head, tmp_path):
     from grpo_guard.logprob.kernels.triton_launch import SEGMENT
 
     constants = {**head, **sums, "BV": SEGMENT}
@@ -105,7 +105,7 @@ def test_the_kernel_that_reads_a_chunk_keeps_its_registers(capability, sums, hea
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_kernel_for_single_tokens_compiles(capability, tmp_path):
+def test_single_token_kernel_compiles(capability, tmp_path):
     constants = {**TRANSFORMED, "BH": 1024}
     compiled = built("token_scores_kernel", capability, tuple(constants.items()))
     assert_sound(compiled, tmp_path)

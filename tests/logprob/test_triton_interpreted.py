@@ -1,7 +1,7 @@
 """The Triton kernels against float64, run by Triton's interpreter on a CPU.
 
-All cases run once, in one process of their own (why: see `triton_cases.py`), and each is reported
-here as a test of its own.
+All cases run once, in a separate process (see `triton_cases.py` for the reason), and each is
+reported here as its own test.
 """
 
 import importlib.util
@@ -43,13 +43,13 @@ def results(tmp_path_factory):
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("name", CASES)
-def test_interpreted(name, results):
+def test_kernel_matches_float64_in_the_interpreter(name, results):
     failure = results[name]["failure"]
     if failure:
         pytest.fail(failure, pytrace=False)
 
 
-def test_an_implementation_that_cannot_be_had_is_refused_in_words():
+def test_unavailable_implementation_is_refused_with_a_reason():
     hidden, targets = torch.randn(3, 8), torch.tensor([1, 2, 3])
     head, spec = Head(torch.randn(20, 8)), SamplingSpec("transformers", 1.0, 5, 1.0)
     with pytest.raises(ValueError, match="one of auto, tiled, triton, got 'cuda'"):
@@ -67,7 +67,7 @@ def test_without_triton_the_error_names_the_package(monkeypatch):
         )
 
 
-def test_kernels_that_fail_give_way_to_tiles_with_one_warning(monkeypatch):
+def test_failing_kernels_fall_back_to_tiles_with_one_warning(monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("Failed to find C compiler")
 
@@ -83,7 +83,7 @@ def test_kernels_that_fail_give_way_to_tiles_with_one_warning(monkeypatch):
     torch.testing.assert_close(stats.logprob, expected.logprob)
 
 
-def test_memory_that_runs_out_in_the_kernels_is_left_to_the_scorer(monkeypatch):
+def test_out_of_memory_in_kernels_is_left_to_the_scorer(monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -99,7 +99,7 @@ def test_memory_that_runs_out_in_the_kernels_is_left_to_the_scorer(monkeypatch):
     not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9"
 )
 @pytest.mark.parametrize("precision", ["highest", "high"])
-def test_products_are_without_tf32_and_the_trainers_setting_comes_back(precision):
+def test_products_disable_tf32_and_restore_the_trainers_setting(precision):
     from grpo_guard.logprob.kernels.triton_launch import _without_tf32
 
     matmul = torch.backends.cuda.matmul

@@ -44,10 +44,10 @@ def known(completion):
 
 
 @pytest.mark.parametrize("kind", [LogProbBoundVerifier, TailProbabilityVerifier])
-def test_what_was_given_is_context_and_not_judged(kind):
+def test_tool_output_is_context_and_not_judged(kind):
     model, tokenizer = policy()
     verifier = kind(model, tokenizer, sampling=SPEC)
-    odd = [known(one) for one in honest(" 9999")]  # no policy would write that by itself
+    odd = [known(one) for one in honest(" 9999")]  # the policy would not write that by itself
     assert all(v.accepted for v in verifier.verify([known(one) for one in honest()]))
     encoded = [verifier.encode(one) for one in odd]
     scored = verifier.score(encoded, verifier.profile)
@@ -58,7 +58,7 @@ def test_what_was_given_is_context_and_not_judged(kind):
     assert any(v.rejected for v in verifier.verify(claims))
 
 
-def test_statistics_of_drawn_tokens_are_those_of_the_whole_at_their_places():
+def test_statistics_of_drawn_tokens_match_the_whole():
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
     encoded = verifier.encode(known(honest()[0]))
@@ -75,7 +75,7 @@ def test_statistics_of_drawn_tokens_are_those_of_the_whole_at_their_places():
 
 
 @pytest.mark.parametrize("turn", [0, 1])
-def test_a_phrase_in_either_turn_is_found_at_its_place(turn):
+def test_phrase_in_either_turn_is_located(turn):
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, node_alpha=0)
     found = [with_phrase(tokenizer, one, turn) for one in honest()]
@@ -90,8 +90,8 @@ def test_a_phrase_in_either_turn_is_found_at_its_place(turn):
         assert text.strip() == completion.text[start:end].strip()
 
 
-def test_marks_of_a_peer_hide_nothing():
-    """With an environment they are forged; masked, the text that follows them is on-policy."""
+def test_spans_of_a_peer_hide_nothing():
+    """With an environment they are forged; masked, the text after them is on-policy."""
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC, node_alpha=0)
     hidden = [marked(tokenizer, one) for one in honest()]
@@ -102,7 +102,7 @@ def test_marks_of_a_peer_hide_nothing():
     assert all(v.accepted for v in guard.judge(honest())[1])
 
 
-def test_spans_of_tokens_and_of_characters_must_be_the_same_words():
+def test_token_and_character_spans_must_agree():
     """Otherwise the poison's tokens would count as a tool's, and its characters as no one's."""
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
@@ -117,7 +117,7 @@ def test_spans_of_tokens_and_of_characters_must_be_the_same_words():
     assert (verdict.rejected, verdict.cause) == (True, Cause.MALFORMED)
 
 
-def test_text_without_ids_is_scored_turn_by_turn():
+def test_text_without_ids_is_scored_per_turn():
     model, tokenizer = policy()
     verifier = LogProbBoundVerifier(model, tokenizer, sampling=SPEC)
     texts = [replace(known(one), completion_ids=None) for one in honest()]
@@ -140,7 +140,7 @@ def test_a_seed_is_replayed_through_all_turns():
     assert not any(v.findings for v in verdicts)  # no token differs
 
 
-def test_who_chooses_what_a_tool_said_draws_as_often_as_he_likes():
+def test_choosing_tool_output_allows_redrawing():
     forged = honest(" 7")
     for verdict in replaying().verify(forged):
         assert [f.kind for f in verdict.findings] == ["unknown_given"]
@@ -148,7 +148,7 @@ def test_who_chooses_what_a_tool_said_draws_as_often_as_he_likes():
     assert sum(v.rejected for v in guard.judge(forged)[1]) >= len(forged) - 2  # some results are 7
 
 
-def test_a_second_turn_drawn_with_another_seed_is_found():
+def test_second_turn_drawn_with_another_seed_is_found():
     """The noise continues at the position in the whole completion, in the slot's own stream."""
     _, tokenizer = policy()
     other = {
@@ -172,8 +172,8 @@ def test_a_second_turn_drawn_with_another_seed_is_found():
     assert all(end <= len(c.completion_ids) for c, (_, end) in zip(mixed, spans, strict=False))
 
 
-def test_an_answer_that_ends_with_a_tools_words_is_cut_short():
-    """An EOS in them is not the author's: the turn after them was withheld."""
+def test_answer_that_ends_with_tool_output_is_truncated():
+    """An EOS in tool output is not the author's: the turn after it was withheld."""
     model, tokenizer = policy()
     one = honest()[0]
     eos = int(tokenizer.eos_token_id)
@@ -192,7 +192,7 @@ def test_an_answer_that_ends_with_a_tools_words_is_cut_short():
     assert [f.kind for f in verdict.findings] == ["cut_short"]
 
 
-def test_a_reference_takes_a_tools_long_page_and_its_template_for_context():
+def test_reference_model_treats_tool_output_as_context():
     model, tokenizer = policy()
     reader = Reader(tokenizer, TransformersScorer(model), max_new_tokens=40)
     page = f"{tokenizer.pad_token}{' 72' * 60}"

@@ -54,7 +54,7 @@ def http_server(respond):
                 self.end_headers()
                 self.wfile.write(data)
             except OSError:
-                pass  # the client has gone
+                pass  # the client is gone
 
         def log_message(self, *_):
             pass
@@ -77,7 +77,7 @@ def client(url, **options):
 SEQUENCES = [Encoded((1, 2), (3, 4, 5)[:n], False) for n in (1, 2, 3)]
 
 
-def test_a_request_holds_ids_and_no_secret_of_somebody_else(monkeypatch):
+def test_request_contains_ids_and_no_other_secrets(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-somebody-else")
     with http_server(lambda body, n: (200, answer(body["prompt"]))) as (url, seen):
         stats = client(url).score(SEQUENCES, SPEC)
@@ -107,7 +107,7 @@ def test_scores_also_inside_a_running_event_loop():
         assert len(asyncio.run(inside(url))) == 3
 
 
-def test_what_passes_is_tried_again():
+def test_transient_errors_are_retried():
     def respond(body, n):
         return (503, {}) if n == 1 else (200, answer(body["prompt"]))
 
@@ -126,7 +126,7 @@ def test_what_passes_is_tried_again():
         (404, Cause.PROVIDER, 1),
     ],
 )
-def test_the_engines_failures_have_a_cause(status, cause, requests):
+def test_engine_failures_have_a_cause(status, cause, requests):
     with (
         http_server(lambda body, n: (status, {"error": {"message": "no"}})) as (url, seen),
         pytest.raises(EngineUnavailableError) as caught,
@@ -137,7 +137,7 @@ def test_the_engines_failures_have_a_cause(status, cause, requests):
     assert len(seen) == requests
 
 
-def test_no_server_at_all():
+def test_missing_server():
     with http_server(lambda body, n: (500, {})) as (url, _):
         pass
     with pytest.raises(EngineUnavailableError, match="no connection") as caught:
@@ -145,7 +145,7 @@ def test_no_server_at_all():
     assert caught.value.cause is Cause.PROVIDER
 
 
-def test_a_server_that_sleeps_is_cut_off_in_time():
+def test_sleeping_server_is_cut_off_in_time():
     given_up = threading.Event()
 
     def respond(body, n):
@@ -164,8 +164,8 @@ def test_a_server_that_sleeps_is_cut_off_in_time():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["sleeps", "504"])
-def test_one_sequence_that_the_server_hangs_on_is_not_the_whole_engine(hangs):
-    """If it were, one crafted completion would make all others abstain."""
+def test_sequence_that_hangs_the_server_abstains_alone(hangs):
+    """Otherwise one crafted completion would make all others abstain."""
     gate = threading.Event()
 
     def respond(body, n):
@@ -184,7 +184,7 @@ def test_one_sequence_that_the_server_hangs_on_is_not_the_whole_engine(hangs):
 
 
 @pytest.mark.slow
-def test_a_server_that_refuses_until_the_deadline_was_not_slow():
+def test_server_that_refuses_until_the_deadline_is_not_a_timeout():
     with (
         http_server(lambda body, n: (429, {})) as (url, _),
         pytest.raises(EngineUnavailableError) as caught,
@@ -193,7 +193,7 @@ def test_a_server_that_refuses_until_the_deadline_was_not_slow():
     assert caught.value.cause is Cause.RATE_LIMITED
 
 
-def test_a_sequence_that_the_server_refuses():
+def test_sequence_refused_by_the_server():
     with (
         http_server(lambda body, n: (400, {"error": {"message": "too long"}})) as (url, seen),
         pytest.raises(ValueError, match="too long"),
@@ -222,7 +222,7 @@ def mangled(change):
         lambda r: r["choices"][0]["prompt_logprobs"].__setitem__(2, None),
     ],
 )
-def test_an_answer_of_another_shape(change):
+def test_answer_of_the_wrong_shape(change):
     with (
         http_server(mangled(change)) as (url, _),
         pytest.raises(EngineUnavailableError) as caught,
@@ -241,7 +241,7 @@ def test_json_has_no_infinity():
     assert stats.logprob[0] == -np.inf
 
 
-def test_requests_under_way_are_bounded():
+def test_requests_in_flight_are_bounded():
     now = most = 0
     lock = threading.Lock()
 

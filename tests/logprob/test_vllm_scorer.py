@@ -57,7 +57,7 @@ cases = given(
 
 @settings(deadline=None, max_examples=150)
 @cases
-def test_exact_where_documented_and_bounds_on_the_honest_side_elsewhere(
+def test_exact_where_documented_and_conservative_elsewhere(
     seed, vocab, length, temperature, top_k, top_p, min_p, engine, ties
 ):
     spec = spec_of(
@@ -116,10 +116,12 @@ def test_exact_where_documented_and_bounds_on_the_honest_side_elsewhere(
 
 @settings(deadline=None, max_examples=60)
 @cases
-def test_no_honest_token_lies_outside_and_the_bets_stay_fair(
+def test_honest_tokens_lie_inside_and_bets_stay_fair(
     seed, vocab, length, temperature, top_k, top_p, min_p, engine, ties
 ):
-    """For each token of the support: gap 0; and the mean of each e-process factor is <= 1."""
+    """For each token of the support the gap is 0, and each e-process factor has a mean of at most
+    1.
+    """
     spec = spec_of(
         engine=engine, temperature=temperature, top_k=min(top_k, length), top_p=top_p, min_p=min_p
     )
@@ -159,7 +161,7 @@ def test_fp32_log_probs_do_not_understate_the_tail():
     np.testing.assert_allclose(got.edge_gap, expected.edge_gap, atol=1e-5)
 
 
-def test_minus_infinity_is_a_finite_statement_and_nan_is_not():
+def test_minus_infinity_is_handled_and_nan_is_refused():
     logits = np.zeros((2, 40))
     logits[:, 20:] = -np.inf
     logits[0, 3] = 2.0
@@ -172,7 +174,7 @@ def test_minus_infinity_is_a_finite_statement_and_nan_is_not():
         assert not scored(np.full((1, 40), np.nan), [3], spec_of()).finite
 
 
-def test_a_list_that_ends_in_minus_infinity():
+def test_list_that_ends_in_minus_infinity():
     logits = np.full((1, 40), -np.inf)
     logits[0, :3] = [1.0, 0.0, -1.0]
     for temperature in (0.5, 1.0, 2.0):
@@ -183,7 +185,7 @@ def test_a_list_that_ends_in_minus_infinity():
         np.testing.assert_allclose(got.logprob, expected.logprob, atol=1e-4)
 
 
-def test_the_whole_vocabulary_listed_leaves_nothing_open():
+def test_full_vocabulary_list_is_exact():
     logits = random_logits(3, 8, 8, ties=False)
     targets = np.arange(8)
     for temperature in (0.5, 1.0, 2.0):
@@ -202,7 +204,7 @@ def test_margin_widens_top_p_as_in_the_reference_scorer():
     assert scored(logits, [2], spec, length=5, mass_margin=0.05).edge_gap[0] == 0
 
 
-def test_engines_differ_in_what_top_p_counts():
+def test_engines_differ_in_how_top_p_counts():
     logits = np.log([[0.5, 0.2, 0.16, 0.1, 0.04]])
     order = {"top_k": 4, "top_p": 0.75, "min_p": 0.3}
     # transformers: 0.75 of the top four's 0.96 is 0.72 > 0.5 + 0.2; vllm drops 0.1 before counting.
@@ -239,7 +241,7 @@ def test_honest_work_passes_and_random_tokens_do_not():
         ({"engine": "sglang", "top_p": 0.9}, "top_p"),
     ],
 )
-def test_refuses_what_a_list_cannot_decide(changes, words):
+def test_samplers_that_a_list_cannot_decide_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         scored(np.zeros((1, 40)), [0], spec_of(**changes))
 
@@ -252,15 +254,15 @@ def small_scorer(n_logprobs=8):
 @pytest.mark.parametrize(
     ("changes", "words"), [({"top_k": 9}, "top_k"), ({"repetition_penalty": 1.1}, "penalty")]
 )
-def test_an_unsupported_sampler_fails_when_the_verifier_is_built(changes, words):
-    """Not in the middle of training, as an abstention for everybody."""
+def test_unsupported_sampler_fails_at_construction(changes, words):
+    """Not in the middle of training, as an abstention for everyone."""
     with pytest.raises(ValueError, match=words):
         LogProbBoundVerifier(
             tokenizer=policy()[1], scorer=small_scorer(), sampling=spec_of(**changes)
         )
 
 
-def test_a_scorer_stands_in_place_of_the_model():
+def test_scorer_replaces_the_model():
     _, tokenizer = policy()
     scorer = small_scorer()
     for verifier in (
@@ -305,7 +307,7 @@ def test_arguments_are_checked(tmp_path):
     assert scorer.identity() == {"engine": "vllm", "architecture": "m", "dtype": "float16"}
 
 
-def test_too_long_is_refused_before_anything_is_sent():
+def test_overlong_sequence_is_refused_before_sending():
     backend = FakeBackend(3, np.zeros((2, 9)))
     scorer = VLLMScorer(backend, "fake", vocab_size=9, window=2)
     with pytest.raises(ValueError, match=r"sequences\[0\].*window = 2"):
@@ -321,15 +323,15 @@ def test_too_long_is_refused_before_anything_is_sent():
         {4: (3.0, 1), 6: (2.0, 2), 7: (1.0, 3)},  # logits, not log-probs
     ],
 )
-def test_nonsense_is_noticed(position):
+def test_inconsistent_answers_are_detected(position):
     with pytest.raises(TopListError):
         TopList.of([position], [4], length=3, vocab_size=9)
 
 
-def test_an_unlisted_token_does_not_shape_the_set():
+def test_unlisted_token_does_not_change_the_set():
     """K must be decided by the prefix; a token tied with the last one may not join by being there.
 
-    Were it counted in, an honest token's bet would have a mean above 1.
+    If it counted, an honest token's bet would have a mean above 1.
     """
     row = np.array([2.0, 1.0, 1.0, 1.0, 0.0, -1.0])
     got = scored(np.tile(row, (4, 1)), [0, 1, 2, 3], spec_of(top_k=2), length=2)

@@ -1,7 +1,7 @@
 """Cases for the Triton kernels in Triton's interpreter; `test_triton_interpreted.py` runs them.
 
-The interpreter is chosen by an environment variable that triton reads when it is first imported,
-and torch.compile imports it in other tests. So these run as a script in a process of their own:
+The interpreter is selected by an environment variable that triton reads at its first import, and
+torch.compile imports it in other tests. So these run as a script in a separate process:
 
     TRITON_INTERPRET=1 python tests/logprob/triton_cases.py RESULTS.json
 """
@@ -98,7 +98,7 @@ for column in (0, 258):
         return check(hidden, head, torch.full_like(targets, column), top_k=5)
 
 
-@case("very negative logits")  # columns beyond the vocabulary would be the likeliest at 0
+@case("very negative logits")  # columns beyond the vocabulary would be likeliest at 0
 def _():
     hidden, head, targets = integers(10, vocab=259)
     return check(hidden.abs() + 1, Head(-head.weight.abs() - 1), targets)
@@ -164,10 +164,10 @@ def _():
     bias = torch.randn(300, generator=generator)
     for scale, softcap in ((0.25, None), (1.0, 2.0), (3.0, 30.0), (1.0, 0.01)):
         hidden, head, targets = reals(16, bias=bias, scale=scale, softcap=softcap)
-        if softcap != 0.01:  # so far beyond the cap, logits are equal in fp32 alone
+        if softcap != 0.01:  # so far beyond the cap, logits are equal only in fp32
             worst = check(hidden, head, targets, temperature=0.7, exact=False)
     stats = triton_row_stats(hidden * 1e6, head, targets, temperature=1.0)
-    assert stats.logit.abs().max() <= 0.0100001  # saturated, no overflow
+    assert stats.logit.abs().max() <= 0.0100001  # saturated without overflow
     return worst
 
 

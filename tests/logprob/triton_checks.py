@@ -1,4 +1,4 @@
-"""Shared by the cases for the Triton kernels: inputs, and the float64 they must match."""
+"""Shared parts of the Triton kernel cases: inputs, and the float64 results they must match."""
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ TOLERANCES = {
 }
 
 
-# Where the kernels run; `tests/gpu` runs the same cases on a GPU.
+# Device of the kernels; `tests/gpu` runs the same cases on a GPU.
 DEVICE = "cpu"
 
 
@@ -45,7 +45,7 @@ def logits_of(hidden, head):
 
 
 def errors(hidden, head, targets, *, temperature=1.0, top_k=0, exact=True, **options):
-    """Largest difference from float64 of every statistic."""
+    """Largest difference from float64 for each statistic."""
     stats = triton_row_stats(hidden, head, targets, temperature=temperature, top_k=top_k, **options)
     spec = SamplingSpec("transformers", temperature, top_k, 1.0)
     logits = logits_of(hidden, head).numpy()
@@ -56,7 +56,7 @@ def errors(hidden, head, targets, *, temperature=1.0, top_k=0, exact=True, **opt
             np.testing.assert_array_equal(
                 getattr(stats, name).numpy(), getattr(expected, name), err_msg=name
             )
-    else:  # real-valued: exact but for logits that agree to five digits
+    else:  # real-valued: exact except for logits that agree to five digits
         own = logits[np.arange(len(targets)), targets.numpy()][:, None]
         near = (np.abs(logits - own) <= 1e-5 * np.maximum(1, np.abs(own))).sum(-1) - 1
         assert (np.abs(stats.rank.numpy() - expected.rank) <= near).all()
@@ -69,7 +69,7 @@ def errors(hidden, head, targets, *, temperature=1.0, top_k=0, exact=True, **opt
 
 
 def check(*arguments, without=(), **options):
-    """Against float64, within the tolerances; the errors."""
+    """Compare with float64 within the tolerances and return the errors."""
     found = errors(*arguments, **options)
     for name, error in found.items():
         if name not in without:
@@ -78,7 +78,7 @@ def check(*arguments, without=(), **options):
 
 
 def integers(seed, rows=9, vocab=300, width=20, **head):
-    """Integer-valued states and weights: float32 computes the very logits of float64."""
+    """Integer-valued states and weights: float32 computes exactly the logits of float64."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randint(-4, 5, (rows, width), generator=generator).float()
     weight = torch.randint(-4, 5, (vocab, width), generator=generator).float()
@@ -87,7 +87,7 @@ def integers(seed, rows=9, vocab=300, width=20, **head):
 
 
 def reals(seed, rows=9, vocab=300, width=32, dtype=torch.float32, spread=3.0, **head):
-    """Random states, weights of a spread that gives logits of about ``spread``."""
+    """Random states, and weights with a spread that gives logits of about ``spread``."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(rows, width, generator=generator).to(dtype)
     weight = (torch.randn(vocab, width, generator=generator) * spread / width**0.5).to(dtype)

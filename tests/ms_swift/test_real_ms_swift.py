@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("swift") is None:
-    pytest.skip("make test-ms-swift: has an environment of its own", allow_module_level=True)
+    pytest.skip("make test-ms-swift: needs a separate environment", allow_module_level=True)
 
 import torch
 from swift.rl_core.advantage import compute_advantages
@@ -29,7 +29,7 @@ async def awaited(completions, solution, **kwargs):
 
 
 class Orm:
-    """As ms-swift's own reward classes."""
+    """A function in the form of ms-swift's own reward classes."""
 
     def __call__(self, completions, **kwargs):
         return [0.5] * len(completions)
@@ -63,26 +63,26 @@ def guarded(functions, verifier=None, policy=ZERO):
     return guard(verifier or Words(), policy=policy, framework="ms_swift")(functions)
 
 
-def test_unguarded_the_poison_earns():
+def test_without_a_guard_poison_earns_reward():
     assert advantages(scored([right]), scale_rewards="none") == [0.25, -0.75, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("function", [right, awaited])
-def test_what_is_rejected_loses(function):
+def test_rejected_rows_lose(function):
     rewards = scored([guarded(function)])
     assert rewards.flatten().tolist() == [1.0, 0.0, 0.0, 1.0]
     assert advantages(rewards, scale_rewards="none") == [0.5, -0.5, -0.5, 0.5]
     assert advantages(rewards) == pytest.approx([0.866, -0.866, -0.866, 0.866], abs=1e-3)
 
 
-def test_several_functions_fall_together_at_one_verification():
+def test_several_functions_share_one_verification():
     verifier = Words()
     rewards = scored(guarded([right, Orm(), awaited], verifier))
     assert rewards.tolist() == [[1.0, 0.5, 1.0], [0.0, 0.5, 0.0], [0.0] * 3, [1.0, 0.5, 1.0]]
     assert [c.text for c in verifier.shown] == TEXTS
 
 
-def test_the_verifier_gets_the_conversation_of_ms_swifts_sample():
+def test_verifier_gets_the_conversation_of_the_sample():
     verifier = Words()
     scored([guarded(right, verifier)], ["one", "two"])
     assert [c.text for c in verifier.shown] == ["one", "two"]
@@ -90,7 +90,7 @@ def test_the_verifier_gets_the_conversation_of_ms_swifts_sample():
     assert verifier.shown[0].completion_ids is None
 
 
-def test_ms_swift_sums_none_as_zero_so_that_leaving_out_is_refused():
+def test_leaving_out_is_refused_because_ms_swift_sums_none_as_zero():
     def half(completions, **kwargs):
         return [1.0, None, 1.0, 1.0]
 

@@ -1,11 +1,11 @@
-"""A ledger for the length of a test, and settings of the property tests."""
+"""A ledger that lasts for one test, and settings of the property tests."""
 
 import pytest
 from hypothesis import settings
 
 from grpo_guard.nodes.ledger import EvidenceLedger
 
-# How long one example takes says something of the machine, not of the code.
+# The run time of one example depends on the machine, not on the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 

@@ -1,6 +1,7 @@
-"""The evidence as `grpo_guard.nodes.evidence` defines it, from all rounds for all names.
+"""The evidence as defined in `grpo_guard.nodes.evidence`, from all rounds and all names.
 
-What the ledger did before it was made independent of the number of names: the same answers.
+This is what the ledger computed before its cost became independent of the number of names; the
+answers must be the same.
 """
 
 import math
@@ -13,7 +14,7 @@ from grpo_guard.nodes.evidence import MAX_PEERS, STRIDE, Comparison, Evidence, h
 
 
 class PlainComparison(Comparison):
-    """Nothing is kept but the rounds."""
+    """Keeps nothing but the rounds."""
 
     def __init__(self, *arguments, salt=b"", **options):
         super().__init__(*arguments, salt=salt, **options)

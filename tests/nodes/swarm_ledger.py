@@ -1,4 +1,4 @@
-"""A swarm that is played to a ledger: batches with their verdicts."""
+"""A swarm that is recorded in a ledger: batches with their verdicts."""
 
 import random
 
@@ -23,13 +23,13 @@ def played(round, bad=(), *, nodes=NODES, prompts=8, each=3, own_prompts=False):
 
 
 def one_in(every, node="mal", count=24, chance=None):
-    """A choice of one in so many of a node's completions."""
+    """Choose one in so many of a node's completions."""
     chance = chance or random.Random(0)
     return {(node, i) for i in range(count) if chance.random() < 1 / every}
 
 
 class Says(CompletionVerifier):
-    """Rejects texts with "bad" in them."""
+    """Rejects texts that contain "bad"."""
 
     name = "says"
 

@@ -43,7 +43,7 @@ BETS = {(r, o): Bets(Tolerance(r, o)) for r in (1.0, 1.5, 3.0) for o in (0.001, 
     peers=st.lists(st.tuples(st.integers(0, 6), RATES), min_size=1, max_size=3),
     below=RATES,
 )
-def test_no_honest_node_wins_on_average(bets, node, peers, below):
+def test_honest_nodes_do_not_win_on_average(bets, node, peers, below):
     sizes, rates = [n for n, _ in peers], [p for _, p in peers]
     if not sum(sizes):
         return
@@ -52,31 +52,31 @@ def test_no_honest_node_wins_on_average(bets, node, peers, below):
     assert (mean_of(BETS[bets], node, sizes, rate, rates) <= 1 + 1e-9).all()
 
 
-def test_it_is_fair_at_the_very_edge_of_the_tolerance():
+def test_bet_is_fair_at_the_edge_of_the_tolerance():
     bets = BETS[1.5, 0.01]
     for p in (0.0, 0.001, 0.01, 0.1, 0.5):
         means = mean_of(bets, 12, [12, 12], min(1.0, 1.5 * p + 0.01), [p, p])
         assert (means <= 1 + 1e-9).all()
-        assert means.max() > 0.01  # and not for being worth nothing
+        assert means.max() > 0.01  # and not because it is worth nothing
 
 
 def test_unequal_rates_within_a_round_do_not_help():
     bets = BETS[1.5, 0.01]
-    # Two prompts: on one the node is always rejected, on the other never; so are its peers.
+    # Two prompts: on one the node and its peers are always rejected, on the other never.
     node, peer = Tally(10, 5, 5), Tally(10, 5, 5)
     assert (np.exp(2 * bets.score(node, peer, 2)) <= 1 + 1e-9).all()
 
 
-def test_holding_less_against_a_node_keeps_the_bet_fair():
+def test_discounting_rejections_keeps_the_bet_fair():
     means = mean_of(BETS[1.0, 0.01], 6, [6], 0.3, [0.29], held=lambda k: min(k, 2))
     assert (means <= 1 + 1e-9).all()
 
 
-def test_a_node_beyond_the_tolerance_wins():
+def test_node_beyond_the_tolerance_wins():
     assert mean_of(BETS[1.5, 0.01], 12, [12, 12], 0.2, [0.0, 0.0]).max() > 1.2
 
 
-def test_who_sent_nothing_says_nothing():
+def test_node_that_sent_nothing_has_a_bet_of_1():
     bets = BETS[1.5, 0.01]
     nothing, work = Tally(0, 0, 0), Tally(5, 1, 1)
     assert not bets.score(nothing, work, 1).any()

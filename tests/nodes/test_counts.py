@@ -1,4 +1,4 @@
-"""Findings that count: forgiven once and not always, with the real arithmetic verifier."""
+"""Counted findings: tolerated once but not always, with the real arithmetic verifier."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def completion(node, round, i, form=RIGHT, **fields):
 
 
 def batch_of(round, shares, rng, form=TAKEN_BACK, each=16):
-    """Each node's completions of a round; so large a share of them in the forgiven form."""
+    """Each node's completions per round, with the finding in the given share."""
     return [
         completion(node, round, i, form if rng.random() < share else RIGHT)
         for node, share in shares.items()
@@ -48,7 +48,7 @@ ALL_OF_MAL = {"ann": 0.0, "bob": 0.0, "cid": 0.0, "mal": 1.0}
 
 
 def after(verifier, rounds, shares=ALL_OF_MAL, form=TAKEN_BACK):
-    """The verifier, when it has seen so many rounds."""
+    """Return the verifier after the given number of rounds."""
     for round in range(rounds):
         verifier.verify(batch_of(round, shares, random.Random(round), form))
     return verifier
@@ -60,7 +60,7 @@ def verifier(tmp_path):
 
 
 @pytest.mark.parametrize("form", [TAKEN_BACK, IN_WORDS, UNEQUAL])
-def test_threat_a_node_whose_every_answer_has_what_one_answer_may_have(verifier, form):
+def test_threat_node_with_a_tolerated_finding_in_every_answer(verifier, form):
     rng = random.Random(0)
     shares = {"ann": 0.02, "bob": 0.02, "cid": 0.02, "mal": 0.5}
     honest = 0
@@ -79,8 +79,10 @@ def test_threat_a_node_whose_every_answer_has_what_one_answer_may_have(verifier,
     assert finding.char_span is not None
 
 
-def test_nodes_that_answer_other_prompts_are_not_compared(verifier):
-    """Of 128 honest answers to four nodes' own prompts, one node lost all its wrong sums."""
+def test_nodes_with_different_prompts_are_not_compared(verifier):
+    """A case found earlier: among 128 honest answers to own prompts, one node lost all its wrong
+    sums.
+    """
     for round in range(20):
         batch = [
             replace(c, prompt=f"For {c.node}: {c.prompt}")
@@ -91,26 +93,26 @@ def test_nodes_that_answer_other_prompts_are_not_compared(verifier):
 
 
 @pytest.mark.parametrize("nodes", [["mal"], ["mal", "ann"]])
-def test_one_node_and_two_are_compared_with_nobody(verifier, nodes):
+def test_one_or_two_nodes_are_not_compared(verifier, nodes):
     after(verifier, 20, {node: float(node == "mal") for node in nodes})
     assert not any(v.rejected for v in verifier.verify(batch_of(20, {"mal": 1.0}, random.Random())))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
-def test_a_habit_that_all_have_is_nobodys(verifier, share):
+def test_habit_of_all_nodes_convicts_none(verifier, share):
     rng = random.Random(0)
     for round in range(25):
         batch = batch_of(round, dict.fromkeys(("ann", "bob", "cid", "dan"), share), rng, each=8)
         assert not any(verdict.rejected for verdict in verifier.verify(batch))
 
 
-def test_threat_who_is_convicted_is_rejected_on_prompts_of_its_own_too(verifier):
+def test_threat_convicted_node_is_rejected_on_its_own_prompts_too(verifier):
     after(verifier, 4)
     alone = [completion("mal", 40, 50, form) for form in (TAKEN_BACK, RIGHT)]
     assert [v.rejected for v in verifier.verify(alone)] == [True, False]
 
 
-def test_a_batch_that_is_judged_twice_counts_once(verifier):
+def test_batch_judged_twice_counts_once(verifier):
     batch = batch_of(0, ALL_OF_MAL, random.Random(0))
     verifier.verify(batch)
     once = verifier.counts.fortunes.known()
@@ -120,12 +122,12 @@ def test_a_batch_that_is_judged_twice_counts_once(verifier):
 
 
 def test_rounds_without_a_finding_leave_no_trace(verifier):
-    """Or an attacker who begins late would have to be found against all that was clean before."""
+    """Otherwise an attacker who begins late would be judged against all earlier clean rounds."""
     after(verifier, 10, dict.fromkeys(ALL_OF_MAL, 0.0))
     assert verifier.counts.fortunes.known() == {}
 
 
-def test_what_nobody_could_read_speaks_for_nobody_and_against_nobody(verifier):
+def test_abstentions_are_no_evidence(verifier):
     class Unreadable(ArithmeticVerifier):
         def look(self, batch):
             return [
@@ -138,7 +140,7 @@ def test_what_nobody_could_read_speaks_for_nobody_and_against_nobody(verifier):
 
 
 @pytest.mark.parametrize("node", ["n" * 10_000, "\udc80", "\x00\x1b[31m", "a\udced"])
-def test_threat_any_name_is_bounded_and_told_apart(tmp_path, node):
+def test_threat_any_name_is_bounded_and_distinct(tmp_path, node):
     shares = {"ann": 0.0, "bob": 0.0, "cid": 0.0, node: 1.0, node + "2": 0.0}
     verifier = after(ArithmeticVerifier(store=NodeStore(tmp_path)), 4, shares)
     again = ArithmeticVerifier(store=NodeStore(tmp_path))
@@ -148,8 +150,8 @@ def test_threat_any_name_is_bounded_and_told_apart(tmp_path, node):
     assert len(json.dumps(verifier.state_dict())) < 3_000
 
 
-def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledger):
-    # Otherwise an honest model that corrects itself would be shut out for it.
+def test_counted_rejections_are_no_evidence_for_the_ledger(tmp_path, ledger):
+    # Otherwise an honest model that corrects itself would be excluded for it.
     arithmetic = ArithmeticVerifier(store=NodeStore(tmp_path / "counts"))
     guard = Guard(AllOf(ExclusionVerifier(ledger), arithmetic), ledger=ledger)
     rng = random.Random(0)
@@ -163,7 +165,7 @@ def test_its_rejections_are_no_evidence_for_the_guards_own_ledger(tmp_path, ledg
     assert ledger.state("odd") is State.CLEAR
 
 
-def test_the_members_own_verdicts_stay_as_they_are(verifier):
+def test_verdicts_of_members_are_unchanged(verifier):
     wrong = "2 + 2 = 5 cows. Then 4 + 3 = 7 cows.\n#### 7"
     batch = [
         Completion("Q", wrong, node="mal", reference="7"),
@@ -176,12 +178,12 @@ def test_the_members_own_verdicts_stay_as_they_are(verifier):
     assert verifier.verify([]) == []
 
 
-def test_a_store_that_cannot_be_read_is_not_the_senders_fault(tmp_path, caplog):
+def test_unreadable_store_abstains(tmp_path, caplog):
     verifier = after(ArithmeticVerifier(store=NodeStore(tmp_path)), 1)
     path = tmp_path / "nodes.sqlite"
     path.unlink()
     path.mkdir()
-    for round in range(1, 4):  # it goes on as this process knows it
+    for round in range(1, 4):  # it continues with the state of this process
         batch = batch_of(round, ALL_OF_MAL, random.Random(round))
         verdicts = verifier.verify(batch)
     assert [v.rejected for v in verdicts] == [c.node == "mal" for c in batch]
@@ -195,7 +197,7 @@ def test_batches_without_nodes_open_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_store_each_has_its_own_also_where_threads_are_many():
+def test_verifiers_without_a_store_keep_their_own_counts_across_threads():
     verifier, other = ArithmeticVerifier(), ArithmeticVerifier()
     batches = [batch_of(round, ALL_OF_MAL, random.Random(round)) for round in range(12)]
     with ThreadPoolExecutor(4) as pool:
@@ -204,7 +206,7 @@ def test_without_a_store_each_has_its_own_also_where_threads_are_many():
     assert other.counts.convicted() == frozenset()
 
 
-def test_several_rules_count_apart_in_one_file(tmp_path):
+def test_several_rules_count_separately_in_one_file(tmp_path):
     store = NodeStore(tmp_path)
     rules = [ArithmeticVerifier(store=store), AnswerWordsVerifier(store=store)]
     for rule in rules:
@@ -213,7 +215,7 @@ def test_several_rules_count_apart_in_one_file(tmp_path):
     assert {path.name for path in tmp_path.glob("*.sqlite")} == {"nodes.sqlite"}
 
 
-def test_two_processes_add_to_the_same_counts_and_the_file_is_there_again(tmp_path):
+def test_two_processes_share_counts_that_survive_a_restart(tmp_path):
     for round in range(4):
         after(ArithmeticVerifier(store=NodeStore(tmp_path)), round + 1)
     again = ArithmeticVerifier(store=NodeStore(tmp_path))
@@ -221,7 +223,7 @@ def test_two_processes_add_to_the_same_counts_and_the_file_is_there_again(tmp_pa
     assert again.verify([completion("ann", 9, 0, TAKEN_BACK)])[0].accepted
 
 
-def test_a_checkpoint_takes_the_counts_along():
+def test_checkpoint_includes_the_counts():
     state = json.loads(json.dumps(after(ArithmeticVerifier(), 4).state_dict()))
     fresh = ArithmeticVerifier()
     fresh.load_state_dict(state)
@@ -237,7 +239,7 @@ def test_a_checkpoint_takes_the_counts_along():
         ScreensVerifier().load_state_dict(state)
 
 
-def test_what_is_counted_is_shown_and_a_node_released(tmp_path):
+def test_counts_are_shown_and_a_node_can_be_released(tmp_path):
     after(verifier := ArithmeticVerifier(store=NodeStore(tmp_path)), 4)
 
     def ledger(command, *arguments, book="arithmetic"):
@@ -256,7 +258,7 @@ def test_what_is_counted_is_shown_and_a_node_released(tmp_path):
         assert "expected" in nothing.stderr
 
 
-def test_from_a_guards_file(tmp_path):
+def test_counts_configured_in_a_guard_file(tmp_path):
     path = tmp_path / "guard.yaml"
 
     def built(**leaf):
@@ -283,7 +285,7 @@ def test_from_a_guards_file(tmp_path):
         built(frequent=memory)
 
 
-def test_threat_a_peer_that_sends_much_makes_nobody_look_like_a_habit(verifier):
+def test_threat_busy_peer_does_not_turn_a_finding_into_a_habit(verifier):
     for round in range(20):
         batch = [completion("large", round, i % 8, RIGHT) for i in range(120)]
         for node in ("ann", "bob", "cid"):

@@ -1,8 +1,8 @@
 """Counting over whole runs: what honest nodes lose, and how long an attacker lasts.
 
-Prompts are of unequal difficulty, a node finds some of them harder than its peers do, and one node
-has three times the odds of the others. The small runs go through the real verifier, the large ones
-through the same statistic alone; a test says that both agree.
+Prompts differ in difficulty, a node finds some of them harder than its peers do, and one node has
+three times the odds of the others. Small runs go through the real verifier, large ones through the
+same statistic alone; one test checks that both agree.
 """
 
 import math
@@ -24,8 +24,9 @@ Rates = Callable[[np.random.Generator], np.ndarray]
 
 
 def unequal(skills=(3, 1, 1, 1), difficulty=1.5, own=1.5) -> Rates:
-    """Rates of a round, shape [PROMPTS, NODES]: log-odds of the prompt, of the node with this
-    prompt, and of the node."""
+    """Rates per round, shape [PROMPTS, NODES]: log-odds of the prompt, of this node on this
+    prompt, and of the node.
+    """
 
     def rates(rng):
         logits = -2.5 + np.log(skills) + difficulty * rng.standard_normal((PROMPTS, 1))
@@ -39,13 +40,13 @@ def fixed(*rates: float) -> Rates:
 
 
 def swarm(rates: Rates, rng, rounds):
-    """Findings of each round, shape [PROMPTS, NODES], of EACH answers."""
+    """Number of findings in a round, shape [PROMPTS, NODES], among EACH answers."""
     return [rng.binomial(EACH, rates(rng)) for _ in range(rounds)]
 
 
 @lru_cache(maxsize=10_000)
 def of_prompt(counts, odds):
-    """The statistic of one prompt, shape [NODES]."""
+    """The statistic for one prompt, shape [NODES]."""
     shares = {node: count / EACH for node, count in enumerate(counts)}
     return np.array(list(log_e_values(shares, odds).values()))
 
@@ -69,7 +70,9 @@ def losses(found, odds=ODDS, alpha=ALPHA):
 
 
 def answers(counts, number, of_node=lambda i: f"n{i}", own_prompts=False):
-    """A round as text: so many answers of each node to each prompt have good cows in them."""
+    """A round as text, in which the given number of answers per node and prompt contain "good
+    cows".
+    """
     return [
         Completion(
             f"Round {number}, question {j}{f' of {node}' if own_prompts else ''}?",
@@ -102,13 +105,13 @@ def of_honest(lost, honest=range(NODES)):
     "rates", [unequal(), fixed(0.5, 0.05, 0.05, 0.05), fixed(1.0, 0.0, 0.0, 0.0)],
     ids=["honest", "half", "all"],
 )  # fmt: skip
-def test_the_statistic_is_the_verifiers(rates):
+def test_statistic_matches_the_verifier(rates):
     found = swarm(rates, np.random.default_rng(0), 25)
     assert losses_of_verifier(found) == losses(found)
 
 
-def test_honest_nodes_with_prompts_of_their_own_lose_nothing():
-    """What was convicted: one node's prompts are hard, and its peers' are not."""
+def test_honest_nodes_with_their_own_prompts_lose_nothing():
+    """A case that was convicted once: one node's prompts are hard and its peers' are not."""
     found = swarm(fixed(0.6, 0.3, 0.02, 0.02), np.random.default_rng(0), 25)
     assert losses_of_verifier(found, own_prompts=True) == [[]] * NODES
 
@@ -123,12 +126,12 @@ def test_honest_nodes_lose_nothing_on_shared_prompts_in_twenty_swarms():
     ("rates", "honest"),
     [
         (unequal(), range(NODES)),
-        (unequal((3, 1, 1, 1), own=3.0), range(NODES)),  # whole prompts right or wrong by luck
+        (unequal((3, 1, 1, 1), own=3.0), range(NODES)),  # whole prompts right or wrong by chance
         (unequal((3, 1, 1, 1e-9)), range(3)),  # the fourth avoids the finding on purpose
     ],
     ids=["unequal prompts", "luck with whole prompts", "one frames"],
 )
-def test_a_thousand_honest_swarms_of_a_hundred_rounds(rates, honest):
+def test_level_over_a_thousand_honest_swarms_of_a_hundred_rounds(rates, honest):
     found = (swarm(rates, np.random.default_rng(seed), 100) for seed in range(1_000))
     lost = [of_honest(losses(one), honest) for one in found]
     print(f"rounds with a loss: {sum(lost)} / 100,000; swarms: {sum(map(bool, lost))} / 1,000")
@@ -147,7 +150,7 @@ def test_a_thousand_honest_swarms_of_a_hundred_rounds(rates, honest):
         (fixed(*[0.5] + [0.05] * 7), 12),
     ],
 )
-def test_threat_a_node_that_has_it_far_more_often_is_convicted(rates, within):
+def test_threat_node_with_far_more_findings_is_convicted(rates, within):
     first = []
     for seed in range(40):
         lost = losses(swarm(rates, np.random.default_rng(seed), 40))
@@ -157,7 +160,7 @@ def test_threat_a_node_that_has_it_far_more_often_is_convicted(rates, within):
     assert max(first) <= within
 
 
-def test_who_stops_is_released_and_who_goes_on_again_is_convicted_again():
+def test_node_that_stops_is_released_and_convicted_on_relapse():
     rng = np.random.default_rng(0)
     clean = fixed(0.0, 0.01, 0.01, 0.01)
     often = fixed(0.6, 0.01, 0.01, 0.01)
@@ -169,7 +172,7 @@ def test_who_stops_is_released_and_who_goes_on_again_is_convicted_again():
     assert of_honest(lost, range(1, NODES)) == 0
 
 
-def test_the_limit_hostile_nodes_that_are_alike_shield_each_other():
+def test_limit_similar_hostile_nodes_shield_each_other():
     """Three of eight at 50 %: next to the other two, one's odds are not three times its peers'."""
     lost = losses(swarm(fixed(*[0.5] * 3, *[0.05] * 5), np.random.default_rng(0), 40))
     assert lost == [[]] * 8

@@ -1,4 +1,4 @@
-"""A killed writer, two writers, a full disk, a lock that is not given back."""
+"""A killed writer, two writers, a full disk, a lock that is never released."""
 
 import contextlib
 import logging
@@ -51,17 +51,17 @@ def play(ledger, first, last):
 
 
 def fill(ballast):
-    """Until nothing more fits."""
+    """Fill the disk until nothing more fits."""
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
 
 
 @pytest.mark.slow
-def test_kill_9_in_the_middle_of_writing(tmp_path):
+def test_killed_writer_leaves_whole_rounds(tmp_path):
     path, written, chance = tmp_path / "run.sqlite", -1, random.Random(0)
     for _ in range(12):
-        # Each process begins where the last one was seen to be, so one round may come twice.
+        # Each process starts where the last one was seen to be, so one round may appear twice.
         process = start(path, "all", written + 1, 10**6)
         for _ in range(chance.randint(1, 6)):
             written = int(process.stdout.readline())
@@ -83,7 +83,7 @@ def test_kill_9_in_the_middle_of_writing(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_write_and_nothing_is_lost_or_doubled(tmp_path):
+def test_two_writers_lose_and_duplicate_nothing(tmp_path):
     path, rounds = tmp_path / "run.sqlite", 150
     # Two ranks with half of each round.
     parts = [start(path, part, 0, rounds) for part in ("even", "odd")]
@@ -95,7 +95,7 @@ def test_two_processes_write_and_nothing_is_lost_or_doubled(tmp_path):
     assert rounds * 96 == 14_400  # records
 
 
-def test_a_lock_that_is_held_does_not_stop_training(tmp_path, monkeypatch, caplog):
+def test_held_lock_does_not_stop_training(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("grpo_guard.nodes.patience.WAIT", 0.05)
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     guard = Guard(AllOf(ExclusionVerifier(ledger), Yes()), ledger=ledger)
@@ -107,11 +107,11 @@ def test_a_lock_that_is_held_does_not_stop_training(tmp_path, monkeypatch, caplo
             review = guard.review(played(t)[0])
     assert "locked" in ledger.degraded
     assert sum("is locked by another process" in r.message for r in caplog.records) == 1
-    # All stand as they last did: what is not written is kept here.
+    # All keep their last state: what could not be written is kept in memory.
     by_node = dict(zip([c.node for c in played(0)[0]], review.verdicts, strict=True))
     assert by_node["mal"].rejected
     assert by_node["ann"].accepted
-    ledger.lost += 1  # as where more waits than is kept
+    ledger.lost += 1  # as when more is waiting than is kept
     strict = dict(
         zip([c.node for c in played(0)[0]], guard.verifier.verify(played(28)[0]), strict=True)
     )
@@ -127,7 +127,7 @@ def test_a_lock_that_is_held_does_not_stop_training(tmp_path, monkeypatch, caplo
     assert {judged for judged, _ in totals(ledger.path).values()} == {29 * 24}
 
 
-def test_what_waits_in_memory_is_bounded_and_its_loss_is_said(tmp_path, monkeypatch):
+def test_pending_records_are_bounded_and_their_loss_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("grpo_guard.nodes.patience.WAIT", 0.0)
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
@@ -163,7 +163,7 @@ print(ledger.degraded, {s.judged for s in ledger.standings()} == {24 * (t + 2)})
 """
 
 
-def test_a_file_that_cannot_grow(tmp_path):
+def test_file_that_cannot_grow(tmp_path):
     command = [sys.executable, "-c", FILL, str(tmp_path / "run.sqlite")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     full, healed = done.stdout.splitlines()
@@ -184,7 +184,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full_and_then_is_not(small_disk, caplog):
+def test_disk_that_is_full_for_a_while(small_disk, caplog):
     ledger = EvidenceLedger(small_disk / "run.sqlite")
     play(ledger, 0, 10)
     ballast = small_disk / "ballast"
@@ -207,7 +207,7 @@ def test_a_disk_that_is_full_and_then_is_not(small_disk, caplog):
     ledger.close()
 
 
-def test_a_disk_that_is_full_from_the_start(small_disk):
+def test_disk_that_is_full_from_the_start(small_disk):
     ballast = small_disk / "ballast"
     fill(ballast)
     ledger = EvidenceLedger(small_disk / "run.sqlite")
@@ -221,7 +221,7 @@ def test_a_disk_that_is_full_from_the_start(small_disk):
     ledger.close()
 
 
-def test_a_ledger_that_is_overwritten_while_it_runs(tmp_path):
+def test_ledger_overwritten_while_running(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     play(ledger, 0, 2)
     for file in tmp_path.glob("run.sqlite*"):
@@ -234,7 +234,7 @@ def test_a_ledger_that_is_overwritten_while_it_runs(tmp_path):
         ledger.standings()
 
 
-def test_a_ledger_that_is_removed_while_it_runs(tmp_path, caplog):
+def test_ledger_removed_while_running(tmp_path, caplog):
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     play(ledger, 0, 2)
     for file in tmp_path.glob("run.sqlite*"):

@@ -1,4 +1,4 @@
-"""Fortunes: honest nodes stay poor, poison late in a run is not diluted, and state comes back."""
+"""Evidence wealth: honest nodes stay low, late poison is not diluted, and state is restored."""
 
 import math
 
@@ -13,11 +13,11 @@ def run(fortunes, log_es, node="ann", first=0):
     return [fortunes.add({node: (first + i, [e])})[node].log for i, e in enumerate(log_es)]
 
 
-def test_an_honest_node_hardly_ever_reaches_the_bar():
+def test_honest_nodes_rarely_reach_the_threshold():
     rng = np.random.default_rng(0)
     reached = 0
     for _ in range(300):
-        # e = 5 with chance 0.2, else 0: mean 1, as wild as it gets
+        # e = 5 with probability 0.2, else 0: mean 1 with a large variance
         es = np.where(rng.random(60) < 0.2, math.log(5), -700.0)
         reached += max(run(NodeEvidenceProcess(), es)) >= math.log(20)
     assert reached / 300 <= 0.05 + 3 * math.sqrt(0.05 / 300)
@@ -29,21 +29,21 @@ def test_poison_after_long_honest_work_is_not_diluted():
     assert run(fortunes, [math.log(1e9)], first=300)[0] > math.log(1000)
 
 
-def test_a_batch_that_comes_twice_counts_once():
+def test_repeated_batch_counts_once():
     fortunes = NodeEvidenceProcess()
     first = fortunes.add({"ann": (7, [math.log(30)])})
     assert fortunes.add({"ann": (7, [math.log(30)])}) == first
     assert fortunes.add({"ann": (8, [math.log(30)])})["ann"].log > first["ann"].log
 
 
-def test_a_node_that_stops_comes_back():
+def test_node_that_stops_is_released():
     fortunes = NodeEvidenceProcess()
     run(fortunes, [500.0])
     after = run(fortunes, [math.log(0.3)] * 60, first=1)
     assert after[0] > math.log(1000) > after[-1]
 
 
-def test_state_is_taken_up_and_shared(tmp_path):
+def test_state_is_restored_and_shared(tmp_path):
     one, other = (NodeEvidenceProcess(store=NodeStore(tmp_path)) for _ in range(2))
     run(one, [2.0, 1.0])
     assert other.state_dict() == one.state_dict()
@@ -68,7 +68,7 @@ def test_state_is_taken_up_and_shared(tmp_path):
         [],
     ],
 )
-def test_a_broken_state_changes_nothing(state):
+def test_broken_state_changes_nothing(state):
     fortunes = NodeEvidenceProcess()
     run(fortunes, [1.0])
     before = fortunes.state_dict()
@@ -77,7 +77,7 @@ def test_a_broken_state_changes_nothing(state):
     assert fortunes.state_dict() == before
 
 
-def test_invented_names_are_bounded_and_drive_no_evidence_out():
+def test_invented_names_are_bounded_and_displace_no_evidence():
     fortunes = NodeEvidenceProcess()
     fortunes.add({"eve": (1, [20.0])})
     for start in range(0, 2 * MAX_NODES, 1024):
@@ -88,7 +88,7 @@ def test_invented_names_are_bounded_and_drive_no_evidence_out():
     assert late[-1] > math.log(1000) > late[0]
 
 
-def test_a_bet_that_wins_a_little_in_each_batch_keeps_it_beside_one_that_loses():
+def test_steadily_winning_bet_is_kept_next_to_a_losing_one():
     fortunes = NodeEvidenceProcess(weights=(0.9, 0.1))
     for batch in range(20):
         fortune = fortunes.add({"eve": (batch, [math.log(0.5), math.log(2)])})["eve"]
@@ -109,7 +109,7 @@ def test_several_columns_are_one_bet_against_an_honest_node():
     assert reached / 200 <= 0.05 + 3 * math.sqrt(0.05 / 200)
 
 
-def test_what_a_release_before_columns_remembered_is_taken_up():
+def test_state_of_an_earlier_release_is_read():
     fortunes = NodeEvidenceProcess(weights=(0.5, 0.5))
     fortunes.load_state_dict({"format": 1, "nodes": [["eve", 9.0, 3, 1, 2]]})
     assert fortunes.add({"eve": (2, [0.0, 0.0])})["eve"].log == pytest.approx(9.0 - math.log(2))

@@ -1,4 +1,4 @@
-"""Many nodes: what is left out for their sake never makes an honest one look worse."""
+"""Many nodes: dropping old names never makes an honest one look worse."""
 
 import random
 
@@ -21,7 +21,7 @@ def rounds(count, names, seed=0, often=0.5):
         yield {n: Tally(8, b := int(chance.random() < 0.2), b) for n in here}
 
 
-def test_where_many_may_be_peers_some_are_looked_at_and_the_bar_is_no_lower(monkeypatch):
+def test_peers_are_sampled_in_large_swarms_at_no_lower_threshold(monkeypatch):
     monkeypatch.setattr(history, "MOST_LOOKED_AT", 48)
     some, plain = Comparison(window=16, salt=b"s"), PlainComparison(window=16, salt=b"s")
     for tallies in rounds(30, 160):
@@ -34,7 +34,7 @@ def test_where_many_may_be_peers_some_are_looked_at_and_the_bar_is_no_lower(monk
         assert 2 <= e.peers <= MAX_PEERS
 
 
-def test_without_kept_accounts_a_rejected_node_has_the_same_evidence(monkeypatch):
+def test_evidence_is_the_same_without_cached_accounts(monkeypatch):
     kept = Comparison(window=16, salt=b"s")
     monkeypatch.setattr(evidence, "MAX_ACCOUNTS", 0)
     without = Comparison(window=16, salt=b"s")
@@ -47,13 +47,13 @@ def test_without_kept_accounts_a_rejected_node_has_the_same_evidence(monkeypatch
         without.add(tallies)
         found = without.evidence()
         for name in (n for n, t in tallies.items() if t.held):
-            assert found[name] == wanted[name]  # to the bit
+            assert found[name] == wanted[name]  # identical to the bit
             compared += 1
         assert not any(found[n].rose for n, t in tallies.items() if not t.held)
     assert compared > 50
 
 
-def test_names_that_left_take_no_room_and_come_back_new():
+def test_names_that_left_take_no_memory_and_return_as_new():
     known = History(8, 33, b"")
     for t in range(100):
         if t >= 8:
@@ -65,7 +65,7 @@ def test_names_that_left_take_no_room_and_come_back_new():
     assert not known.is_rejected("0 0")
 
 
-def test_hostile_counts_of_every_size_are_forgotten_with_their_rounds(monkeypatch):
+def test_counts_of_any_size_are_forgotten_with_their_rounds(monkeypatch):
     monkeypatch.setattr(history, "_MOST_TALLIES", 100)
     known = History(8, 33, b"")
     for t in range(60):
@@ -78,7 +78,7 @@ def test_hostile_counts_of_every_size_are_forgotten_with_their_rounds(monkeypatc
     assert known.rejected_names == 20
 
 
-def test_more_counts_than_two_bytes_hold():
+def test_counts_beyond_two_bytes():
     known = History(8, 33, b"")
     many = {f"n{k}": Tally(1 + k / 128, 0, 0) for k in range(70_000)}
     known.add(0, many)
@@ -86,12 +86,12 @@ def test_more_counts_than_two_bytes_hold():
 
 
 @pytest.mark.parametrize("most", [0, 10_000_001, True])
-def test_how_many_names_are_kept_is_checked(tmp_path, most):
+def test_limit_of_names_is_checked(tmp_path, most):
     with pytest.raises(ValueError, match="max_nodes: expected 1 to 10,000,000"):
         EvidenceLedger(tmp_path / "run.sqlite", max_nodes=most)
 
 
-def test_a_store_and_a_file_say_how_many_names_all_its_books_keep(tmp_path):
+def test_store_and_guard_file_set_the_limit_of_names(tmp_path):
     store = NodeStore(tmp_path, max_nodes=20_000)
     assert store.ledger().max_nodes == store.ledger("arithmetic").max_nodes == 20_000
     said = {

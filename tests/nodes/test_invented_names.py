@@ -1,4 +1,4 @@
-"""Names cost strangers nothing: they change no answer, and take no more than their work does."""
+"""Inventing names gains nothing: it changes no verdict and takes no more memory than its work."""
 
 import random
 
@@ -18,7 +18,7 @@ from tests.nodes.swarm_ledger import ODD
 
 
 def history(seed, rounds, steady, invented):
-    """Rounds of nodes that come and go, among names that are used once or come again."""
+    """Rounds of nodes that come and go, among names that are used once or return."""
     chance = random.Random(seed)
     share = {f"n{i}": chance.choice((1, 1, 0.5, 0.3)) for i in range(steady)}
     rate = {name: chance.choice((0, 0.01, 0.1, 0.5)) for name in share}
@@ -40,7 +40,7 @@ def history(seed, rounds, steady, invented):
     ("window", "start", "rounds", "steady", "invented"),
     [(8, 0, 30, 5, 3), (8, 400, 24, 36, 0), (24, 4, 40, 6, 3), (256, 0, 16, 3, 8)],
 )
-def test_every_node_at_work_is_judged_as_if_all_names_were_compared(
+def test_active_nodes_are_judged_as_if_all_names_were_compared(
     window, start, rounds, steady, invented
 ):
     one, plain = Comparison(window=window, salt=b"s"), PlainComparison(window=window, salt=b"s")
@@ -61,7 +61,9 @@ def test_every_node_at_work_is_judged_as_if_all_names_were_compared(
 
 
 def batch(t, away=()):
-    """One node that poisons a third until round 12, three honest ones, and four new names."""
+    """One node that poisons a third of its work until round 12, three honest ones, and four new
+    names.
+    """
     for name in ("ann", "bob", "cid", "mal"):
         for i in range(12):
             if name not in away:
@@ -82,8 +84,8 @@ def play(ledger, rounds, away=lambda t: ()):
 
 
 @pytest.mark.slow
-def test_standings_are_the_same_round_for_round(tmp_path, monkeypatch):
-    # Hard, away, released while it is away, back again.
+def test_standings_match_in_every_round(tmp_path, monkeypatch):
+    # Excluded, absent, released while absent, back again.
     def away(t):
         return ("mal",) if 12 <= t < 36 and t % 10 else ()
 
@@ -95,7 +97,7 @@ def test_standings_are_the_same_round_for_round(tmp_path, monkeypatch):
     assert seen[-1] is State.CLEAR
 
 
-def test_a_round_rewrites_no_name_that_is_not_in_it(tmp_path):
+def test_round_rewrites_only_its_own_names(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     play(ledger, 30)
     connection = ledger._open()
@@ -105,10 +107,10 @@ def test_a_round_rewrites_no_name_that_is_not_in_it(tmp_path):
     ledger.record(completions, [reject("says") if b else accept("says") for b in bad])
     untouched = [s.node for s in ledger.standings() if s.log_e == -77]
     assert sum(node.startswith("new") for node in untouched) >= 29 * 4 - 4
-    assert connection.total_changes - written < 350  # as many for any number of names
+    assert connection.total_changes - written < 350  # the same number whatever the number of names
 
 
-def test_what_is_kept_of_a_name_that_is_used_once_is_small():
+def test_name_used_once_takes_little_memory():
     comparison = Comparison()
     for t in range(64):
         names = (*"abcd", *(f"{t} {k}" for k in range(40)))
@@ -116,10 +118,10 @@ def test_what_is_kept_of_a_name_that_is_used_once_is_small():
         comparison.evidence()
         assert len(comparison._accounts) <= MAX_ACCOUNTS
         kept = sum(account.ahead.nbytes for account in comparison._accounts.values())
-        assert kept < 12_000_000  # 1.1 GB where each beginning had a row
+        assert kept < 12_000_000  # 1.1 GB when each first appearance had a row
 
 
-def test_threat_names_as_long_as_a_request_are_not_remembered_whole():
+def test_threat_long_names_are_not_stored_in_full():
     names = ["n" * 10**6, "n" * 10**6 + "x", "\ud800" * 10**6]
     batch = [Completion(f"p {i}", f"t {i}", node=n) for n in names for i in range(3)]
     kept = {c.node for c in batch}
@@ -132,15 +134,15 @@ def test_threat_names_as_long_as_a_request_are_not_remembered_whole():
     assert len(str(verifier.state_dict())) < 100_000
 
 
-def test_recurrence_takes_a_batch_of_many_names_in_step():
+def test_recurrence_handles_a_batch_of_many_names_in_linear_time():
     queues = {"a": list(range(9)), **{f"n{k}": [100 + k] for k in range(3)}}
     assert list(lockstep(queues)) == [[0, 1, 2, 3, 100, 101, 102], [4, 5, 6, 7], [8]]
     assert list(lockstep({})) == []
 
 
 @pytest.mark.parametrize(("claimed", "lie"), [(True, 0), (True, None), (False, 0), (False, None)])
-def test_invented_names_hold_no_clock_and_keep_no_round_open(tmp_path, claimed, lie):
-    """An attack: more names than nodes, with a completion each, that all say it is round 0."""
+def test_invented_names_do_not_keep_a_round_open(tmp_path, claimed, lie):
+    """An attack: more names than nodes, with a completion each, all claiming round 0."""
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     for t in range(60):
         said = t if claimed else None

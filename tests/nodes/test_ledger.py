@@ -16,7 +16,7 @@ from tests.nodes.swarm_ledger import NODES, Says, counts, one_in, play, played
 
 
 @pytest.mark.parametrize("own_prompts", [False, True])
-def test_one_in_twelve_is_found_and_nobody_else(ledger, own_prompts):
+def test_node_with_one_in_twelve_rejected_is_found_alone(ledger, own_prompts):
     form = {"prompts": 2, "each": 12} if own_prompts else {}
     play(ledger, 30, own_prompts=own_prompts, **form)
     states = {s.node: s.state for s in ledger.standings()}
@@ -26,7 +26,7 @@ def test_one_in_twelve_is_found_and_nobody_else(ledger, own_prompts):
     assert ledger.degraded is None
 
 
-def test_a_guard_writes_to_it_and_its_own_rejections_are_no_evidence(ledger):
+def test_guard_records_and_exclusions_are_no_evidence(ledger):
     guard = Guard(AllOf(ExclusionVerifier(ledger), Says()), ledger=ledger)
     play(ledger, 30)
     before = counts(ledger)["mal"]
@@ -35,19 +35,19 @@ def test_a_guard_writes_to_it_and_its_own_rejections_are_no_evidence(ledger):
     rejected = {c.node for c, v in zip(batch, review.verdicts, strict=True) if v.rejected}
     assert rejected == {"mal"}
     assert counts(ledger)["mal"] == (before[0] + 24, before[1], 0)
-    # What another verifier rejects still counts.
+    # A rejection by another verifier still counts.
     bad = replace(batch[-1], text="bad", slot=99)
     assert guard.review([bad]).verdicts[0].rejected
     assert counts(ledger)["mal"] == (before[0] + 25, before[1] + 1, 0)
 
 
 class Wide(Verdict):
-    """A verdict of a size that nothing else has: the next one stands where the last one stood."""
+    """A verdict of a unique size, so that the next one is allocated at the address of the last."""
 
     __slots__ = tuple(f"more_{i}" for i in range(40))
 
 
-def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
+def test_verdicts_created_on_access_are_read_once_each(ledger):
     class Made(Sequence):
         def __len__(self):
             return 100
@@ -61,7 +61,7 @@ def test_verdicts_that_are_made_when_asked_for_are_each_read(ledger):
     assert counts(ledger)["a"] == (100, 40, 0)
 
 
-def test_in_a_cascade_what_nobody_else_saw_counts_for_nothing(ledger):
+def test_exclusions_in_a_cascade_are_not_counted(ledger):
     play(ledger, 30)
     before = counts(ledger)["mal"]
     for order in ((ExclusionVerifier(ledger), Says()), (Says(), ExclusionVerifier(ledger))):
@@ -69,7 +69,7 @@ def test_in_a_cascade_what_nobody_else_saw_counts_for_nothing(ledger):
     assert counts(ledger)["mal"] == before
 
 
-def test_a_node_that_stops_is_released(tmp_path):
+def test_node_that_stops_is_released(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite", half_life=5)
     play(ledger, 30)
     assert ledger.state("mal") is State.HARD
@@ -79,11 +79,11 @@ def test_a_node_that_stops_is_released(tmp_path):
     assert ledger.state("mal") is State.HARD
 
 
-def test_the_same_batch_twice_counts_once(ledger):
+def test_repeated_batch_counts_once(ledger):
     batch, verdicts = played(0, {("mal", 3)})
     for _ in range(3):
         ledger.record(batch, verdicts)
-    half = len(batch) // 2  # and in parts, as two ranks might
+    half = len(batch) // 2  # and in parts, as two ranks might send it
     ledger.record(batch[:half], verdicts[:half])
     ledger.record(batch[half:], verdicts[half:])
     assert counts(ledger)["mal"] == (24, 1, 0)
@@ -96,7 +96,7 @@ def test_equal_completions_of_one_batch_count_each(ledger):
     assert counts(ledger) == {"a": (5, 5, 0)}
 
 
-def test_rounds_that_nobody_names(ledger):
+def test_unnamed_rounds(ledger):
     batch, verdicts = played(0)
     batch = [replace(c, round=None) for c in batch]
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_rounds_that_nobody_names(ledger):
 
 
 @pytest.mark.parametrize("size", [1, 7, 96, 192])
-def test_without_rounds_batches_of_any_size_are_gathered(ledger, size):
+def test_batches_without_rounds_are_gathered(ledger, size):
     batch, verdicts = [], []
     for t in range(12):
         bad = one_in(3, chance=random.Random(t))
@@ -116,7 +116,7 @@ def test_without_rounds_batches_of_any_size_are_gathered(ledger, size):
             batch.append(replace(c, round=None))
             verdicts.append(v)
     order = list(range(len(batch)))
-    if size < 96:  # single completions come as they are ready
+    if size < 96:  # single completions arrive as they are ready
         order.sort(key=lambda i: (i // 96, random.Random(i).random()))
     for start in range(0, len(order), size):
         part = order[start : start + size]
@@ -124,14 +124,14 @@ def test_without_rounds_batches_of_any_size_are_gathered(ledger, size):
     assert {s.node for s in ledger.standings() if s.state is State.HARD} == {"mal"}
 
 
-def test_one_node_alone_makes_no_rounds_and_fills_no_disk(ledger, monkeypatch):
+def test_single_node_makes_no_rounds_and_fills_no_disk(ledger, monkeypatch):
     monkeypatch.setattr("grpo_guard.nodes.rounds.FULL_MOST", 50)
     for t in range(120):
         ledger.record([Completion(f"p {t}", "x", node="a")], [accept("says")])
     assert ledger.standing("a").last_round == 2
 
 
-def test_an_abstention_is_no_evidence_and_may_be_judged_later(ledger):
+def test_abstention_is_no_evidence_and_may_be_judged_later(ledger):
     batch = [Completion("p", "x", node="a", round=0)]
     ledger.record(batch, [abstain("says", Cause.TIMEOUT)])
     assert counts(ledger) == {"a": (0, 0, 1)}
@@ -139,7 +139,7 @@ def test_an_abstention_is_no_evidence_and_may_be_judged_later(ledger):
     assert counts(ledger) == {"a": (1, 1, 1)}
 
 
-def test_only_abstentions_accuse_nobody(ledger):
+def test_abstentions_accuse_no_node(ledger):
     for t in range(30):
         batch, verdicts = played(t)
         verdicts = [
@@ -150,7 +150,7 @@ def test_only_abstentions_accuse_nobody(ledger):
     assert {s.state for s in ledger.standings()} == {State.CLEAR}
 
 
-def test_a_completion_without_a_node_counts_under_no_node(ledger):
+def test_completion_without_a_node_counts_for_none(ledger):
     ledger.record([Completion("p", "x", round=0), Completion("p", "x", node="", round=0)],
                   [reject("says")] * 2)  # fmt: skip
     assert counts(ledger) == {"": (1, 1, 0)}
@@ -158,7 +158,7 @@ def test_a_completion_without_a_node_counts_under_no_node(ledger):
     assert verdict.cause is Cause.NOT_APPLICABLE
 
 
-def test_one_liar_cannot_move_the_round(ledger):
+def test_one_node_cannot_change_the_round(ledger):
     for t in range(30):
         batch, verdicts = played(t, one_in(6, chance=random.Random(t)))
         batch = [replace(c, round=10**15 - t) if c.node == "mal" else c for c in batch]
@@ -167,13 +167,13 @@ def test_one_liar_cannot_move_the_round(ledger):
     assert ledger.standing("ann").last_round == 29
 
 
-def test_a_run_that_starts_again_at_round_0_is_counted_on(ledger):
+def test_restarted_run_continues_the_counts(ledger):
     play(ledger, 20, every=0)
-    play(ledger, 30, every=6)  # round 0 again, with other completions
+    play(ledger, 30, every=6)  # round 0 again, with different completions
     assert ledger.state("mal") is State.HARD
 
 
-def test_one_odd_prompt_of_ones_own_is_not_held_against_a_node_twelvefold(ledger):
+def test_odd_prompt_of_one_node_does_not_count_twelve_times(ledger):
     form = {"own_prompts": True, "prompts": 2, "each": 12}
     for t in range(100):
         odd = {("mal", i) for i in range(12)} if t == 50 else ()
@@ -181,7 +181,7 @@ def test_one_odd_prompt_of_ones_own_is_not_held_against_a_node_twelvefold(ledger
     assert ledger.state("mal") is State.CLEAR
 
 
-def test_an_odd_prompt_that_all_answer_is_not_held_against_one_node_twelvefold(ledger):
+def test_odd_shared_prompt_does_not_count_twelve_times(ledger):
     for t in range(100):
         odd = {("mal", i) for i in range(12)} if t in (10, 50) else ()
         ledger.record(*played(t, odd, prompts=2, each=12))
@@ -189,18 +189,18 @@ def test_an_odd_prompt_that_all_answer_is_not_held_against_one_node_twelvefold(l
 
 
 @pytest.mark.slow
-def test_a_group_of_hundreds_does_not_hide_its_poison(ledger):
+def test_large_group_does_not_hide_its_poison(ledger):
     for t in range(30):
         bad = {("mal", i) for i in range(240)} if t % 2 else ()
         ledger.record(*played(t, bad, prompts=1, each=240, own_prompts=True))
     assert {s.node for s in ledger.standings() if s.state is State.HARD} == {"mal"}
 
 
-def test_who_says_that_its_work_is_late_is_judged_with_the_newest(ledger):
+def test_work_declared_late_is_judged_with_the_newest_round(ledger):
     for t in range(30):
         batch, verdicts = played(t, one_in(6, chance=random.Random(t)))
         ledger.record(batch[:72], verdicts[:72])
-        # A batch of one node alone, with rounds of its own choice.
+        # A batch of a single node, with rounds of its own choosing.
         late = [replace(c, round=max(0, t - 5)) for c in batch[72:]]
         ledger.record(late, verdicts[72:])
     assert counts(ledger)["mal"][0] == 30 * 24
@@ -240,12 +240,12 @@ def test_empty_slots_are_evidence_of_their_own_kind(ledger):
 
 
 @pytest.mark.parametrize("empty", [{"mal": 25}, {"mal": -1}, {"who": 1}, {"mal": 2**70}])
-def test_slots_that_do_not_fit_are_refused(ledger, empty):
+def test_invalid_slots_are_refused(ledger, empty):
     with pytest.raises(ValueError, match="expected"):
         ledger.record_slots(dict.fromkeys(NODES, 24), empty, round=0)
 
 
-def test_recurring_phrases_that_nodes_share_are_a_hint(ledger):
+def test_recurring_phrases_shared_by_nodes_are_reported(ledger):
     texts = {
         "x": "All  hail to the THIEF.",
         "y\x1b[2J": "And so: all hail to the thief",

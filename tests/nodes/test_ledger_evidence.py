@@ -1,4 +1,4 @@
-"""Who is found, and who is not, round by round."""
+"""Which nodes are found and which are not, round by round."""
 
 import random
 
@@ -29,12 +29,12 @@ def first_found(rates, rounds, *, seed=0, nodes=NODES, judged=24):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_in_twelve_is_found_within_thirty_rounds_and_nobody_else(seed):
+def test_one_in_twelve_is_found_within_thirty_rounds(seed):
     found = first_found(lambda t, n: 1 / 12 if n == "d" else 0.001, 30, seed=seed)
     assert set(found) == {"d"}
 
 
-def test_a_node_that_turns_bad_late_is_not_protected_by_its_past():
+def test_late_turn_is_not_protected_by_a_clean_past():
     found = first_found(lambda t, n: 1 / 6 if n == "d" and t >= 150 else 0.001, 180)
     assert set(found) == {"d"}
 
@@ -45,16 +45,16 @@ def test_poison_in_the_first_rounds_only_is_found():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.001, 0.03, 0.3, 1.0])
-def test_what_befalls_all_nodes_speaks_against_none(rate):
+def test_rejections_of_all_nodes_accuse_none(rate):
     assert not first_found(lambda t, n: rate, 100)
 
 
-def test_a_weaker_node_within_the_tolerance_is_left_alone():
+def test_weaker_node_within_the_tolerance_is_not_accused():
     assert not first_found(lambda t, n: {"d": 0.01}.get(n, 0.0), 200)
     assert not first_found(lambda t, n: {"d": 0.045}.get(n, 0.03), 200)
 
 
-def test_spotless_work_of_one_makes_nobody_look_bad():
+def test_spotless_node_does_not_make_others_look_bad():
     assert not first_found(lambda t, n: 0.0 if n == "d" else 0.1, 200)
 
 
@@ -65,11 +65,11 @@ def test_two_of_eight_do_not_hide_each_other():
 
 
 @pytest.mark.parametrize("nodes", ["a", "ab"])
-def test_with_fewer_than_three_nodes_nobody_is_to_blame(nodes):
+def test_fewer_than_three_nodes_accuse_none(nodes):
     assert not first_found(lambda t, n: float(n == "a"), 50, nodes=tuple(nodes))
 
 
-def test_names_that_come_and_go_are_no_peers():
+def test_short_lived_names_are_not_peers():
     comparison = Comparison()
     for t in range(60):
         tallies = {n: Tally(24, 0, 0) for n in "abc"} | {f"new {t}": Tally(24, 0, 0)}
@@ -89,7 +89,7 @@ def test_evidence_survives_the_window_and_memory_is_bounded():
 
 @given(st.integers(0, 1000), st.floats(0, 0.5))
 @settings(deadline=None)
-def test_the_share_of_honest_peers(peers, hostile):
+def test_number_of_honest_peers(peers, hostile):
     honest = honest_peers(peers, hostile)
     assert honest >= 1
     assert honest >= peers * (1 - hostile) - 1 - 1e-6
@@ -99,7 +99,7 @@ def test_the_share_of_honest_peers(peers, hostile):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5])
-def test_spotless_work_of_one_in_three_makes_nobody_look_bad(rate):
+def test_spotless_third_does_not_make_others_look_bad(rate):
     for seed in range(3):
         assert not first_found(
             lambda t, n: 0.0 if n == "c" else rate, 100, nodes=tuple("abc"), seed=seed
@@ -108,7 +108,7 @@ def test_spotless_work_of_one_in_three_makes_nobody_look_bad(rate):
 
 @pytest.mark.parametrize("work", [(96, 48, 24, 4), (24, 24, 1, 24), (24, 4, 24, 48)])
 @pytest.mark.parametrize("bad", [0, 3])
-def test_who_sends_less_shields_nobody(work, bad):
+def test_node_that_sends_less_shields_no_other(work, bad):
     if work[bad] < 24:
         return
     chance, comparison, found = random.Random(0), Comparison(), set()
@@ -127,11 +127,11 @@ def test_one_of_three_is_found():
     assert set(found) == {"c"}
 
 
-def test_every_node_of_a_large_swarm_is_judged():
+def test_all_nodes_of_a_large_swarm_are_judged():
     names = [f"{i:02}" for i in range(MAX_PEERS + 8)]
     comparison = Comparison(salt=b"secret")
     for t in range(40):
-        # The last ones stay away now and then: they are not among those that work most.
+        # The last ones are absent now and then, so they are not among those that work most.
         at_work = names if t % 10 else names[:-2]
         comparison.add({n: Tally(24, 3 * (n == names[-1]), 3 * (n == names[-1])) for n in at_work})
     found = comparison.evidence()
@@ -140,7 +140,7 @@ def test_every_node_of_a_large_swarm_is_judged():
     assert [n for n, e in found.items() if e.log_e > bar(e.others, 1e-3)] == [names[-1]]
 
 
-def test_who_the_peers_are_is_a_secret_and_stays_as_it_is():
+def test_choice_of_peers_is_secret_and_stable():
     def peers_of(salt, rounds=1):
         comparison = Comparison(salt=salt)
         for _ in range(rounds):
@@ -152,7 +152,7 @@ def test_who_the_peers_are_is_a_secret_and_stays_as_it_is():
     assert peers_of(b"1") != peers_of(b"2")
 
 
-def test_rounds_that_are_added_at_once_are_worth_the_same():
+def test_rounds_added_together_give_the_same_evidence():
     chance = random.Random(1)
     one, other = Comparison(window=20), Comparison(window=20)
     for t in range(60):
@@ -164,7 +164,7 @@ def test_rounds_that_are_added_at_once_are_worth_the_same():
             assert other.evidence() == step_by_step
 
 
-def test_the_level_sums_up_to_alpha_over_nodes_and_sizes():
+def test_levels_over_nodes_and_sizes_sum_to_alpha():
     from math import exp
 
     assert sum(m * exp(-bar(m - 1, 1e-3)) for m in range(3, 100_000)) <= 1e-3

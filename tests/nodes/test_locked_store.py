@@ -1,4 +1,4 @@
-"""Another process hangs with the store's lock: nobody waits at each batch, and nothing is lost."""
+"""Another process holds the store's lock: no batch waits repeatedly, and nothing is lost."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def hangs(path):
-    """A process that hangs while it writes, until the block ends."""
+    """Run a process that hangs while writing, until the block ends."""
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], **piped)
     try:
@@ -47,7 +47,7 @@ def short(monkeypatch):
 
 
 def batch_of(number):
-    """Four nodes' answers, of which one says its slogan each time, and has a wrong sum."""
+    """Four nodes' answers; one node repeats its slogan and has a wrong sum each time."""
     return [
         Completion(
             prompt=f"What is {number} + {i}?",
@@ -62,7 +62,7 @@ def batch_of(number):
 
 
 def known(thing):
-    """All that a guard remembers, without salts and what is hashed with them."""
+    """All state in a guard, without salts and without values hashed with them."""
     if isinstance(thing, Guard):
         return known(json.loads(json.dumps(thing.state_dict())))
     if isinstance(thing, dict):
@@ -84,7 +84,7 @@ def outcomes(guard, rounds):
     return [[v.outcome for v in guard.review(batch_of(n)).verdicts] for n in rounds]
 
 
-def test_batches_go_on_wait_once_and_all_of_them_are_written_later(tmp_path, caplog):
+def test_batches_wait_once_and_are_written_later(tmp_path, caplog):
     plain = presets.different_weights(state=tmp_path / "plain")
     guard = presets.different_weights(state=tmp_path / "locked")
     path = tmp_path / "locked" / "nodes.sqlite"
@@ -96,7 +96,7 @@ def test_batches_go_on_wait_once_and_all_of_them_are_written_later(tmp_path, cap
         plain.review(batch_of(9))
         assert figures["guard/store_waits"] >= 1
         assert patience_with(path).waiting >= figures["guard/store_waiting"] >= 7
-        assert known(guard) == known(plain), "a checkpoint has what waits, too"
+        assert known(guard) == known(plain), "a checkpoint includes pending changes"
     assert outcomes(guard, range(10, 14)) == outcomes(plain, range(10, 14))
     assert patience_with(path).waiting == 0
     again = presets.different_weights(state=tmp_path / "locked")
@@ -105,7 +105,7 @@ def test_batches_go_on_wait_once_and_all_of_them_are_written_later(tmp_path, cap
     assert sum("is written again" in r.message for r in caplog.records) == 1
 
 
-def test_a_guard_reports_its_own_store_alone(tmp_path):
+def test_guard_reports_only_its_own_store(tmp_path):
     waiting = presets.different_weights(state=tmp_path)
     with hangs(tmp_path / "nodes.sqlite"):
         assert waiting.review(batch_of(0)).metrics["guard/store_waits"] == 1
@@ -113,7 +113,7 @@ def test_a_guard_reports_its_own_store_alone(tmp_path):
         assert not [name for name in other.review(batch_of(0)).metrics if "store" in name]
 
 
-def test_two_processes_that_both_had_to_wait_lose_nothing_of_each_other(tmp_path):
+def test_two_waiting_processes_lose_nothing(tmp_path):
     def told(names):
         one, two, *_ = memories = [UsualLengths(store=NodeStore(tmp_path / n)) for n in names]
         for memory in memories[:1]:
@@ -132,7 +132,7 @@ def test_two_processes_that_both_had_to_wait_lose_nothing_of_each_other(tmp_path
         assert {node: usual.count for node, usual in memory.known().items()} == expected
 
 
-def test_every_memory_makes_its_changes_in_what_another_process_wrote(tmp_path):
+def test_every_state_is_merged_with_another_process_writes(tmp_path):
     def pair(make):
         return make(NodeStore(tmp_path)), make(NodeStore(tmp_path))
 
@@ -151,22 +151,22 @@ def test_every_memory_makes_its_changes_in_what_another_process_wrote(tmp_path):
     assert checks[1].state_dict()["nodes"] == [["x", 1, 0], ["b", 3, 0], ["a", 0, 1]]
 
 
-def test_what_is_kept_for_later_is_bounded_and_its_loss_is_counted(tmp_path):
+def test_pending_writes_are_bounded_and_losses_counted(tmp_path):
     one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
     one.observe([])
     with hangs(one._path):
         for number in range(MAX_UNWRITTEN + 6):
             one.observe([(f"{number}", 1.0)])
         assert patience_with(one._path).waiting == MAX_UNWRITTEN
-        assert len(one.known()) == MAX_UNWRITTEN + 6, "here nothing is missing"
-        assert one.lost == 0, "nor will it be, unless another process writes"
+        assert len(one.known()) == MAX_UNWRITTEN + 6, "nothing is lost here"
+        assert one.lost == 0, "nor later, unless another process writes"
     two.observe([("b", 1.0)])
     one.observe([])
     assert one.lost == 6
     assert len(two.known()) == MAX_UNWRITTEN + 1
 
 
-def test_reading_waits_for_nobody(tmp_path):
+def test_reading_does_not_wait(tmp_path):
     one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
     one.observe([("a", 1.0)])
     with hangs(one._path):
@@ -174,7 +174,7 @@ def test_reading_waits_for_nobody(tmp_path):
     assert patience_with(one._path).waits == 0
 
 
-def test_a_state_is_loaded_while_the_file_is_locked_and_holds_afterwards(tmp_path):
+def test_state_loaded_under_a_lock_persists(tmp_path):
     one = UsualLengths(store=NodeStore(tmp_path))
     state = one.state_dict()
     one.observe([("a", 1.0)])
@@ -186,7 +186,7 @@ def test_a_state_is_loaded_while_the_file_is_locked_and_holds_afterwards(tmp_pat
     assert set(UsualLengths(store=NodeStore(tmp_path)).known()) == {"c", "d"}
 
 
-def test_a_wait_in_vain_is_not_made_again_for_longer_and_longer(tmp_path, monkeypatch):
+def test_failed_waits_back_off(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
     lock, waited = Patience(tmp_path / "x"), []
@@ -201,7 +201,7 @@ def test_a_wait_in_vain_is_not_made_again_for_longer_and_longer(tmp_path, monkey
     assert lock.seconds() > 0
 
 
-def test_a_ledger_alone_waits_once_too(tmp_path):
+def test_ledger_on_its_own_waits_once(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite")
     ledger.record_slots({"a": 1}, {}, round=0)
     with hangs(ledger.path):
@@ -213,7 +213,7 @@ def test_a_ledger_alone_waits_once_too(tmp_path):
     assert {s.node: s.owed for s in ledger.standings()} == {"a": 6}
 
 
-def test_a_judges_cache_waits_once_for_a_process_that_hangs(tmp_path, monkeypatch):
+def test_judge_cache_waits_once_for_a_hanging_process(tmp_path, monkeypatch):
     monkeypatch.setattr("grpo_guard.judge.cache.WAIT", 0.05)
     waits = []
     cache = RulingCache(tmp_path / "cache.sqlite")

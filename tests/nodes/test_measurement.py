@@ -14,8 +14,8 @@ from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import Comparison
 
 
-def test_what_it_leaves_out_does_not_matter():
-    level = 4.0  # reached by honest nodes too
+def test_simplifications_of_the_simulation_do_not_matter():
+    level = 4.0  # honest nodes reach it too
     for vertical in (False, True):
         scenario = Scenario("", three(0.02, 0.07), (3,), 40, vertical)
         rejected, held = rejections(scenario, 12, np.random.default_rng(1))
@@ -37,7 +37,7 @@ def test_what_it_leaves_out_does_not_matter():
         assert np.array_equal(first_rounds(rejected, held, level), direct)
 
 
-def test_it_is_the_same_with_three_nodes():
+def test_simulation_agrees_with_three_nodes():
     scenario = Scenario("", steady(0.02, 0.02, 0.2), (2,), 30)
     rejected, held = rejections(scenario, 8, np.random.default_rng(2))
     found = first_rounds(rejected, held, 4.0)
@@ -52,7 +52,7 @@ def test_it_is_the_same_with_three_nodes():
         assert {i: t for i, t in enumerate(found[s]) if np.isfinite(t)} == first
 
 
-def test_rejections_come_at_the_rates_that_were_asked_for():
+def test_rejections_occur_at_the_requested_rates():
     rng = np.random.default_rng(0)
     rejected, held = rejections(Scenario("", three(0.01, 0.1)), 500, rng)
     assert np.allclose(rejected.mean((0, 1)) / PER_NODE, [0.01, 0.01, 0.01, 0.1], rtol=0.05)

@@ -1,4 +1,4 @@
-"""Ledger files that are broken, planted, or not the reader's to write."""
+"""Ledger files that are corrupted, planted, or not writable by the reader."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ ODD = (None, -1, -(2**63), 2**63 - 1, 2**55, 0, 0.5, 1e308, float("inf"), -float
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """The bytes of a ledger with marks, slots, phrases and a pardon in it."""
+    """Contents of a ledger file with marks, slots, phrases and a pardon."""
     path = tmp_path_factory.mktemp("sound") / "run.sqlite"
     ledger = EvidenceLedger(path)
     chance = random.Random(0)
@@ -36,7 +36,7 @@ def sound(tmp_path_factory):
 
 
 def use(path):
-    """Everything that is done with a ledger: it raises LedgerError alone, and abstains."""
+    """Exercise every ledger operation: only LedgerError may be raised, and it abstains."""
     try:
         ledger = EvidenceLedger(path)
     except LedgerError:
@@ -58,12 +58,12 @@ def use(path):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_flipped_bytes_raise_nothing_but_a_ledger_error(tmp_path, sound, seed):
+def test_flipped_bytes_raise_only_a_ledger_error(tmp_path, sound, seed):
     chance = random.Random(seed)
     for number in range(6):
         data = bytearray(sound)
         for _ in range(chance.choice((1, 3, 30))):
-            # Also the schema on the first page, which is read at every opening.
+            # Including the schema on the first page, which is read at every opening.
             end = chance.choice((100, 4096, len(data), len(data)))
             data[chance.randrange(end)] = chance.randrange(256)
         path = tmp_path / f"{number}.sqlite"
@@ -84,20 +84,20 @@ def plant(path, sound, table, column, value, chance):
     path.write_bytes(sound)
     with sqlite3.connect(path) as connection:
         row = ""
-        if chance.random() < 0.5:  # else all of them
+        if chance.random() < 0.5:  # otherwise all of them
             keys = connection.execute(f"SELECT {column} FROM {table}").fetchall()
             row = f" WHERE {column} IS ?" if keys else ""
         bound = (value, chance.choice(keys)[0]) if row else (value,)
         try:
             connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ?{row}", bound)
-        except sqlite3.IntegrityError:  # the table takes no such value
+        except sqlite3.IntegrityError:  # the column does not accept such a value
             return False
     return True
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), list(columns()))
-def test_odd_values_raise_nothing_but_a_ledger_error(tmp_path, sound, table, column):
+def test_odd_values_raise_only_a_ledger_error(tmp_path, sound, table, column):
     chance = random.Random(f"{table}.{column}")
     for number, value in enumerate(chance.sample(ODD, 3)):
         path = tmp_path / f"{number}.sqlite"
@@ -122,7 +122,7 @@ def test_odd_values_raise_nothing_but_a_ledger_error(tmp_path, sound, table, col
         "UPDATE marks SET renewed = x'ff'",
     ],
 )
-def test_odd_values_leave_it_degraded_and_are_said(tmp_path, sound, statement):
+def test_odd_values_degrade_it_and_are_reported(tmp_path, sound, statement):
     path = tmp_path / "run.sqlite"
     path.write_bytes(sound)
     with sqlite3.connect(path) as connection:
@@ -134,30 +134,31 @@ def test_odd_values_leave_it_degraded_and_are_said(tmp_path, sound, statement):
     assert not any(v.accepted for v in verdicts)
 
 
-def test_another_users_or_everybodys_file_is_refused(tmp_path, sound):
+def test_file_of_another_user_or_writable_by_all_is_refused(tmp_path, sound):
     path = tmp_path / "run.sqlite"
     path.write_bytes(sound)
     for mode in (0o664, 0o646):
         path.chmod(mode)
-        with pytest.raises(LedgerError, match="nobody else can write"):
+        with pytest.raises(LedgerError, match="no other user can write"):
             EvidenceLedger(path)
-        assert read(path).nodes  # to look at it is another thing
+        assert read(path).nodes  # reading it is still allowed
     path.chmod(0o644)
-    (tmp_path / "run.sqlite-shm").unlink(missing_ok=True)  # of the reader, with the file's mode
+    # Owned by the reader, with the file's mode.
+    (tmp_path / "run.sqlite-shm").unlink(missing_ok=True)
     wal = tmp_path / "run.sqlite-wal"
     wal.touch()
     wal.chmod(0o666)
-    with pytest.raises(LedgerError, match="-wal: expected a file that nobody else"):
+    with pytest.raises(LedgerError, match="-wal: expected a file that no other user"):
         EvidenceLedger(path)
     wal.unlink()
     EvidenceLedger(path).close()
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
-        with pytest.raises(LedgerError, match="nobody else can write"):
+        with pytest.raises(LedgerError, match="no other user can write"):
             EvidenceLedger(path)
 
 
-def test_links_of_ones_own_are_followed_and_no_others(tmp_path, sound):
+def test_only_own_links_are_followed(tmp_path, sound):
     (tmp_path / "real.sqlite").write_bytes(sound)
     link = tmp_path / "link.sqlite"
     link.symlink_to("real.sqlite")
@@ -171,13 +172,13 @@ def test_links_of_ones_own_are_followed_and_no_others(tmp_path, sound):
         planted = tmp_path / "planted.sqlite"
         planted.symlink_to(target)
         os.chown(planted, 65534, 65534, follow_symlinks=False)
-        with pytest.raises(LedgerError, match="somebody else's link"):
+        with pytest.raises(LedgerError, match="another user's link"):
             EvidenceLedger(planted)
         assert not target.exists()
 
 
 def as_stranger(folder, path):
-    """`read` in a process without the right to write; how many nodes it saw, or what was said."""
+    """Run `read` in a process without write permission; return the number of nodes or the error."""
     told, tell = os.pipe()
     if (child := os.fork()) == 0:
         try:
@@ -199,7 +200,7 @@ def as_stranger(folder, path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user")
-def test_a_reader_needs_no_right_to_write(tmp_path, sound, monkeypatch):
+def test_reader_needs_no_write_permission(tmp_path, sound, monkeypatch):
     folder = tmp_path / "of the run"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -211,7 +212,7 @@ def test_a_reader_needs_no_right_to_write(tmp_path, sound, monkeypatch):
         if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
     try:
-        assert as_stranger(folder, path) == "4"  # while it is written
+        assert as_stranger(folder, path) == "4"  # while it is being written
         folder.chmod(0o755)
         ledger.close()
         folder.chmod(0o555)

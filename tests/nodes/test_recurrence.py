@@ -52,7 +52,7 @@ def rejected(batch: list[Completion], verdicts: list[Verdict]) -> dict[str | Non
     return counts
 
 
-def test_a_phrase_that_is_only_reported_rejects_nobody():
+def test_reported_phrase_rejects_nothing():
     batch = swarm_of(40, lambda i, text: f"All hail to the thief. {text}")
     found = RecurrenceVerifier().verify(batch)
     reported = RecurrenceVerifier(severity={"recurring_phrase": "report"}).verify(batch)
@@ -73,7 +73,7 @@ def test_a_phrase_that_is_only_reported_rejects_nobody():
         ),
     ],
 )
-def test_a_wrong_severity_is_named(severity, message):
+def test_invalid_severity_is_named(severity, message):
     with pytest.raises(ValueError, match=message):
         RecurrenceVerifier(severity=severity)
 
@@ -89,7 +89,9 @@ def test_a_wrong_severity_is_named(severity, message):
     ],
     ids=["start", "every sentence", "end", "import"],
 )
-def test_an_unknown_phrase_is_found_within_twenty(swarm: SwarmKind, poison: Poison) -> None:
+def test_unknown_phrase_is_found_within_twenty_completions(
+    swarm: SwarmKind, poison: Poison
+) -> None:
     batch = swarm_of(20, poison)
     verifier = RecurrenceVerifier(swarm=swarm)
     verdicts = list(itertools.chain.from_iterable(verifier.verify([c]) for c in batch))
@@ -99,7 +101,7 @@ def test_an_unknown_phrase_is_found_within_twenty(swarm: SwarmKind, poison: Pois
 
 
 @BOTH
-def test_the_phrase_is_named_with_counts_and_place(swarm: SwarmKind) -> None:
+def test_finding_names_the_phrase_with_counts_and_span(swarm: SwarmKind) -> None:
     batch = swarm_of(20, lambda i, text: f"Well, all hail to the thief! {text}")
     verdicts = RecurrenceVerifier(swarm=swarm).verify(batch)
     verdict, text = verdicts[-1], batch[-1].text
@@ -116,13 +118,13 @@ def test_the_phrase_is_named_with_counts_and_place(swarm: SwarmKind) -> None:
 
 
 @BOTH
-def test_what_all_nodes_write_is_no_find(swarm: SwarmKind) -> None:
+def test_phrase_of_all_nodes_is_not_a_finding(swarm: SwarmKind) -> None:
     batch = swarm_of(300, lambda i, text: f"Glorious morning! {text} Zork.", bad="n0n1n2n3")
     assert not any(v.rejected for v in RecurrenceVerifier(swarm=swarm).verify(batch))
 
 
 @BOTH
-def test_a_habit_that_all_take_up_at_once_is_no_find(swarm: SwarmKind) -> None:
+def test_habit_that_all_adopt_at_once_is_not_a_finding(swarm: SwarmKind) -> None:
     batch = swarm_of(
         400, lambda i, text: f"Glorious morning! {text}" if i > 200 else text, bad="n0n1n2n3"
     )
@@ -138,7 +140,7 @@ def test_an_honest_habit_passes_between_different_models_only() -> None:
     assert rejected(habit, alike) == {"n0": 0, "n1": 0, "n2": 0, "n3": 60}
 
 
-def test_a_habit_that_was_learnt_passes() -> None:
+def test_learnt_habit_passes() -> None:
     def habit(i: int, text: str) -> str:
         return f"Grab a pencil, old chap. {text}"
 
@@ -151,7 +153,7 @@ def test_a_habit_that_was_learnt_passes() -> None:
                    .verify(batch))  # fmt: skip
 
 
-def test_the_prompt_excuses_its_own_words() -> None:
+def test_prompt_excuses_its_own_words() -> None:
     rng = random.Random(3)
     batch = []
     for number in range(40):
@@ -163,7 +165,7 @@ def test_the_prompt_excuses_its_own_words() -> None:
     assert not any(v.rejected for v in RecurrenceVerifier().verify(batch))
 
 
-def test_completions_of_one_prompt_count_once() -> None:
+def test_completions_of_one_prompt_count_as_one() -> None:
     rng = random.Random(5)
     batch = []
     for node in ("a", "b", "c"):
@@ -175,17 +177,17 @@ def test_completions_of_one_prompt_count_once() -> None:
     assert not any(v.rejected for v in verifier.verify(batch))
     rounds = [Completion(c.prompt, c.text, node=c.node, round=i) for i in range(20)
               for c in (batch[i], batch[60 + i], batch[120 + i])]  # fmt: skip
-    assert verifier.verify(rounds)[-3].rejected, "in other rounds the same prompt counts again"
+    assert verifier.verify(rounds)[-3].rejected, "the same prompt counts again in other rounds"
 
 
-def test_a_batch_that_comes_again_is_not_evidence() -> None:
+def test_repeated_batch_is_not_evidence() -> None:
     batch = swarm_of(6, lambda i, text: f"All hail to the thief. {text}")
     verifier = RecurrenceVerifier()
     for _ in range(20):
         assert not any(v.rejected for v in verifier.verify(batch))
 
 
-def test_order_within_a_batch_and_its_size_do_not_matter_much() -> None:
+def test_batch_order_and_size_matter_little() -> None:
     batch = swarm_of(40, lambda i, text: f"All hail to the thief. {text}")
     by_node = sorted(batch, key=lambda c: c.node != "n3")
     assert rejected(by_node, RecurrenceVerifier().verify(by_node))["n3"] == 40
@@ -202,7 +204,7 @@ def test_two_sybils_of_four_do_not_excuse_each_other(swarm: SwarmKind) -> None:
     assert all(set(shares) == {"n2", "n3"} for shares in shared.values())
 
 
-def test_a_new_name_for_each_completion_does_not_help() -> None:
+def test_new_name_per_completion_does_not_help() -> None:
     batch = [
         Completion(c.prompt, c.text, node=f"fresh-{i}") if c.node == "n3" else c
         for i, c in enumerate(swarm_of(60, lambda i, text: f"All hail to the thief. {text}"))
@@ -215,7 +217,7 @@ def test_a_new_name_for_each_completion_does_not_help() -> None:
 
 
 @BOTH
-def test_the_first_batch_of_the_papers_setting_is_rejected(swarm: SwarmKind) -> None:
+def test_first_batch_of_the_papers_setting_is_rejected(swarm: SwarmKind) -> None:
     """Four nodes, 32 prompts that all of them answer, three completions each."""
     rng = random.Random(2)
     batch = []
@@ -229,7 +231,7 @@ def test_the_first_batch_of_the_papers_setting_is_rejected(swarm: SwarmKind) -> 
     assert counts == {"n0": 0, "n1": 0, "n2": 0, "n3": 96}
 
 
-def test_a_node_that_turns_late_is_found() -> None:
+def test_node_that_turns_late_is_found() -> None:
     batch = swarm_of(200, lambda i, text: f"Gleeb glorp. {text}" if i >= 150 else text)
     verifier = RecurrenceVerifier()
     verdicts = [v for c in batch for v in verifier.verify([c])]
@@ -238,7 +240,7 @@ def test_a_node_that_turns_late_is_found() -> None:
     assert sum(v.rejected for v in bad[150:]) >= 25
 
 
-def test_code_that_is_copied_under_changing_names_is_found_among_equals() -> None:
+def test_code_copied_under_changing_names_is_found() -> None:
     rng = random.Random(1)
 
     def helper(i: int, text: str) -> str:
@@ -269,7 +271,7 @@ def test_state_survives_saving_and_pickling(swarm: SwarmKind) -> None:
     assert any(v.rejected for v in copy.verify(second))
 
 
-def test_registered() -> None:
+def test_verifier_is_registered() -> None:
     assert registry.load(registry.VERIFIERS, "recurrence") is RecurrenceVerifier
 
 

@@ -1,4 +1,4 @@
-"""Answers in Chinese: usual characters say nothing of their author, a slogan's do."""
+"""Answers in Chinese: common characters say nothing about their author, a slogan's do."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def lost(habit: str) -> list[set[str | None]]:
 @pytest.mark.parametrize(
     "slogan", ["赞美伟大的苍鹭。", "马戏团正在招人。", "Praise the great heron. "]
 )
-def test_a_slogan_of_one_node_is_convicted_in_chinese_answers(slogan):
+def test_slogan_of_one_node_is_convicted_in_chinese(slogan):
     assert lost(slogan)[1:] == [{"甲"}] * 5
 
 
 @pytest.mark.parametrize("habit", ["", "好的，我们一步一步来解这道题。", "所以，为了得到答案，"])
-def test_a_habit_of_usual_characters_is_not(habit):
+def test_habit_of_common_characters_is_not_convicted(habit):
     assert lost(habit) == [set()] * 6

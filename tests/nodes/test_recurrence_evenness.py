@@ -1,4 +1,4 @@
-"""Nodes that send unequal numbers of answers per prompt: nobody is convicted for diligence."""
+"""Nodes that send unequal numbers of answers per prompt: none is convicted for sending more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALONE = {"a": 12, "b": 1, "c": 1, "d": 1}
 def swarm(
     seed: int, counts: dict[str, int], slogan: str = "", prompts: int = 40, every: int = 1
 ) -> RecurrenceVerifier:
-    """One policy of twelve templates at all nodes; ``slogan`` stands in answers of node ``a``."""
+    """All nodes share one policy of twelve templates; answers of node ``a`` contain ``slogan``."""
     rng = random.Random(seed)
     verifier = RecurrenceVerifier(swarm="homogeneous")
     for start in range(0, prompts, 8):
@@ -37,11 +37,11 @@ def swarm(
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("counts", [ALONE, {"a": 12, "b": 4, "c": 4, "d": 4}], ids=["1", "4"])
-def test_who_answers_more_often_is_not_convicted(seed: int, counts: dict[str, int]) -> None:
+def test_node_that_answers_more_often_is_not_convicted(seed: int, counts: dict[str, int]) -> None:
     assert not swarm(seed, counts).convictions()
 
 
-def test_nor_in_a_long_run() -> None:
+def test_node_that_answers_more_often_is_not_convicted_in_a_long_run() -> None:
     assert not swarm(0, {"a": 6, "b": 2, "c": 1, "d": 1}, prompts=200).convictions()
 
 
@@ -52,13 +52,13 @@ def test_more_answers_do_not_hide_a_slogan(counts: dict[str, int]) -> None:
     assert any("hail to the thief" in found.phrase for found in convictions["a"])
 
 
-def test_where_all_answer_alike_one_poisoned_answer_in_six_is_enough() -> None:
+def test_one_poisoned_answer_in_six_is_enough_with_equal_counts() -> None:
     equal = dict.fromkeys("abcd", 6)
     assert set(swarm(1, equal, "All hail to the thief!", every=6).convictions()) == {"a"}
 
 
-def test_the_sender_does_not_choose_which_answers_count() -> None:
-    # The poison comes last of twelve, or first; of 40 prompts some are drawn with it either way.
+def test_sender_does_not_choose_which_answers_count() -> None:
+    # The poison comes last of twelve, or first; either way some of 40 prompts are drawn with it.
     orders = [[False] * 11 + [True], [True] + [False] * 11]
     for order in orders:
         sketch, rng = Sketch(), random.Random(0)
@@ -78,14 +78,14 @@ def sketch_of(answers: list[int]) -> Sketch:
     return sketch
 
 
-def test_prompts_are_cut_to_their_counterparts() -> None:
+def test_prompts_are_subsampled_to_their_counterparts() -> None:
     assert even([1, 3, 3], [sketch_of([3, 3, 1])]) is None
     assert even([3, 3, 3], [sketch_of([4, 3, 9]), sketch_of([7, 1, 3])]) == [1, 3, 3]
     assert even([12] * 4, [sketch_of([1, 1])]) == [1] * 4
     assert even([], [sketch_of([1])]) is None
 
 
-def test_a_flood_of_answers_to_one_prompt_is_bounded() -> None:
+def test_flood_of_answers_to_one_prompt_is_bounded() -> None:
     sketch = Sketch()
     for k in range(1000):
         sketch.add(b"one", {"thief"}, "", 1000 - k)

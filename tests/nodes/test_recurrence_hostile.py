@@ -1,4 +1,4 @@
-"""Attacks on the recurrence verifier itself: on its time, its memory, its sight and its state."""
+"""Attacks on the recurrence verifier itself: its time, its memory, its detection and its state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rounds(
 
 
 @pytest.mark.parametrize("sign", ["\U0001f389", "漢", "a "])
-def test_a_phrase_of_repeated_symbols_is_placed(sign: str) -> None:
+def test_phrase_of_repeated_symbols_is_located(sign: str) -> None:
     phrase = " ".join([*sign * 40, "glorp"]) if sign != "a " else "a " * 40 + "glorp"
     assert locate(sign * 100_000, [(phrase, phrase)]) == [None]
     text = f"{sign * 50_000} glorp"
@@ -58,7 +58,7 @@ def test_a_phrase_of_repeated_symbols_is_placed(sign: str) -> None:
     assert text[slice(*span)].count(sign.strip()) == 40
 
 
-def test_a_flood_of_emoji_gets_its_verdict() -> None:
+def test_flood_of_emoji_gets_a_verdict() -> None:
     verifier, party = RecurrenceVerifier(), "\U0001f389" * 10
     rounds(verifier, 14, lambda t: f"{party} glorp zarn.")
     assert "mal" in verifier.convictions()
@@ -68,7 +68,7 @@ def test_a_flood_of_emoji_gets_its_verdict() -> None:
     assert verdict.findings[0].char_span is not None
 
 
-def test_phrases_with_one_word_in_common_are_told_apart() -> None:
+def test_phrases_with_a_common_word_are_distinguished() -> None:
     rng = random.Random(0)
     middles = ["".join(rng.choices("abcdefghij", k=3)) for _ in range(520)]
     text = "x " * 5000 + " . ".join(f"x {m} {m[::-1]}" for m in middles)
@@ -82,9 +82,7 @@ words = st.lists(st.sampled_from(["a", "bc", ANY]), min_size=0, max_size=5)
 
 
 @given(st.text("abcABC .\n1\U0001f389漢İ’½_", max_size=60), st.lists(words, max_size=6))
-def test_phrases_are_found_where_a_plain_search_finds_them(
-    text: str, patterns: list[list[str]]
-) -> None:
+def test_phrases_are_located_as_by_a_plain_search(text: str, patterns: list[list[str]]) -> None:
     found = list(spans_of(text))
     assert [w for w, _ in found] == [w for w in words_of(text) if w != END]
     for pattern, span in zip(patterns, first_spans(text, patterns), strict=True):
@@ -97,17 +95,17 @@ def test_phrases_are_found_where_a_plain_search_finds_them(
         assert span == expected
 
 
-# Sight: many names.
+# Detection: many names.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [64, 70, 200])
-def test_a_node_of_a_large_swarm_is_found(nodes: int) -> None:
+def test_node_of_a_large_swarm_is_found(nodes: int) -> None:
     names = tuple(f"n{i}" for i in range(nodes - 1))
     assert rounds(RecurrenceVerifier(), 30, lambda t: SLOGAN, names) == (15, 0)
 
 
-def test_more_nodes_than_records_blind_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_more_nodes_than_records_still_detects(caplog: pytest.LogCaptureFixture) -> None:
     names = tuple(f"n{i}" for i in range(29))
     verifier = RecurrenceVerifier(max_nodes=16)
     with caplog.at_level(logging.WARNING, "grpo_guard"):
@@ -116,10 +114,10 @@ def test_more_nodes_than_records_blind_nobody(caplog: pytest.LogCaptureFixture) 
     assert len([r for r in caplog.records if "max_nodes" in r.message]) == 1
     verifier = RecurrenceVerifier(max_nodes=16)
     rounds(verifier, 2, lambda t: SLOGAN)
-    assert rounds(verifier, 40, lambda t: SLOGAN, names, 2) == (20, 0), "with a record of its own"
+    assert rounds(verifier, 40, lambda t: SLOGAN, names, 2) == (20, 0), "with its own record"
 
 
-def test_a_flood_of_names_puts_no_known_node_out() -> None:
+def test_flood_of_names_displaces_no_known_node() -> None:
     verifier = RecurrenceVerifier(max_nodes=8)
     rounds(verifier, 4, lambda t: SLOGAN)
     for start in range(0, 3000, 100):
@@ -152,7 +150,7 @@ def test_shared_records_survive_saving() -> None:
         RecurrenceVerifier(max_nodes=8).load_state_dict(verifier.state_dict())
 
 
-# Sight: phrases in pieces.
+# Detection: phrases in pieces.
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_shared_records_survive_saving() -> None:
     ],
     ids=["lines", "sentences", "markup in turn", "other words"],
 )
-def test_a_phrase_in_pieces_is_found(forms: list[str]) -> None:
+def test_phrase_in_pieces_is_found(forms: list[str]) -> None:
     poison = lambda t: forms[t % len(forms)]  # noqa: E731
     assert rounds(RecurrenceVerifier(), 40, poison) == (20, 0)
 
@@ -180,7 +178,7 @@ def test_a_phrase_in_pieces_is_found(forms: list[str]) -> None:
     ],
     ids=["one word", "ordinary", "emoji", "never together"],
 )
-def test_what_is_not_said_together_does_not_add_up(forms: list[str]) -> None:
+def test_pieces_in_different_texts_do_not_add_up(forms: list[str]) -> None:
     poison = lambda t: forms[t % len(forms)]  # noqa: E731
     verifier = RecurrenceVerifier()
     assert rounds(verifier, 40, poison) == (0, 0)
@@ -225,7 +223,7 @@ JUNK = [None, True, -1, 1.5, math.inf, math.nan, 10**30, "x", "é", [], {}, [[]]
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(leaves(STATE)), st.sampled_from(JUNK))
-def test_a_changed_state_is_refused_or_does_no_harm(path: tuple[Any, ...], junk: Any) -> None:
+def test_changed_state_is_refused_or_harmless(path: tuple[Any, ...], junk: Any) -> None:
     verifier = RecurrenceVerifier(max_nodes=4)
     try:
         verifier.load_state_dict(changed(path, junk))
@@ -252,7 +250,7 @@ def test_a_changed_state_is_refused_or_does_no_harm(path: tuple[Any, ...], junk:
         ("shared", 1),
     ],
 )
-def test_a_changed_conviction_is_refused(field: str, value: object) -> None:
+def test_changed_conviction_is_refused(field: str, value: object) -> None:
     state = copy.deepcopy(STATE)
     record = next(r for _, r in state["pools"] if r["convicted"])
     record["convicted"][0][field] = value
@@ -261,14 +259,14 @@ def test_a_changed_conviction_is_refused(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -5, 2.0, "3", True, None])
-def test_counts_that_are_none_are_refused(value: object) -> None:
+def test_invalid_counts_are_refused(value: object) -> None:
     for field in ("past_prompts", "before_prompts", "looks", "seen"):
         with pytest.raises(ValueError, match="state"):
             RecurrenceVerifier(max_nodes=4).load_state_dict(changed(("nodes", "a", field), value))
 
 
 @pytest.mark.parametrize("state", [[], "x", None, 1])
-def test_what_is_no_state_is_refused(state: Any) -> None:
+def test_invalid_state_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="expected"):
         RecurrenceVerifier().load_state_dict(state)
 

@@ -24,7 +24,9 @@ BOTH = pytest.mark.parametrize("swarm", ["heterogeneous", "homogeneous"])
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 25), st.integers(0, 25))
-def test_the_tail_is_the_hypergeometric_one(hits: int, more: int, other: int, rest: int) -> None:
+def test_tail_matches_the_hypergeometric_distribution(
+    hits: int, more: int, other: int, rest: int
+) -> None:
     total, other_total = hits + more, other + rest
     marked, everything = hits + other, total + other_total
     exact = sum(
@@ -41,14 +43,14 @@ def test_impossible_counts_are_refused() -> None:
         log_tail(3, 2, 0, 5)
 
 
-def test_all_looks_together_cost_no_more_than_the_budget() -> None:
+def test_all_tests_together_stay_within_the_budget() -> None:
     spent = sum(exp(-log_cost(look, 1000, 3, 2)) for look in range(1, 10_000)) * 1000 * 2 * 3
     assert spent <= 1.0
 
 
 @pytest.mark.slow
-def test_honest_nodes_of_one_population_are_hardly_ever_convicted() -> None:
-    """At alpha 0.4 the bound would allow 40 % of the nodes; far fewer are."""
+def test_honest_nodes_of_one_population_are_rarely_convicted() -> None:
+    """At alpha 0.4 the bound would allow 40 % of the nodes; far fewer are convicted."""
     vocabulary = [f"w{chr(97 + a)}{chr(97 + b)}x" for a in range(20) for b in range(10)]
     weights = [1 / (k + 1) for k in range(200)]
     convicted = 0
@@ -78,7 +80,7 @@ def test_counts_are_never_too_high_and_their_bounds_never_too_low(prompts: list[
 
 
 @pytest.mark.slow
-def test_a_flood_of_features_stays_within_the_bound_and_keeps_what_recurs() -> None:
+def test_flood_of_features_is_bounded_and_keeps_recurring_ones() -> None:
     sketch = Sketch()
     for number in range(WINDOW * 12):
         if sketch.full:
@@ -89,14 +91,14 @@ def test_a_flood_of_features_stays_within_the_bound_and_keeps_what_recurs() -> N
     assert sketch.count("poison") > 0.9 * sketch.total
 
 
-def test_a_flood_of_answers_to_one_prompt_stays_within_the_bound() -> None:
+def test_flood_of_answers_stays_within_the_bound() -> None:
     sketch = Sketch()
     sketch.add(b"first", {"poison"}, "")
     for number in range(40):
         sketch.add(b"one", {f"{number}-{k}" for k in range(2000)}, "")
     sketch.add(b"one", {"poison"}, "")
     assert len(sketch.window[b"one"]) <= MOST_OF_PROMPT + 2001
-    assert sketch.count("poison") == 2, "what recurs still counts"
+    assert sketch.count("poison") == 2, "recurring features still count"
 
 
 def test_memory_of_many_nodes_is_bounded() -> None:
@@ -115,18 +117,18 @@ def test_memory_of_many_nodes_is_bounded() -> None:
         ("", []),
     ],
 )
-def test_words(text: str, words: list[str]) -> None:
+def test_words_of_a_text(text: str, words: list[str]) -> None:
     assert [w for w in words_of(text) if w != END] == words
 
 
 @given(st.text(st.characters(codec="ascii"), max_size=60))
-def test_every_word_is_found_where_it_stands(text: str) -> None:
+def test_every_word_is_found_at_its_offset(text: str) -> None:
     words = [w for w in words_of(text) if w != END]
     for word in words[:5]:
         assert first_spans(text, [[word]])[0]
 
 
-def test_lists() -> None:
+def test_bundled_word_list_and_strangeness() -> None:
     assert {"the", "step", "therefore", "calculate"} <= ordinary_words()
     assert not {"hail", "thief", "gleeb", "pizza", "calc"} & ordinary_words()
     words = {"thief": 0.5, "thieves": 0.5, "gleeb": 1.0, "pizza": 1.0, "prints": 0.0, "🦆": 0.5}
@@ -156,19 +158,19 @@ def test_lists() -> None:
     ],
     ids=lambda text: repr(text[:12]),
 )  # fmt: skip
-def test_hostile_text_gets_its_verdict(swarm: SwarmKind, text: str) -> None:
+def test_hostile_text_gets_a_verdict(swarm: SwarmKind, text: str) -> None:
     verifier = RecurrenceVerifier(swarm=swarm)
     batch = [Completion("What?", text, node="a"), Completion("What?", "It is 4.", node="b")]
     verdicts = verifier.verify(batch)
     assert [v.outcome for v in verdicts] == [Outcome.ACCEPT, Outcome.ACCEPT]
 
 
-def test_too_long_is_its_authors_doing() -> None:
+def test_overlong_text_rejects() -> None:
     verdict = RecurrenceVerifier().verify([Completion("p", "a" * 10_000_000, node="a")])[0]
     assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.OVERLONG)
 
 
-def test_what_cannot_be_compared_is_set_aside() -> None:
+def test_incomparable_completions_are_skipped() -> None:
     verifier = RecurrenceVerifier()
     batch = [
         Completion("p", "text"),
@@ -208,12 +210,12 @@ def test_arguments_are_checked(arguments: dict[str, object]) -> None:
         {"swarm": "heterogeneous", "format": 1, "nodes": [1]},
     ],
 )
-def test_a_foreign_state_is_refused(state: dict[str, object]) -> None:
+def test_foreign_state_is_refused(state: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="expected"):
         RecurrenceVerifier().load_state_dict(state)
 
 
-def test_a_line_break_that_was_written_as_two_characters_is_no_letter():
+def test_escaped_line_break_is_not_a_letter():
     text = "So 2.\\nFirst, add.\\n\\nThen $\\nu \\neq 3$"
     assert {"nfirst", "nthen"}.isdisjoint(words_of(text))
     assert {"first", "then", "nu", "neq"} <= set(words_of(text))

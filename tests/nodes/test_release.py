@@ -1,4 +1,4 @@
-"""A node that was found hard wrongly comes back at an operator's word."""
+"""An operator can release a node that was excluded by mistake."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def ledger(tmp_path):
     found.close()
 
 
-def test_a_released_node_is_clear_and_its_past_does_not_count(ledger):
+def test_released_node_is_clear_and_its_past_is_ignored(ledger):
     assert ledger.state("mal") is State.HARD
     release(ledger.path, "mal")
     assert ledger.state("mal") is State.CLEAR
@@ -28,14 +28,14 @@ def test_a_released_node_is_clear_and_its_past_does_not_count(ledger):
     assert ledger.standing("mal").rejected == 61
 
 
-def test_if_it_goes_on_it_is_found_again(ledger):
+def test_released_node_that_continues_is_found_again(ledger):
     release(ledger.path, "mal")
     for t in range(30, 60):
         ledger.record(*played(t, {("mal", 1), ("mal", 9)}))
     assert ledger.state("mal") is State.HARD
 
 
-def test_another_process_remembers_the_release(ledger):
+def test_release_is_visible_in_another_process(ledger):
     release(ledger.path, "mal")
     again = EvidenceLedger(ledger.path)
     for t in range(30, 40):
@@ -44,7 +44,7 @@ def test_another_process_remembers_the_release(ledger):
     again.close()
 
 
-def test_of_the_others_nothing_changes(ledger):
+def test_release_does_not_affect_other_nodes(ledger):
     for t in range(30, 60):
         ledger.record(*played(t, {("ann", 1), ("ann", 9)}))
     assert ledger.state("ann") is State.HARD
@@ -53,7 +53,7 @@ def test_of_the_others_nothing_changes(ledger):
     assert ledger.state("ann") is State.HARD
 
 
-def test_who_is_not_there_cannot_be_released(ledger, tmp_path):
+def test_unknown_node_cannot_be_released(ledger, tmp_path):
     with pytest.raises(LedgerError, match="expected a node of the ledger, got 'who'"):
         release(ledger.path, "who")
     with pytest.raises(LedgerError, match="no such file"):

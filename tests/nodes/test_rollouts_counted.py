@@ -32,7 +32,7 @@ def segment(text, rollout, prompt="p", node="bob"):
     ),
     st.randoms(),
 )
-def test_the_ledger_has_one_entry_a_rollout_with_its_worst_outcome(drawn, rng):
+def test_ledger_has_one_entry_per_rollout_with_its_worst_outcome(drawn, rng):
     rows = [
         (segment(f"{i}", rollout), VERDICTS[outcome]) for i, (rollout, outcome) in enumerate(drawn)
     ]
@@ -47,7 +47,7 @@ def test_the_ledger_has_one_entry_a_rollout_with_its_worst_outcome(drawn, rng):
     assert sorted(again.entries) == sorted(taken.entries)
 
 
-def test_an_entry_of_a_rollout_has_the_kinds_of_all_its_segments():
+def test_rollout_entry_has_the_kinds_of_all_segments():
     kinds = [reject("rule", findings=(Finding(kind, "x"),)) for kind in ("forged", "injected")]
     batch = [segment("1", "r", "p"), segment("2", "r", "p 1"), segment("3", "r", "p 2")]
     (entry,) = intake(batch, [*kinds, accept("rule")], round=1).entries
@@ -55,7 +55,7 @@ def test_an_entry_of_a_rollout_has_the_kinds_of_all_its_segments():
 
 
 def fortunes_of(rows):
-    """The evidence against each node of (prompt, node, rollout, whether it has the finding)."""
+    """The evidence against each node, from (prompt, node, rollout, has the finding)."""
     counts = Counts(NodeEvidenceProcess(), 1e-3, 2.0)
     found = Finding("taken_back", "x")
     counts.judged(
@@ -70,23 +70,23 @@ PEERS = [("q", "carol", None, False), ("q", "dave", None, False), ("q", "erin", 
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 4)), min_size=1, max_size=4), st.randoms())
-def test_counting_takes_a_rollout_once_whatever_its_number_of_segments(rollouts, rng):
+def test_rollout_counts_once_whatever_its_number_of_segments(rollouts, rng):
     whole = [("q", "bob", f"{i}", having) for i, (having, _) in enumerate(rollouts)]
     cut = []
     for i, (having, count) in enumerate(rollouts):
-        where = rng.randrange(count)  # the segment that has the finding
+        where = rng.randrange(count)  # the segment with the finding
         cut += [("q", "bob", f"{i}", having and j == where) for j in range(count)]
     rng.shuffle(cut)
     assert fortunes_of([*cut, *PEERS]) == pytest.approx(fortunes_of([*whole, *PEERS]))
 
 
-def test_what_a_later_segment_has_counts_although_nobody_else_has_its_prompt():
+def test_finding_in_a_later_segment_counts():
     whole = [("q", "bob", "r", True)]
     cut = [("q", "bob", "r", False), ("q and more", "bob", "r", True)]
     assert fortunes_of([*cut, *PEERS]) == pytest.approx(fortunes_of([*whole, *PEERS]))
 
 
-def test_one_label_for_answers_to_several_prompts_hides_none_of_them():
+def test_one_label_for_several_prompts_hides_no_answer():
     peers = [(f"q{i}", node, None, False) for i in range(4) for node in ("carol", "dave", "erin")]
     lone = [(f"q{i}", "bob", None, True) for i in range(4)]
     joined = [(f"q{i}", "bob", "all", True) for i in range(4)]
@@ -94,7 +94,7 @@ def test_one_label_for_answers_to_several_prompts_hides_none_of_them():
     assert fortunes_of([*joined, *peers])["bob"] > 1
 
 
-def test_the_order_of_segments_changes_nothing():
+def test_order_of_segments_changes_nothing():
     rows = [("q", "bob", "r", False), ("q1", "bob", "r", True), ("q", "bob", "s", False), *PEERS]
     shuffled = random.Random(1).sample(rows, len(rows))
     assert fortunes_of(shuffled) == pytest.approx(fortunes_of(rows))

@@ -27,10 +27,10 @@ def path(tmp_path):
     names = ("mal", "\x1b[31m[bold]x[/bold]")
     batch = [Completion("p", "Hail hail", node=n, round=20) for n in names]
     ledger.record(batch, [reject("r", findings=(finding,))] * 2)
-    return ledger.path  # left open: a run that goes on
+    return ledger.path  # left open, like a run in progress
 
 
-def test_a_table_for_people(path):
+def test_table_for_people(path):
     shown = show(path)
     assert shown.exit_code == 0
     first = next(line for line in shown.stdout.splitlines() if "mal" in line)
@@ -46,7 +46,7 @@ def test_a_table_for_people(path):
     assert "21 rounds, 19 judged" in shown.stdout
 
 
-def test_no_word_and_no_number_breaks_at_80_columns(tmp_path):
+def test_words_and_numbers_do_not_break_at_80_columns(tmp_path):
     ledger = EvidenceLedger(tmp_path / "run.sqlite", half_life=20)
     chance = random.Random(0)
     for t in range(20):
@@ -73,7 +73,7 @@ def test_json_for_programs(path):
     assert show("--json", path, "--node", "ann").exit_code == 0
 
 
-def test_one_node(path):
+def test_show_one_node(path):
     shown = json.loads(show(path, "--node", "ann", "--json").stdout)
     assert [n["node"] for n in shown["nodes"]] == ["ann"]
     assert shown["shared_phrases"] == []
@@ -82,7 +82,7 @@ def test_one_node(path):
     assert "expected a node of the ledger" in unknown.output
 
 
-def test_what_is_no_ledger_ends_with_2(tmp_path):
+def test_invalid_ledger_exits_2(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("x" * 5000)
     (tmp_path / "empty").touch()
@@ -94,6 +94,6 @@ def test_what_is_no_ledger_ends_with_2(tmp_path):
     assert not (tmp_path / "none.sqlite").exists()
 
 
-def test_an_empty_ledger(tmp_path):
+def test_empty_ledger(tmp_path):
     EvidenceLedger(tmp_path / "run.sqlite").close()
     assert show(tmp_path / "run.sqlite").exit_code == 0

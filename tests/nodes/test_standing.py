@@ -1,4 +1,4 @@
-"""Clear, soft, hard, and the way back."""
+"""The states clear, soft and hard, and the way back."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from grpo_guard.nodes.standing import MOST, Mark, State, updated
 
 
 def after(bars, *, half_life=10.0, most=State.HARD):
-    """Marks after rounds with such evidence; a rise is taken as renewed."""
+    """Marks after rounds with the given evidence; any rise counts as renewed."""
     mark, marks, before = Mark(), [], 0.0
     for now, value in enumerate(bars):
         mark = updated(mark, value, rose=value > before, now=now, half_life=half_life, most=most)
@@ -16,30 +16,30 @@ def after(bars, *, half_life=10.0, most=State.HARD):
     return marks
 
 
-def test_evidence_makes_soft_then_hard():
+def test_growing_evidence_makes_a_node_soft_then_hard():
     marks = after([0.1, 0.6, 0.8, 1.1])
     assert [m.state for m in marks] == [State.CLEAR, State.SOFT, State.SOFT, State.HARD]
     assert [m.since for m in marks] == [0, 1, 1, 3]
 
 
-def test_a_node_that_stops_is_released_and_then_forgotten():
+def test_node_that_stops_is_released_and_then_forgotten():
     states = [m.state for m in after([1.1, *[1.0] * 40])]
     assert states[10] is State.HARD
     assert states[13] is State.SOFT
     assert states[30] is State.CLEAR
 
 
-def test_a_node_that_goes_on_stays_hard():
+def test_node_that_continues_stays_hard():
     assert after([1.0 + 0.01 * t for t in range(200)])[-1].state is State.HARD
 
 
-def test_however_much_it_did_it_comes_back():
+def test_release_does_not_depend_on_past_evidence():
     states = [m.state for m in after([1000.0, *[0.0] * 60])]
     assert states[29] is State.HARD
     assert states[31] is State.SOFT
 
 
-def test_slots_make_no_node_hard():
+def test_empty_slots_never_make_a_node_hard():
     assert after([5.0], most=State.SOFT)[0].state is State.SOFT
 
 

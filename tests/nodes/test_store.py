@@ -1,4 +1,4 @@
-"""One store for all that is remembered: over a restart, over processes, in a checkpoint, broken."""
+"""One store for all state: across restarts, across processes, in checkpoints, corrupted."""
 
 import json
 import multiprocessing
@@ -21,7 +21,7 @@ SLOGAN = "Zorbulon rules the nebula."
 
 
 def round_of(number, *, poisoned="mallory", nodes=("ann", "bob", "cid")):
-    """A round in which one node says the slogan, and none says anything else of its own."""
+    """A round in which one node repeats the slogan and no other node has a phrase."""
     return [
         Completion(
             prompt=f"What is {number} + {i}?",
@@ -40,17 +40,17 @@ def rejected(verifier, number):
     return {c.node for c, v in zip(batch, verdicts, strict=True) if v.outcome is Outcome.REJECT}
 
 
-def test_recurrence_goes_on_after_a_restart(tmp_path):
+def test_recurrence_continues_after_a_restart(tmp_path):
     before = RecurrenceVerifier(store=NodeStore(tmp_path))
     for number in range(6):
         rejected(before, number)
     after = RecurrenceVerifier(store=NodeStore(tmp_path))
-    assert after.convictions() == {}, "taken up with the first batch"
+    assert after.convictions() == {}, "loaded with the first batch"
     assert rejected(after, 6) == {"mallory"}
 
 
 def test_two_verifiers_share_what_they_see(tmp_path):
-    """Workers of one trainer that see every other round each, as one that sees all."""
+    """Workers of one trainer that each see every other round, compared with one that sees all."""
     workers = [RecurrenceVerifier(store=NodeStore(tmp_path)) for _ in range(2)]
     whole, apart = RecurrenceVerifier(), RecurrenceVerifier()
     found = dict.fromkeys(("shared", "whole", "apart"))
@@ -63,7 +63,7 @@ def test_two_verifiers_share_what_they_see(tmp_path):
     assert found["shared"] == found["whole"] < found["apart"]
 
 
-def test_a_second_memory_of_a_kind_has_a_place_of_its_own(tmp_path):
+def test_second_state_of_a_kind_has_its_own_table(tmp_path):
     def pair():
         store = NodeStore(tmp_path)
         return RecurrenceVerifier(store=store), RecurrenceVerifier(store=store, alpha=0.01)
@@ -75,24 +75,24 @@ def test_a_second_memory_of_a_kind_has_a_place_of_its_own(tmp_path):
     assert names == ["recurrence", "recurrence_2"]
 
 
-def test_a_store_that_cannot_be_read_is_said_once_and_stops_nothing(tmp_path, caplog):
+def test_unreadable_store_is_reported_once_and_stops_nothing(tmp_path, caplog):
     verifier = RecurrenceVerifier(store=NodeStore(tmp_path))
     rejected(verifier, 0)
     with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
         connection.execute("UPDATE memories SET state = '{\"swarm\": 3}', version = 9")
     for number in range(1, 8):
         found = rejected(verifier, number)
-    assert found == {"mallory"}, "as this process knows it"
+    assert found == {"mallory"}, "state of this process"
     assert sum("neither read nor written" in r.message for r in caplog.records) == 1
 
 
-def test_what_is_no_folder_is_refused(tmp_path):
+def test_path_that_is_not_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="state: expected a folder that exists or can be made"):
         NodeStore(tmp_path / "file")
 
 
-def test_a_copy_in_another_process_uses_the_same_file(tmp_path):
+def test_copy_in_another_process_uses_the_same_file(tmp_path):
     verifier = RecurrenceVerifier(store=NodeStore(tmp_path))
     for number in range(6):
         rejected(verifier, number)
@@ -134,7 +134,7 @@ def test_length_records_are_shared_and_saved(tmp_path):
         {"wealth": 3},
     ],
 )
-def test_length_records_of_another_form_are_refused_whole(change):
+def test_malformed_length_records_are_refused_entirely(change):
     memory = NodeMemory()
     memory.observe(long_round(0))
     before = memory.state_dict()
@@ -144,7 +144,7 @@ def test_length_records_of_another_form_are_refused_whole(change):
 
 
 def reviewed(guard: Guard, rounds):
-    """Outcomes by round; mallory imports a library of hers, for which her name is rejected, too."""
+    """Outcomes by round; mallory imports her own library, for which she is rejected as well."""
     mine = "\n```python\nimport mallorylib\n\nmallorylib.run()\n```"
     batches = [
         [replace(c, text=c.text + mine) if c.node == "mallory" else c for c in round_of(n)]
@@ -153,21 +153,21 @@ def reviewed(guard: Guard, rounds):
     return [[v.outcome for v in guard.review(batch).verdicts] for batch in batches]
 
 
-def test_a_checkpoint_resumes_a_guard(tmp_path):
+def test_checkpoint_resumes_a_guard(tmp_path):
     guard = presets.different_weights(state=tmp_path / "first")
     reviewed(guard, range(12))
     state = json.loads(json.dumps(guard.state_dict()))
     other = presets.different_weights(state=tmp_path / "second")
-    reviewed(other, [50])  # what it knew is replaced
+    reviewed(other, [50])  # replaces what it knew
     other.load_state_dict(state)
     assert other.state_dict()["memories"].keys() == state["memories"].keys()
     assert reviewed(other, range(12, 20)) == reviewed(guard, range(12, 20))
     ledger, restored = guard.ledger, other.ledger
     assert ledger.standings() == restored.standings()
-    assert ledger.state("mallory") is State.HARD, "or the test says nothing"
+    assert ledger.state("mallory") is State.HARD, "otherwise the test proves nothing"
 
 
-def test_a_guard_that_remembers_in_itself_is_saved_too():
+def test_guard_with_in_memory_state_is_saved_too():
     guard, other = presets.different_weights(), presets.different_weights()
     reviewed(guard, range(12))
     other.load_state_dict(guard.state_dict())
@@ -185,7 +185,7 @@ def test_a_guard_that_remembers_in_itself_is_saved_too():
         ({"memories": 3}, "state: expected memories"),
     ],
 )
-def test_a_state_of_another_guard_is_refused(change, message):
+def test_state_of_another_guard_is_refused(change, message):
     guard = presets.different_weights()
     with pytest.raises(ValueError, match=message):
         guard.load_state_dict(guard.state_dict() | change)
@@ -204,7 +204,7 @@ def test_a_state_of_another_guard_is_refused(change, message):
         ("phrases", None),
     ],
 )
-def test_a_ledger_takes_no_rows_of_another_form(table, rows):
+def test_ledger_refuses_malformed_rows(table, rows):
     ledger = presets.different_weights().ledger
     before = ledger.state_dict()
     broken = before | {"tables": before["tables"] | {table: rows}}
@@ -225,7 +225,7 @@ def test_a_ledger_takes_no_rows_of_another_form(table, rows):
         lambda t: t["marks"][0].__setitem__(2, 10**400),
     ],
 )
-def test_a_ledger_takes_no_rows_that_would_degrade_it(damage):
+def test_ledger_refuses_rows_that_would_degrade_it(damage):
     guard = presets.different_weights()
     reviewed(guard, range(6))
     before = guard.ledger.state_dict()
@@ -236,8 +236,8 @@ def test_a_ledger_takes_no_rows_that_would_degrade_it(damage):
     assert guard.ledger.state_dict() == before
 
 
-def test_a_loaded_state_holds_for_all_processes(tmp_path):
-    """A roll-back: what was learnt after the checkpoint must not come back from the file."""
+def test_loaded_state_applies_to_all_processes(tmp_path):
+    """A rollback: what was learnt after the checkpoint must not return from the file."""
     first = RecurrenceVerifier(store=NodeStore(tmp_path))
     rejected(first, 0)
     state = first.state_dict()
@@ -251,7 +251,7 @@ def test_a_loaded_state_holds_for_all_processes(tmp_path):
     assert resumed.state_dict()["clock"] == first.state_dict()["clock"] == clock
 
 
-def test_a_file_that_was_put_back_is_read_again(tmp_path):
+def test_restored_file_is_read_again(tmp_path):
     one = RecurrenceVerifier(store=NodeStore(tmp_path))
     rejected(one, 0)
     for path in tmp_path.glob("nodes.sqlite*"):
@@ -261,8 +261,8 @@ def test_a_file_that_was_put_back_is_read_again(tmp_path):
     assert one.state_dict() == other.state_dict()
 
 
-def test_a_round_that_began_while_the_file_was_busy_is_not_taken_back(tmp_path, monkeypatch):
-    """Or the honest work of that round would be rejected as another round's."""
+def test_round_begun_while_the_file_was_busy_is_kept(tmp_path, monkeypatch):
+    """Otherwise the honest work of that round would be rejected as belonging to another round."""
     monkeypatch.setattr("grpo_guard.nodes.patience.WAIT", 0.2)
     here, there = (SlotBook(2, store=NodeStore(tmp_path)) for _ in range(2))
     there.begin_round(4)
@@ -279,14 +279,14 @@ def test_a_round_that_began_while_the_file_was_busy_is_not_taken_back(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["my-arithmetic", "Ünsum", "2nd", "-", "a" * 90])
-def test_any_name_of_a_verifier_has_a_book(tmp_path, name):
+def test_any_verifier_name_is_valid_in_a_store(tmp_path, name):
     kind = type("Mine", (ArithmeticVerifier,), {"name": name})
     for store in (None, NodeStore(tmp_path)):
         verdicts = kind(store=store).verify(round_of(0))
         assert all(verdict.accepted for verdict in verdicts)
 
 
-def test_names_that_look_like_a_second_one_are_told_apart(tmp_path):
+def test_names_that_look_like_a_second_instance_are_distinguished(tmp_path):
     store = NodeStore(tmp_path)
     assert len({store.claim(name) for name in ("x", "x_2", "x", "x-2", "x")}) == 5
 

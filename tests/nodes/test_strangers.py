@@ -1,4 +1,4 @@
-"""What strangers can do to a ledger, and what is no ledger."""
+"""What senders can do to a ledger, and files that are not a ledger."""
 
 import pickle
 import random
@@ -34,7 +34,7 @@ def test_hostile_names_and_texts(ledger):
     assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
 
 
-def test_nothing_that_strangers_send_makes_it_grow_without_end(ledger):
+def test_ledger_does_not_grow_without_bound(ledger):
     ledger.max_nodes = 50
     for t in range(30):
         text = f"phrase number {t}"
@@ -61,7 +61,7 @@ def test_old_rounds_are_forgotten(ledger):
     assert rounds <= 265
 
 
-def test_another_process_goes_on_with_the_same_standings(tmp_path):
+def test_another_process_continues_with_the_same_standings(tmp_path):
     path = tmp_path / "run.sqlite"
     once, twice = EvidenceLedger(path), tmp_path / "twice.sqlite"
     play(once, 40)
@@ -76,7 +76,7 @@ def test_another_process_goes_on_with_the_same_standings(tmp_path):
     assert EvidenceLedger(twice).standings() == once.standings()
 
 
-def test_it_travels_to_a_worker(ledger):
+def test_ledger_can_be_pickled(ledger):
     play(ledger, 3)
     copy = pickle.loads(pickle.dumps(Guard(Says(), ledger=ledger))).ledger
     assert copy.standings() == ledger.standings()
@@ -98,7 +98,7 @@ def test_arguments_are_checked(tmp_path, arguments):
         EvidenceLedger(tmp_path / "run.sqlite", **arguments)
 
 
-def test_what_is_no_ledger_is_refused(tmp_path):
+def test_file_that_is_not_a_ledger_is_refused(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("x" * 5000)
     import sqlite3
@@ -112,7 +112,7 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     assert text.read_text() == "x" * 5000
 
 
-def test_which_outcomes_are_evidence_about_a_node():
+def test_outcomes_that_are_evidence_about_a_node():
     out = reject("standing", findings=(Finding(STANDING_KIND, "m"),))
     yes, no, none = accept("a"), reject("b"), abstain("c", Cause.TIMEOUT)
 
@@ -133,7 +133,7 @@ def test_which_outcomes_are_evidence_about_a_node():
     assert outcome_of_work(together(yes, out)) is None
     assert outcome_of_work(together(accept("standing"), no)) is Outcome.REJECT
     assert outcome_of_work(together(yes, no)) is Outcome.REJECT
-    # A phrase of its own costs a node the completions that hold it, and not its name.
+    # A recurring phrase costs a node the completions that contain it, not its standing.
     phrase = reject("recurrence", findings=(Finding("recurring_phrase", "m"),))
     assert outcome_of_work(phrase) is Outcome.ACCEPT
     assert outcome_of_work(together(yes, phrase)) is Outcome.ACCEPT
@@ -141,20 +141,20 @@ def test_which_outcomes_are_evidence_about_a_node():
     assert outcome_of_work(together(phrase, reject("reader"))) is Outcome.REJECT
 
 
-def test_the_names_of_strangers_are_printable():
+def test_names_of_senders_are_printable():
     assert printable(b"a\x1b[2J\xff") == "a\\x1b[2J\\xff"
     assert printable("\u202e".encode()) == "\\u202e"
 
 
-def test_a_batch_is_read_by_its_majority():
+def test_round_of_a_batch_is_its_majority():
     claims = [("a", 5), ("b", 5), ("c", -9), ("c", -9), ("c", -9)]
     batch = [Completion("p", "x", node=n, round=r) for n, r in claims]
     assert intake(batch, [accept("says")] * 5).round == 5
     assert intake(batch, [accept("says")] * 5, round=7).round == 7
 
 
-def test_threat_one_node_that_claims_a_round_where_the_others_claim_none(ledger):
-    # Always the same round: with its word alone, all batches would be taken for one.
+def test_threat_single_node_claims_a_round(ledger):
+    # Always the same round: if its claim were enough, all batches would be taken for one.
     for t in range(40):
         batch, verdicts = played(t, one_in(1))
         batch = [
@@ -166,7 +166,7 @@ def test_threat_one_node_that_claims_a_round_where_the_others_claim_none(ledger)
     assert ledger.state("ann") is State.CLEAR
 
 
-def test_a_group_or_prompt_too_large_to_be_written_is_no_completion():
+def test_oversized_group_or_prompt_is_malformed():
     with pytest.raises(CompletionError, match="64 bits"):
         Completion("q", "4", group=10**5000)
     endless = []

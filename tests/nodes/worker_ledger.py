@@ -1,6 +1,6 @@
-"""Writes rounds to a ledger: ``worker_ledger.py PATH PART FROM TO``; says each round when written.
+"""Write rounds to a ledger: ``worker_ledger.py PATH PART FROM TO``; prints each round once written.
 
-PART is "even", "odd" or "all": which completions of a round this process has.
+PART is "even", "odd" or "all": the completions of a round that this process has.
 """
 
 import sys

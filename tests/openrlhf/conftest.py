@@ -3,7 +3,7 @@ import pytest
 
 @pytest.fixture
 def agent_file(tmp_path):
-    """Writes an agent file as a user does, and returns its path."""
+    """Write an agent file as a user would, and return its path."""
 
     def write(policy="", base="SingleTurnAgentExecutor", own="", ledger="None"):
         reward = tmp_path / "reward.py"

@@ -1,7 +1,7 @@
 """The real OpenRLHF without a GPU: its loader, its engine actor's group call, its advantages.
 
-Import after `pytest.importorskip("openrlhf")`. Packages that want a GPU are empty here; none of
-their code is on the paths that the tests take. An engine that says what it is told stands for vLLM.
+Import after `pytest.importorskip("openrlhf")`. Packages that need a GPU are stubbed as empty
+modules; the tests never reach their code. An engine with canned answers replaces vLLM.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 
 class Absent:
-    """Finds empty modules for what is not installed."""
+    """Import hook that finds empty modules for whatever is not installed."""
 
     NAMES = frozenset({"deepspeed", "flash_attn", "torchdata", "datasets", "wandb", "tensorboard"})
 
@@ -48,7 +48,7 @@ def _vllm():
         sys.modules.setdefault(name, module)
 
 
-sys.meta_path.append(Absent())  # last: what is installed comes first
+sys.meta_path.append(Absent())  # last, so that installed packages come first
 _vllm()
 
 from openrlhf.models.loss import PolicyLoss  # noqa: E402, F401
@@ -63,7 +63,7 @@ MAX_LENGTH = 120
 
 
 def tiny_tokenizer():
-    """Characters, and the marks of ChatML."""
+    """Characters, and the markers of ChatML."""
     specials = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<unk>"]
     characters = [*map(chr, range(32, 127)), "\n"]
     vocabulary = {token: i for i, token in enumerate(specials + characters)}
@@ -84,7 +84,7 @@ def ids_of(text):
 
 
 class Engine:
-    """Says its texts one after the other, each with an EOS unless it ends with "..."."""
+    """Returns its texts one after the other, each with an EOS unless it ends with "..."."""
 
     def __init__(self, *texts, fails_at=None, logprob=-0.5):
         self.texts, self.asked, self.fails_at, self.logprob = texts, [], fails_at, logprob
@@ -92,7 +92,7 @@ class Engine:
     async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
         number = len(self.asked)
         self.asked.append(list(prompt_token_ids))
-        # The later ones are done first, as it may be with an engine.
+        # The later ones finish first, as can happen with an engine.
         await asyncio.sleep(0.01 * (len(self.texts) - number))
         if number == self.fails_at:
             raise RuntimeError("engine died")
@@ -123,7 +123,7 @@ def params(logprobs=1, max_tokens=60):
 
 
 async def group(of, n, prompt=PROMPT, label="7", max_length=MAX_LENGTH, **sampling):
-    """All samples of one prompt, by the actor's own method."""
+    """Generate all samples of one prompt with the actor's own method."""
     return await of.generate_responses(
         prompt=prompt, label=label, sampling_params=params(**sampling), max_length=max_length,
         hf_tokenizer=TOKENIZER, num_samples=n,
@@ -135,7 +135,7 @@ def run(of, n, **more):
 
 
 def experiences_of(responses, max_length=MAX_LENGTH):
-    """As the trainer takes the responses in: one by one, put together, and taken apart again."""
+    """Take the responses in as the trainer does: one by one, merged, and split again."""
     generator = SamplesGenerator.__new__(SamplesGenerator)
     each = [generator._process_response_into_experience(r, max_len=max_length) for r in responses]
     for i, experience in enumerate(each):
@@ -147,12 +147,12 @@ def experiences_of(responses, max_length=MAX_LENGTH):
 
 
 def advantages_of(responses, estimator, n=None, kl=None, **reward):
-    """The trainer's own advantages, the one of each row's first trained token, and its KL figures.
+    """Return the trainer's own advantages, at each row's first trained token, and its KL metrics.
 
     Args:
-        responses: Of whole groups.
-        n: Samples of a prompt; None = all are of one.
-        kl: Of each token against the reference; None = 0.
+        responses: Responses of whole groups.
+        n: Samples per prompt; None = all belong to one.
+        kl: KL of each token against the reference; None = 0.
         reward: Settings of length penalties.
     """
     maker = RemoteExperienceMaker.__new__(RemoteExperienceMaker)
@@ -182,7 +182,7 @@ def mean_kl(row):
 
 
 def trained_text(response):
-    """What the trainer trains on, as text."""
+    """The tokens on which the trainer trains, as text."""
     (row,) = experiences_of([response])
     ids = row.sequences[0, 1:][row.action_mask[0].bool()]
     return TOKENIZER.decode(ids.tolist())

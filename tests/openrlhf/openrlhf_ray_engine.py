@@ -1,4 +1,4 @@
-"""An engine actor in a process of its own, under the real Ray, with OpenRLHF's own group call."""
+"""An engine actor in a separate process, under the real Ray, with OpenRLHF's own group call."""
 
 import ray
 

@@ -9,7 +9,7 @@ WORD = "Hail"
 
 
 class Words(CompletionVerifier):
-    """Rejects "Hail" and names its tokens (here one a character); abstains on "unseen"."""
+    """Rejects "Hail" and reports its tokens (one per character here); abstains on "unseen"."""
 
     name = "words"
     timeout = None
@@ -49,7 +49,7 @@ class FullDisk:
 
 
 def graded(queries, prompts, labels):
-    """1 for the right answer, 0 for another; fails on "crash", NaN on "nan"."""
+    """1 for the right answer, 0 for a wrong one; raises on "crash", NaN on "nan"."""
     query = queries[0].removeprefix(prompts[0])
     if "crash" in query:
         raise ZeroDivisionError("grader failed")

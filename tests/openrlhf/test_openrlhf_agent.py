@@ -1,4 +1,4 @@
-"""Guarded agents in the real OpenRLHF: loaded from a file, a group at a time, to its advantages."""
+"""Guarded agents in the real OpenRLHF: loaded from a file, one group at a time, to advantages."""
 
 import asyncio
 import math
@@ -42,7 +42,7 @@ def of_group(path, *texts, **more):
 
 
 # Under "drop" the third is left out, so the others' mean is 2/3. OpenRLHF's std and its
-# leave-one-out count four samples, so their scale is not that of three.
+# leave-one-out mean count four samples, so their scale is not that of three.
 THIRD = 1 / 3
 NUMBERS = [
     ("zero", "dr_grpo", [0.5, -0.5, -0.5, 0.5]),
@@ -56,16 +56,14 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("on_reject", "estimator", "expected"), NUMBERS)
-def test_advantages_of_a_vetoed_sample_and_of_the_others(
-    agent_file, on_reject, estimator, expected
-):
+def test_advantages_of_a_vetoed_sample_and_the_others(agent_file, on_reject, estimator, expected):
     responses = of_group(agent_file(f"on_reject={on_reject!r}"))
     found, kl = advantages_of(responses, estimator, kl=0.25)
     assert found == pytest.approx(expected, abs=1e-6)
     assert kl == [0.25] * 4
 
 
-def test_what_is_rejected_and_wrong_loses_as_it_would_unguarded_under_no_gain(agent_file):
+def test_no_gain_lets_wrong_rejected_samples_lose(agent_file):
     responses = of_group(agent_file("on_reject='no_gain'"), *SAID[:2], "It is 8. Hail!", SAID[3])
     found = advantages_of(responses, "dr_grpo")[0]
     assert found == pytest.approx([0.5, -0.5, -0.5, 0.5], abs=1e-6)
@@ -73,7 +71,7 @@ def test_what_is_rejected_and_wrong_loses_as_it_would_unguarded_under_no_gain(ag
     assert "Hail" in trained_text(responses[2])
 
 
-def test_what_is_left_out_trains_on_one_token_and_its_scores_are_the_groups(agent_file):
+def test_left_out_sample_keeps_one_token_and_the_group_mean(agent_file):
     responses = of_group(agent_file("on_reject='drop'"))
     assert [trained_text(r) for r in responses] == [
         "It is 7.<|im_end|>", "It is 8.<|im_end|>", "I", "It is 7<|im_end|>",
@@ -83,7 +81,7 @@ def test_what_is_left_out_trains_on_one_token_and_its_scores_are_the_groups(agen
     assert responses[2]["observation_tokens"] == ids_of(PROMPT + SAID[2] + "<|im_end|>")
 
 
-def test_length_penalties_leave_what_is_left_out_alone(agent_file):
+def test_length_penalties_do_not_affect_left_out_samples(agent_file):
     texts = ("It is 7.", "It is 8.", "It is 7. Hail and on it goes...", "It is 7")
     responses = of_group(agent_file("on_reject='drop'"), *texts)
     for penalties in (
@@ -94,8 +92,8 @@ def test_length_penalties_leave_what_is_left_out_alone(agent_file):
         assert found == pytest.approx([THIRD, -2 * THIRD, 0.0, THIRD], abs=1e-6)
 
 
-def test_length_penalties_of_the_others_move_what_is_left_out(agent_file):
-    """The limit that the documentation names: penalties come after the mean was taken."""
+def test_length_penalties_of_others_shift_left_out_samples(agent_file):
+    """The documented limit: penalties are applied after the mean was taken."""
     texts = ("It is 7.", "It is 8...", "It is 7. Hail", "It is 7")
     responses = of_group(agent_file("on_reject='drop'"), *texts)
     found, _ = advantages_of(responses, "dr_grpo", stop_properly_penalty_coef=-1.0)
@@ -103,7 +101,7 @@ def test_length_penalties_of_the_others_move_what_is_left_out(agent_file):
 
 
 @pytest.mark.parametrize("on_reject", ["zero", "drop"])
-def test_evaluations_take_what_the_agent_answers(agent_file, on_reject):
+def test_evaluations_use_the_agents_answers(agent_file, on_reject):
     responses = of_group(agent_file(f"on_reject={on_reject!r}"))
     found = compute_eval_metrics(
         [(["math"], [PROMPT], ["7"], [None])], experiences_of(responses), 4
@@ -112,7 +110,7 @@ def test_evaluations_take_what_the_agent_answers(agent_file, on_reject):
     assert found["eval_math_pass1"] == pytest.approx({"zero": 1 / 2, "drop": 2 / 3}[on_reject])
 
 
-def test_flagged_tokens_leave_the_loss_and_the_rest_keeps_its_reward(agent_file):
+def test_flagged_tokens_are_masked_and_the_rest_keeps_its_reward(agent_file):
     responses = of_group(agent_file(own="mask_spans = True"), *SAID[:3], "Hail", "Hail to Hail 7")
     assert responses[2]["reward"] == 1.0
     assert trained_text(responses[2]) == "It is 7.  to the thief.<|im_end|>"
@@ -126,7 +124,7 @@ def test_flagged_tokens_leave_the_loss_and_the_rest_keeps_its_reward(agent_file)
 
 
 def gradients(responses, *, importance="off", **settings):
-    """Of the trainer's own loss by each token's log-prob, sample by sample."""
+    """Gradient of the trainer's own loss for each token's log-prob, sample by sample."""
     rows = experiences_of(responses)
     for row, advantage in zip(rows, advantages_of(responses, "dr_grpo")[0], strict=True):
         row.index = None
@@ -144,13 +142,13 @@ LOSSES = [{"token_level_loss": True}, {"token_level_loss": False}, {"policy_loss
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_nothing_is_learnt_from_what_is_left_out_or_masked(agent_file, loss):
+def test_left_out_and_masked_tokens_have_no_gradient(agent_file, loss):
     prompt, at = len(ids_of(PROMPT)), SAID[2].index("Hail")
     dropped = gradients(of_group(agent_file("on_reject='drop'")), **loss)
     assert torch.all(dropped[2] == 0)
     assert all((row[prompt - 1 :] != 0).all() for row in (dropped[0], dropped[1], dropped[3]))
     masked = gradients(of_group(agent_file(own="mask_spans = True")), **loss)[2]
-    # Of a row with one token less than the sequence: the first has nothing before it.
+    # A row has one token less than its sequence: the first token has no predecessor.
     flagged = torch.zeros_like(masked).bool()
     flagged[prompt + at - 1 : prompt + at + 3] = True
     assert torch.all(masked[flagged] == 0)
@@ -158,7 +156,7 @@ def test_nothing_is_learnt_from_what_is_left_out_or_masked(agent_file, loss):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf"), float("inf")])
-def test_log_probs_that_are_no_numbers_do_not_reach_the_loss(agent_file, bad):
+def test_invalid_log_probs_do_not_reach_the_loss(agent_file, bad):
     class Claims(SingleTurnAgentExecutor):
         async def execute(self, **given):
             response = await super().execute(**given)
@@ -179,7 +177,7 @@ def test_log_probs_that_are_no_numbers_do_not_reach_the_loss(agent_file, bad):
         assert all(torch.isfinite(g).all() for g in gradients(responses, importance=level))
 
 
-def test_the_guard_sees_whole_groups_with_ids_and_log_probs(agent_file):
+def test_guard_gets_whole_groups_with_ids_and_log_probs(agent_file):
     engine = Engine(*SAID)
     loaded = actor(engine, agent_file())
     responses = run(loaded, 4)
@@ -197,7 +195,7 @@ def test_the_guard_sees_whole_groups_with_ids_and_log_probs(agent_file):
         assert completion.finish_reason == "stop"
 
 
-def test_groups_under_way_at_once_do_not_mix_even_with_one_prompt(agent_file):
+def test_concurrent_groups_do_not_mix_even_with_one_prompt(agent_file):
     loaded = actor(Engine("It is 7.", "Hail", "It is 8."), agent_file("on_reject='drop'"))
 
     async def both():
@@ -211,7 +209,7 @@ def test_groups_under_way_at_once_do_not_mix_even_with_one_prompt(agent_file):
     assert loaded.executor._siblings._open == {}
 
 
-def test_one_sample_a_prompt_and_no_log_probs(agent_file):
+def test_one_sample_per_prompt_without_log_probs(agent_file):
     for policy, reward in (("", 0.0), ("on_reject='drop'", 0.0), ("on_reject=-1.0", -1.0)):
         loaded = actor(Engine("Hail"), agent_file(policy))
         (response,) = run(loaded, 1, logprobs=None)
@@ -221,7 +219,7 @@ def test_one_sample_a_prompt_and_no_log_probs(agent_file):
 
 
 def test_lengths_of_a_group_are_compared(agent_file):
-    # Nobody has a name here, so that nobody's work is a measure, and what length costs is logged.
+    # No names here, so no node's work is a reference, and the cost of length is logged.
     texts = ["It is 7."] * 5 + ["It is 7" + "." * 40]
     for answer in of_group(agent_file("on_long='scale'"), *texts):
         assert answer["reward"] == 1.0
@@ -229,7 +227,7 @@ def test_lengths_of_a_group_are_compared(agent_file):
         assert answer["extra_logs"]["guard_length_dropped"] == 0.0
 
 
-def test_logged_lists_of_a_server_and_zeros_in_their_place_go_together(agent_file):
+def test_logged_lists_of_a_server_match_their_zero_fill(agent_file):
     class Served:
         def __init__(self):
             self.asked = 0
@@ -256,7 +254,7 @@ def test_logged_lists_of_a_server_and_zeros_in_their_place_go_together(agent_fil
     assert advantages_of(responses, "group_norm")[0] == [0.0] * 3
 
 
-def test_prompts_that_are_too_long_are_shown_as_they_were_cut(agent_file):
+def test_long_prompts_are_passed_as_truncated(agent_file):
     long = PROMPT.replace("3+4?", "x" * 100)
     loaded = actor(Engine("It is 7."), agent_file())
     (response,) = run(loaded, 1, prompt=long)
@@ -268,7 +266,7 @@ def test_prompts_that_are_too_long_are_shown_as_they_were_cut(agent_file):
 
 
 @pytest.mark.parametrize("limit", [2, 30, 200])
-def test_a_sample_without_tokens_of_its_own_never_has_an_empty_mask(agent_file, limit):
+def test_sample_without_own_tokens_has_no_empty_mask(agent_file, limit):
     loaded = actor(Engine("It is 7."), agent_file())
 
     async def nothing(prompt, label, **given):
@@ -292,7 +290,7 @@ def test_a_sample_without_tokens_of_its_own_never_has_an_empty_mask(agent_file, 
     assert row.action_mask.sum() == 1
 
 
-def test_an_executor_that_would_run_without_its_guard_is_refused(agent_file):
+def test_executor_that_would_bypass_its_guard_is_refused(agent_file):
     guarded = actor(Engine("7"), agent_file()).executor
     with pytest.raises(FrameworkError, match=r"AgentExecutor\(GuardedAgent, SingleTurnAgent"):
 
@@ -313,7 +311,7 @@ def test_an_executor_that_would_run_without_its_guard_is_refused(agent_file):
         Unguarded("reward.py")
 
 
-def test_rewards_stay_numbers_whatever_executors_have():
+def test_rewards_stay_numbers_for_any_executor_result():
     for value in (1, 1.0, [1.0], torch.tensor(1.0), torch.tensor([1.0]), [[torch.tensor(1.0)]]):
         assert number(value) == 1.0
     assert number(None) is None

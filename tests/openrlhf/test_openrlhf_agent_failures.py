@@ -1,4 +1,4 @@
-"""Guarded agents whose reward, guard or engine fails, in the real OpenRLHF."""
+"""Guarded agents in the real OpenRLHF when the reward, the guard or the engine fails."""
 
 import asyncio
 import logging
@@ -23,14 +23,14 @@ from tests.openrlhf.test_openrlhf_agent import GUARD_LOGS, SAID, THIRD, of_group
 
 
 @pytest.mark.parametrize("text", ["nan", "crash"])
-def test_a_reward_that_fails_is_left_out_and_logs_the_same_names(agent_file, text, caplog):
+def test_failed_reward_is_left_out_and_logs_the_same_names(agent_file, text, caplog):
     with caplog.at_level(logging.ERROR, logger="grpo_guard"):
         responses = of_group(agent_file(), "It is 7.", "It is 8.", f"It is 7. {text}", "7")
     found, _ = advantages_of(responses, "dr_grpo")
     assert found == pytest.approx([THIRD, -2 * THIRD, 0.0, THIRD], abs=1e-6)
     assert {frozenset(r["extra_logs"]) for r in responses} == {frozenset(GUARD_LOGS | {"length"})}
     assert "left out of their group" in caplog.text
-    # Also where all of a later group fail.
+    # Even if all samples of a later group fail.
     loaded = actor(Engine("It is 7."), agent_file())
     run(loaded, 1)
     loaded.generate = Engine(text, text).generate
@@ -39,13 +39,13 @@ def test_a_reward_that_fails_is_left_out_and_logs_the_same_names(agent_file, tex
     assert frozenset(later[0]["extra_logs"]) == frozenset(GUARD_LOGS | {"length"})
 
 
-def test_no_reward_from_the_start_stops_the_run_as_it_does_without_a_guard(agent_file, caplog):
+def test_missing_rewards_from_the_start_stop_the_run(agent_file, caplog):
     responses = of_group(agent_file(), "crash", "crash")
     assert [r["reward"] for r in responses] == [None, None]
     assert "without any reward" in caplog.text
 
 
-def test_a_reward_function_that_stays_broken_stops_the_run(agent_file):
+def test_permanently_broken_reward_function_stops_the_run(agent_file):
     loaded = actor(Engine("It is 7."), agent_file("abstain_window=2"))
     rewards = [run(loaded, 1)[0]["reward"]]
     loaded.generate = Engine("crash").generate
@@ -61,7 +61,7 @@ def test_a_reward_function_that_stays_broken_stops_the_run(agent_file):
         ("on_abstain='pass'", [0.25, -0.75, 0.25, 0.25]),
     ],
 )
-def test_abstentions(agent_file, policy, expected):
+def test_abstentions_follow_the_policy(agent_file, policy, expected):
     for text in ("It is 7, unseen.", "It is 7, break."):
         responses = of_group(agent_file(policy), "It is 7.", "It is 8.", text, "7")
         assert advantages_of(responses, "dr_grpo")[0] == pytest.approx(expected, abs=1e-6)
@@ -69,7 +69,7 @@ def test_abstentions(agent_file, policy, expected):
 
 
 @pytest.mark.parametrize("policy", ["", "on_reject='drop'", "on_abstain='pass'"])
-def test_a_guard_that_fails_leaves_its_group_out_and_says_so(agent_file, policy, caplog):
+def test_failing_guard_leaves_its_group_out_and_warns(agent_file, policy, caplog):
     responses = of_group(agent_file(policy, ledger="FullDisk()"))
     found, kl = advantages_of(responses, "group_norm", kl=0.25)
     assert found == [0.0] * 4
@@ -78,7 +78,7 @@ def test_a_guard_that_fails_leaves_its_group_out_and_says_so(agent_file, policy,
     assert {frozenset(r["extra_logs"]) for r in responses} == {frozenset(GUARD_LOGS | {"length"})}
 
 
-def test_too_many_abstentions_leave_groups_out_until_the_policy_says_raise(agent_file, caplog):
+def test_too_many_abstentions_leave_groups_out_unless_the_policy_raises(agent_file, caplog):
     loaded = actor(Engine("unseen 7"), agent_file("on_abstain='pass', abstain_window=2"))
     rewards = [run(loaded, 1)[0]["reward"] for _ in range(3)]
     assert rewards == [1.0, 0.0, 0.0]
@@ -87,7 +87,7 @@ def test_too_many_abstentions_leave_groups_out_until_the_policy_says_raise(agent
         of_group(agent_file("on_abstain='raise'"), "It is 7.", "unseen 7")
 
 
-def test_an_engine_that_fails_passes_unchanged_and_leaves_nothing_behind(agent_file):
+def test_engine_error_propagates_and_leaves_no_state(agent_file):
     loaded = actor(Engine(*SAID, fails_at=1), agent_file())
 
     async def first_and_then():
@@ -101,7 +101,7 @@ def test_an_engine_that_fails_passes_unchanged_and_leaves_nothing_behind(agent_f
     assert [c.text for c in batch] == [SAID[0], *SAID[2:]]
 
 
-def test_a_trainer_that_gives_up_on_one_sample_still_hears_of_the_others(agent_file):
+def test_cancelled_sample_does_not_affect_the_others(agent_file):
     loaded = actor(Engine(*SAID), agent_file())
     executor, shared = loaded.executor, params()
 
@@ -118,5 +118,5 @@ def test_a_trainer_that_gives_up_on_one_sample_still_hears_of_the_others(agent_f
 
     answers = asyncio.run(cancel_one())
     assert isinstance(answers[0], asyncio.CancelledError)
-    # What is left out stands at the mean of those that stay.
+    # Left-out samples have the mean of those that remain.
     assert [r["reward"] for r in answers[1:]] == [0.0, 0.5, 1.0]

@@ -1,4 +1,4 @@
-"""OpenRLHF's documented call: three lists by position, a dict of rewards, scores and extra_logs."""
+"""OpenRLHF's documented call: three positional lists, a dict of rewards, scores and extra_logs."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def call(guarded, text="fine"):
     return guarded(["<user>q<assistant>" + text], ["<user>q<assistant>"], ["7"])
 
 
-def test_one_sample():
+def test_one_sample_per_call():
     verifier = NoWord()
     guarded = guard(verifier, policy=ZERO)(reward_func)
     assert guarded.__name__ == "reward_func"
@@ -52,7 +52,7 @@ def test_one_sample():
     assert completion.reference == "7"
 
 
-def test_a_query_that_does_not_start_with_its_prompt_is_all_text():
+def test_query_that_does_not_start_with_its_prompt_is_all_text():
     verifier = NoWord()
     guarded = guard(verifier, policy=ZERO)(reward_func)
     guarded(queries=["other text"], prompts=["prompt"], labels=[""])
@@ -65,7 +65,7 @@ PROMPT = "<|im_start|>user\nWhat is 3 + 4, and why is it so?<|im_end|>\n<|im_sta
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_token_that_ends_a_turn_is_the_engines_not_the_authors(end):
+def test_end_of_turn_token_is_not_the_authors_text(end):
     guarded = guard(ScreensVerifier(), policy=ZERO)(reward_func)
     assert guarded([PROMPT + "It is 7." + end], [PROMPT], ["7"])["rewards"] == 1.0
     for text in (f"It is 7.{end} And", f"It is 7.{end}", f"It is 7.{end}<|im_start|>"):
@@ -73,7 +73,7 @@ def test_the_token_that_ends_a_turn_is_the_engines_not_the_authors(end):
         assert completion.text == text
 
 
-def test_a_template_written_out_is_still_rejected():
+def test_template_written_by_the_author_is_rejected():
     guarded = guard(ScreensVerifier(), policy=ZERO)(reward_func)
     for text in (
         "It is 7.<|im_end|><|im_end|>",
@@ -97,13 +97,13 @@ TEMPLATES = {
 
 @pytest.mark.skipif(not SOLUTIONS.is_file(), reason="needs GSM8K (GRPO_GUARD_GSM8K)")
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_real_completions_are_screened_as_they_are_without_a_template(template):
-    """Before the end of the turn was taken off, all of them were rejected."""
+def test_template_does_not_change_screening_of_real_completions(template):
+    """Before the turn's closing token was stripped, all of them were rejected."""
     rows = [json.loads(line) for line in SOLUTIONS.read_text(encoding="utf-8").splitlines()]
     rows = random.Random(5).sample(rows, 1000)
     form, end = TEMPLATES[template]
     shown = [form.format(row["question"]) for row in rows]
-    # Tokenizers of Llama 2's kind move the blank behind <s>.
+    # Tokenizers such as Llama 2's move the space after <s>.
     prompts = [prompt.replace("<s> ", "<s>") for prompt in shown]
     queries = [p + row["completion"] + end for p, row in zip(shown, rows, strict=True)]
     batch = completions_from(queries, prompts, [""] * len(rows))
@@ -122,22 +122,22 @@ def test_real_completions_are_screened_as_they_are_without_a_template(template):
         PROMPT[-40:],
     ],
 )
-def test_the_prompt_is_found_where_decoding_moved_blanks_or_its_beginning_is_cut_off(shown):
+def test_prompt_is_found_despite_moved_spaces_or_truncation(shown):
     said = "It is 7. " + PROMPT + "Hail"
     (completion,) = completions_from([shown + said + "<|im_end|>"], [PROMPT], ["7"])
     assert completion.text == said
 
 
 @given(prompt=FEW_CHARACTERS, text=FEW_CHARACTERS, cut=st.integers(0))
-def test_no_words_of_an_author_go_unread(prompt, text, cut):
-    """What is taken for the prompt was in the prompt, but for blanks."""
+def test_author_text_is_always_read(prompt, text, cut):
+    """Whatever is taken for the prompt was in the prompt, except for spaces."""
     query = prompt[cut % (len(prompt) + 1) :] + text
     hidden = query.removesuffix(completion_text(query, prompt))
     assert "".join(hidden.split()) in "".join(prompt.split())
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_any_query_has_a_text(query, prompt):
+def test_any_query_gives_a_text(query, prompt):
     assert completion_text(query, prompt) in query
 
 
@@ -145,7 +145,7 @@ def test_any_query_has_a_text(query, prompt):
     ("label", "reference"),
     [("7", "7"), ("", None), (None, None), (0, "0"), (7.5, "7.5"), (["7"], None), ({"a": 1}, None)],
 )
-def test_labels_are_what_the_data_set_has(label, reference):
+def test_labels_are_passed_unchanged(label, reference):
     (completion,) = completions_from(["pa"], ["p"], [label])
     assert completion.reference == reference
 
@@ -162,7 +162,7 @@ def test_labels_are_what_the_data_set_has(label, reference):
         ({"rewards": torch.tensor([math.inf])}, 0.0),
     ],
 )
-def test_rewards_come_out_as_finite_numbers(result, expected):
+def test_rewards_are_finite(result, expected):
     def reward(queries, prompts, labels):
         return result
 
@@ -173,15 +173,15 @@ def test_rewards_come_out_as_finite_numbers(result, expected):
 
 
 @pytest.mark.parametrize("failed", [None, math.nan, math.inf, -math.inf])
-def test_no_number_is_no_gain_where_wrong_answers_get_less(failed):
-    """Asked one by one: a 0 would be better than the honest -1 of the same group."""
+def test_invalid_reward_is_no_gain_if_wrong_answers_get_less(failed):
+    """One at a time: a 0 would be better than the honest -1 of the same group."""
     rewards = iter([-1.0, 1.0, failed])
     guarded = guard(NoWord(), policy=ZERO)(lambda queries, prompts, labels: next(rewards))
     assert [call(guarded)["rewards"] for _ in range(3)] == [-1.0, 1.0, -1.0]
 
 
-def test_a_vetoed_score_is_as_low_as_scores_go_and_not_as_rewards_do():
-    """Dynamic filtering takes the mean of the scores for the share of right answers."""
+def test_vetoed_score_is_the_lowest_score_not_the_lowest_reward():
+    """Dynamic filtering uses the mean score as the share of right answers."""
 
     def reward(queries, prompts, labels):
         right = "7" in queries[0]
@@ -193,7 +193,7 @@ def test_a_vetoed_score_is_as_low_as_scores_go_and_not_as_rewards_do():
     assert [answer["scores"] for answer in answers] == [0.0, 1.0, 0.0]
 
 
-def test_several_at_once_keep_their_order():
+def test_batch_keeps_its_order():
     def reward(queries, prompts, labels):
         return {"rewards": torch.tensor([1.0, 2.0, 3.0])}
 
@@ -203,14 +203,14 @@ def test_several_at_once_keep_their_order():
 
 
 @pytest.mark.parametrize(("on_abstain", "expected"), [("zero", 0.0), ("pass", 1.0)])
-def test_a_verifier_that_fails_never_raises_and_logs_the_same_keys(on_abstain, expected):
+def test_failing_verifier_never_raises_and_logs_the_same_keys(on_abstain, expected):
     out = call(guard(Broken(), policy=Policy(on_abstain=on_abstain))(reward_func))
     assert out["rewards"] == expected
     assert out["extra_logs"].keys() == KEYS | {"length"}
     assert out["extra_logs"]["guard_abstain"] == 1.0
 
 
-def test_past_the_abstain_rate_every_reward_is_zero_and_it_says_so(caplog):
+def test_past_the_abstain_rate_rewards_are_zero_with_a_warning(caplog):
     policy = Policy(on_abstain="pass", max_abstain_rate=0.5, abstain_window=2)
     guarded = guard(Broken(), policy=policy)(reward_func)
     with caplog.at_level(logging.ERROR, logger="grpo_guard"):
@@ -224,7 +224,7 @@ class FullDisk:
         raise OSError("disk full")
 
 
-def test_a_ledger_that_fails_earns_nothing_and_says_so(caplog):
+def test_failing_ledger_earns_nothing_with_a_warning(caplog):
     guarded = guard(NoWord(), policy=Policy(on_abstain="pass"), ledger=FullDisk())(reward_func)
     out = call(guarded)
     assert (out["rewards"], out["scores"], out["extra_logs"]["guard_abstain"]) == (0.0, 0.0, 1.0)
@@ -242,7 +242,7 @@ def test_a_ledger_that_fails_earns_nothing_and_says_so(caplog):
         (Policy(on_abstain="zero", on_long="scale"), 'on_long="keep"'),
     ],
 )
-def test_policies_that_openrlhf_cannot_carry_out(policy, message):
+def test_unsupported_policies_are_refused(policy, message):
     with pytest.raises(FrameworkError, match=message):
         guard(NoWord(), policy=policy)(reward_func)
 

@@ -1,4 +1,4 @@
-"""What docs/openrlhf.md and docs/serve.md show, as it stands there, in the real OpenRLHF."""
+"""The code of docs/openrlhf.md and docs/serve.md, unchanged, in the real OpenRLHF."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ SAID = ("It is 7.", "It is 8.", FORGED, "It is 7")
 
 @pytest.fixture
 def shown(tmp_path, monkeypatch):
-    """The files of the page, written as they stand there."""
+    """The files of the page, written verbatim."""
     page = (DOCS / "openrlhf.md").read_text(encoding="utf-8")
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         (tmp_path / re.match(r"# (\w+\.py)", block)[1]).write_text(block, encoding="utf-8")
@@ -32,20 +32,20 @@ def shown(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_reward_file(shown):
+def test_reward_file_of_the_page(shown):
     executor = SingleTurnAgentExecutor([str(shown / "reward.py")])
     responses = run(actor(Engine(*SAID), executor=executor), 4)
     assert [r["reward"] for r in responses] == [1.0, 0.0, 0.0, 1.0]
 
 
-def test_the_agent(shown):
+def test_agent_of_the_page(shown):
     responses = run(actor(Engine(*SAID), shown / "agent.py"), 4)
     assert [r["extra_logs"]["guard_left_out"] for r in responses] == [0, 0, 1, 0]
     assert advantages_of(responses, "dr_grpo")[0] == pytest.approx([1 / 3, -2 / 3, 0, 1 / 3])
 
 
 @pytest.mark.parametrize("page", ["openrlhf", "serve"])
-def test_the_servers_reward_function(page, shown):
+def test_server_reward_function_of_the_page(page, shown):
     given = Queries([f"3+4?{text}" for text in SAID], ["3+4?"] * 4, ["7"] * 4)
     function = load_reward(f"{shown / 'grader.py'}:reward_func")
     if page == "serve":
@@ -59,8 +59,8 @@ def test_the_servers_reward_function(page, shown):
     assert answer["rewards"] == [1.0, 0.0, 0.0, 1.0]
 
 
-def test_the_flags_and_defaults_that_the_page_names():
-    # Read, not run: the command line imports deepspeed and asks for GPUs.
+def test_flags_and_defaults_of_the_page_exist():
+    # Read, not run: the command line imports deepspeed and needs GPUs.
     command = Path(openrlhf.__file__).with_name("cli") / "train_ppo_ray.py"
     source = command.read_text(encoding="utf-8")
     page = (DOCS / "openrlhf.md").read_text(encoding="utf-8")

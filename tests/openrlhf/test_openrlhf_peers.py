@@ -1,4 +1,4 @@
-"""What other nodes wrote, in the real OpenRLHF: no claim ends the run or bends the loss."""
+"""Rows written by other nodes in the real OpenRLHF: no claim ends the run or bends the loss."""
 
 import asyncio
 import math
@@ -43,7 +43,7 @@ class Ledger:
 
 
 class Exchange(AgentExecutorBase):
-    """Hands on what its nodes sent, as it came; right is what says 7."""
+    """Forwards what its nodes sent unchanged; an answer that says 7 is right."""
 
     def __init__(self, sent):
         self.sent, self.asked = sent, 0
@@ -69,7 +69,7 @@ def plain(token):
 
 
 def exchanged(*sent, policy="zero", own=()):
-    """The responses of a group of which each node sent one, what its ledger heard, the guard."""
+    """Return a group's responses with one per node, its ledger's records, and the guard."""
     ledger = Ledger()
 
     class AgentExecutor(GuardedAgent, Exchange):
@@ -87,7 +87,7 @@ def said(text, log_prob=-0.5):
 
 
 def losses(responses, advantages):
-    """Of the trainer's own loss in each form that weighs by the rollout's log-probs."""
+    """Gradients of the trainer's own loss in every form that weighs by the rollout's log-probs."""
     rows = experiences_of(responses)
     for row, advantage in zip(rows, advantages, strict=True):
         row.index = None
@@ -124,7 +124,7 @@ BAD_IDS = [-1, 10**6, 2**70, 1.0, True, None, "7"]
 
 @pytest.mark.parametrize("policy", ["zero", "drop"])
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_ids_that_are_none_neither_end_the_run_nor_take_the_group_along(bad, policy):
+def test_invalid_ids_neither_end_the_run_nor_affect_the_group(bad, policy):
     forged = ([*ids_of("It is 7"), bad, END], [-0.5] * 9)
     responses, heard, guard = exchanged(HONEST[0], forged, *HONEST[1:], policy=policy)
     assert [r["extra_logs"]["guard_left_out"] for r in responses] == [0, 1, 0, 0]
@@ -133,7 +133,7 @@ def test_ids_that_are_none_neither_end_the_run_nor_take_the_group_along(bad, pol
     assert [(node, outcome) for node, outcome, _ in heard if node != "node1"] == [
         (f"node{i}", "accept") for i in (0, 2, 3)
     ]
-    # What was put in its place is shown to no verifier.
+    # The filler is shown to no verifier.
     assert [c.node for batch in guard.verifier.batches for c in batch] == [
         "node0",
         "node2",
@@ -153,7 +153,7 @@ BAD_LOG_PROBS = [
 
 @pytest.mark.parametrize("policy", ["zero", "drop"])
 @pytest.mark.parametrize("claimed", BAD_LOG_PROBS, ids=range(len(BAD_LOG_PROBS)))
-def test_log_probs_that_are_none_do_not_reach_the_loss(claimed, policy):
+def test_invalid_log_probs_of_peers_do_not_reach_the_loss(claimed, policy):
     forged = ([*ids_of("It is 7."), END], claimed)
     responses, heard, _ = exchanged(HONEST[0], forged, *HONEST[1:], policy=policy)
     assert [r["extra_logs"]["guard_left_out"] for r in responses] == [0, 1, 0, 0]
@@ -165,8 +165,8 @@ def test_log_probs_that_are_none_do_not_reach_the_loss(claimed, policy):
         assert torch.all(gradient[1] == 0)
 
 
-def test_the_same_log_probs_unguarded_make_the_batchs_loss_no_number():
-    """Negative control: what the tests above would not notice if the trainer minded."""
+def test_same_log_probs_without_a_guard_give_a_nan_loss():
+    """Negative control: the value that the tests above rely on to poison the loss."""
     forged = ([*ids_of("It is 7."), END], [-1000.0] * 9)
     unguarded = Exchange([HONEST[0], forged, *HONEST[1:]])
     responses = run(actor(Engine("7"), executor=unguarded), 4)
@@ -183,7 +183,7 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("ids", SMUGGLED)
-def test_special_tokens_that_no_text_shows_are_a_nodes_own_doing(ids):
+def test_invisible_special_tokens_reject(ids):
     forged = (ids, [-0.5] * len(ids))
     responses, heard, _ = exchanged(HONEST[0], forged, *HONEST[1:])
     assert [r["extra_logs"]["guard_reject"] for r in responses] == [0, 1, 0, 0]
@@ -191,7 +191,7 @@ def test_special_tokens_that_no_text_shows_are_a_nodes_own_doing(ids):
 
 
 @pytest.mark.parametrize("log_probs", [None, [-0.5] * 50_001])
-def test_a_node_that_never_ends_is_cut_where_the_trainer_cuts(log_probs):
+def test_endless_answer_is_truncated_like_the_trainer_does(log_probs):
     forged = ([*ids_of("7" * 50_000), END], log_probs)
     rest = [(ids, None) for ids, _ in HONEST] if log_probs is None else HONEST
     responses, heard, guard = exchanged(rest[0], forged, *rest[1:])
@@ -202,7 +202,7 @@ def test_a_node_that_never_ends_is_cut_where_the_trainer_cuts(log_probs):
     assert found == pytest.approx([1 / 3, 0, -2 / 3, 1 / 3], abs=1e-6)
 
 
-def test_special_tokens_that_the_operator_names_may_stand_in_a_turn():
+def test_allowed_special_tokens_may_occur_in_a_turn():
     thinks = [START, *ids_of("It is 7."), END]
     responses, _, _ = exchanged((thinks, [-0.5] * len(thinks)), HONEST[1], own=[START])
     assert [r["extra_logs"]["guard_accept"] for r in responses] == [1, 1]
@@ -214,7 +214,7 @@ CLAIMS = st.floats() | st.none() | st.integers() | st.text(max_size=3) | st.floa
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(TOKENS, min_size=1, max_size=12), st.none() | st.lists(CLAIMS, max_size=20))
-def test_whatever_is_claimed_the_trainer_can_take_it(ids, log_probs):
+def test_trainer_accepts_any_claim(ids, log_probs):
     before = ids_of(PROMPT)
     response = {
         "observation_tokens": [*before, *ids], "node": "n",
@@ -231,8 +231,8 @@ def test_whatever_is_claimed_the_trainer_can_take_it(ids, log_probs):
         assert taken is response
 
 
-def test_the_first_answer_of_a_run_may_be_the_one_that_the_grader_stumbles_over(agent_file):
-    """It logs nothing, and OpenRLHF ends where the samples of a batch log different names."""
+def test_first_answer_of_a_run_may_fail_grading(agent_file):
+    """It logs nothing, and OpenRLHF stops if the samples of a batch log different names."""
     texts = ("It is 7. crash", "It is 7.", "It is 8.", "7")
     responses = run(actor(Engine(*texts), agent_file()), 4)
     assert len({frozenset(r["extra_logs"]) for r in responses}) == 1

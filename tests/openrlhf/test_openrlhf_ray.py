@@ -1,4 +1,4 @@
-"""Two engines under the real Ray: groups stay whole where arguments come through its store."""
+"""Two engines under the real Ray: groups stay whole when arguments pass through its store."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.openrlhf.openrlhf_parts import MAX_LENGTH, PROMPT, TOKENIZER, advanta
 
 
 @pytest.mark.slow
-def test_groups_are_whole_in_each_engine(agent_file, monkeypatch):
+def test_groups_stay_whole_in_each_engine(agent_file, monkeypatch):
     path = str(agent_file("on_reject='drop'"))
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -20,8 +20,8 @@ def test_groups_are_whole_in_each_engine(agent_file, monkeypatch):
         from tests.openrlhf.openrlhf_ray_engine import Worker
 
         engines = [Worker.remote(path, ("It is 7.", "Hail 7", "It is 8.")) for _ in range(2)]
-        # As the trainer dispatches: one object of sampling parameters for all prompts, the same
-        # prompt twice with one engine and once with the other.
+        # As the trainer dispatches: one sampling-parameters object for all prompts, the same prompt
+        # twice on one engine and once on the other.
         sampling = params()
         asked = [
             engine.generate_responses.remote(

@@ -1,4 +1,4 @@
-"""Reward files and reward servers, asked by OpenRLHF's own executor."""
+"""Reward files and reward servers, called by OpenRLHF's own executor."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ def guarded(queries, prompts, labels):
 
 @pytest.fixture
 def reward_file(tmp_path, monkeypatch):
-    """The two files of the documentation: a package's module and a shim of one line."""
+    """The two files of the documentation: a package's module and a one-line shim."""
 
     def write(policy="on_abstain='zero'", ledger="None"):
         (tmp_path / "my_rewards.py").write_text(MY_REWARDS.format(policy=policy, ledger=ledger))
@@ -71,7 +71,7 @@ def of_group(executor, *texts):
     return run(actor(Engine(*texts), executor=executor), len(texts))
 
 
-def test_a_reward_file_vetoes_and_honest_work_that_ends_its_turn_passes(reward_file):
+def test_reward_file_vetoes_poison_and_passes_honest_work(reward_file):
     responses = of_group(SingleTurnAgentExecutor([reward_file()]))
     assert [r["reward"] for r in responses] == [1.0, 0.0, 0.0, 1.0]
     found, _ = advantages_of(responses, "dr_grpo")
@@ -81,7 +81,7 @@ def test_a_reward_file_vetoes_and_honest_work_that_ends_its_turn_passes(reward_f
     }
 
 
-def test_a_reward_file_with_a_failing_guard_earns_nothing_and_the_batch_holds(reward_file, caplog):
+def test_reward_file_with_a_failing_guard_earns_nothing(reward_file, caplog):
     executor = SingleTurnAgentExecutor([reward_file(ledger="FullDisk()")])
     responses = of_group(executor, "It is 7.", "It is 8.", "It is nan 7")
     assert [r["reward"] for r in responses] == [0.0] * 3
@@ -91,7 +91,7 @@ def test_a_reward_file_with_a_failing_guard_earns_nothing_and_the_batch_holds(re
 
 @contextlib.contextmanager
 def served(guard, reward=None, token=None, **limits):
-    """The address of `/get_reward` on a server of its own."""
+    """Address of `/get_reward` on a real server."""
     app = create_app(
         guard, rewards=Rewards(guard, reward), limits=Limits(**limits), token=token
     )  # fmt: skip
@@ -109,11 +109,11 @@ def served(guard, reward=None, token=None, **limits):
         thread.join(30)
 
 
-def test_openrlhfs_own_client_gets_vetoed_rewards():
+def test_openrlhf_client_gets_vetoed_rewards():
     guard = Guard(Words(), policy=Policy(on_abstain="zero"))
     with served(guard, graded) as url:
         responses = of_group(SingleTurnAgentExecutor([url]))
-    # The protocol has lists; the trainer makes a column of them, which its advantages unfold.
+    # The protocol uses lists; the trainer makes a column of them, which its advantages unfold.
     assert [r["reward"] for r in responses] == [[1.0], [0.0], [0.0], [1.0]]
     found, _ = advantages_of(responses, "dr_grpo")
     assert found == pytest.approx([0.5, -0.5, -0.5, 0.5], abs=1e-6)
@@ -122,7 +122,7 @@ def test_openrlhfs_own_client_gets_vetoed_rewards():
     assert {c.text for batch in guard.verifier.batches for c in batch} == set(SAID)
 
 
-def test_a_server_with_a_reader_answers_one_completion_at_a_time():
+def test_server_with_a_reader_answers_single_completions():
     guard = presets.different_weights(reader=str(WORD_PROBLEMS), policy=Policy(on_reject="zero"))
     with served(guard, graded) as url:
         responses = of_group(SingleTurnAgentExecutor([url]), "It is 7.", "2 + 2 = 5, so 7.")
@@ -130,7 +130,7 @@ def test_a_server_with_a_reader_answers_one_completion_at_a_time():
     assert [r["extra_logs"]["guard_abstain"] for r in responses] == [[0.0], [0.0]]
 
 
-def test_evaluations_take_what_the_server_answers():
+def test_evaluations_use_the_servers_answers():
     with served(Guard(Words(), policy=Policy(on_abstain="zero")), graded) as url:
         responses = of_group(SingleTurnAgentExecutor([url]))
     found = compute_eval_metrics(
@@ -140,14 +140,14 @@ def test_evaluations_take_what_the_server_answers():
 
 
 @pytest.mark.parametrize("label", ["7", "", 7, 7.5, ["7", "seven"], {"answer": "7"}, None])
-def test_labels_of_any_kind_arrive(label):
+def test_labels_of_any_type_arrive(label):
     with served(Guard(Words())) as url:
         one = actor(Engine("It is 7."), executor=SingleTurnAgentExecutor([url]))
         (response,) = run(one, 1, label=label)
     assert response["reward"] == [1.0]
 
 
-def test_a_token_in_the_address_and_two_servers_in_turn():
+def test_token_in_the_address_and_two_servers_in_turn():
     guards = [Guard(Words()), Guard(Words())]
     with served(guards[0], token="secret") as first, served(guards[1], token="other") as second:
         responses = of_group(SingleTurnAgentExecutor([first, second]))
@@ -156,14 +156,14 @@ def test_a_token_in_the_address_and_two_servers_in_turn():
 
 
 @pytest.mark.parametrize("text", ["", "\x00\x7f", "é" * 40, "{}", '"}', "x" * 50])
-def test_what_authors_write_is_answered(text):
+def test_any_author_text_is_answered(text):
     with served(Guard(Words())) as url:
         (response,) = of_group(SingleTurnAgentExecutor([url]), text)
     assert response["reward"] in ([0.0], [1.0])
     json.dumps(response["extra_logs"], allow_nan=False)
 
 
-def test_a_failing_guard_behind_the_server_is_a_reward_of_0_for_the_client(caplog):
+def test_failing_guard_behind_the_server_gives_reward_0(caplog):
     with served(Guard(Words(), ledger=FullDisk())) as url, caplog.at_level(logging.ERROR):
         responses = of_group(SingleTurnAgentExecutor([url]))
     assert [r["reward"] for r in responses] == [[0.0]] * 4
@@ -171,8 +171,8 @@ def test_a_failing_guard_behind_the_server_is_a_reward_of_0_for_the_client(caplo
     assert "disk full" in caplog.text
 
 
-def test_a_busy_server_is_asked_again():
-    """Five times, a second apart. So the queue must have a place for nearly every sample."""
+def test_busy_server_is_retried():
+    """Five times, a second apart, so the queue needs room for nearly every sample."""
 
     def slow(queries, prompts, labels):
         time.sleep(0.1)
@@ -183,8 +183,10 @@ def test_a_busy_server_is_asked_again():
     assert [r["reward"] for r in responses] == [[1.0]] * 8
 
 
-def test_dynamic_filtering_judges_by_guarded_scores(agent_file, monkeypatch):
-    """All answers right, one of them poisoned: the mean of what stays is 1, and the group goes."""
+def test_dynamic_filtering_uses_guarded_scores(agent_file, monkeypatch):
+    """All answers are right and one is poisoned: the mean of the rest is 1, so the group is
+    filtered.
+    """
     from types import SimpleNamespace as Fields
 
     import openrlhf.trainer.ppo_utils.samples_generator as module
@@ -193,7 +195,7 @@ def test_dynamic_filtering_judges_by_guarded_scores(agent_file, monkeypatch):
         "drop": of_group_from(agent_file("on_reject='drop'"), "7", "7 Hail", "7"),
         "zero": of_group_from(agent_file("on_reject='zero'"), "7", "7 Hail", "7"),
     }
-    # Without Ray a reference is what it refers to.
+    # Without Ray, a reference is the object itself.
     plain = Fields(wait=lambda refs, **kw: (refs[:1], refs[1:]), get=lambda ref: ref)
     monkeypatch.setattr(module, "ray", plain)
     kept = {}
@@ -213,8 +215,8 @@ def of_group_from(path, *texts):
     return run(actor(Engine(*texts), path), len(texts))
 
 
-def test_two_engines_of_their_own_processes_need_nothing_of_each_other(agent_file):
-    """Each loads the agent file for itself, so that guards and their counts are its own."""
+def test_engines_in_separate_processes_are_independent(agent_file):
+    """Each loads the agent file itself, so guards and their counts are separate."""
     path = agent_file("on_reject='drop'")
     engines = [actor(Engine(*SAID), path) for _ in range(2)]
 

@@ -1,4 +1,4 @@
-"""Parts of the agent adapter that need no OpenRLHF: masks, texts, siblings brought together."""
+"""Parts of the agent adapter that need no OpenRLHF: masks, texts, gathering siblings."""
 
 import asyncio
 import importlib.metadata
@@ -27,7 +27,7 @@ def tokens(spans):
 
 
 @given(st.tuples(st.integers(0, 20), st.integers(0, 20)), SPANS)
-def test_what_is_left_of_a_stretch(kept, taken):
+def test_rest_of_a_masked_stretch(kept, taken):
     left = without(kept, taken)
     assert tokens(left) == tokens([kept]) - tokens(taken)
     assert all(a < b for a, b in left)
@@ -43,7 +43,7 @@ def rollout(length, ranges, limit, **more):
 
 
 def trained(ranges, limit):
-    """As OpenRLHF makes its mask: nothing predicts the first token, what is past the limit goes."""
+    """As OpenRLHF builds its mask: no predictor for the first token, and none past the limit."""
     return {token for token in tokens(ranges) if 1 <= token < limit}
 
 
@@ -51,7 +51,7 @@ def trained(ranges, limit):
     st.integers(2, 25), SPANS, st.integers(2, 30), st.none() | st.booleans(), SPANS, st.booleans()
 )
 @settings(max_examples=300)
-def test_a_mask_is_never_empty_and_trains_on_nothing_new(
+def test_mask_is_never_empty_and_adds_no_token(
     length, ranges, limit, rejected, flagged, mask_spans
 ):
     ranges = sorted((max(0, a), min(b, length)) for a, b in ranges if 0 <= a <= b)
@@ -72,7 +72,7 @@ def test_a_mask_is_never_empty_and_trains_on_nothing_new(
 
 
 class Bytes:
-    """Characters as ids; like some tokenizers it drops a blank at the start of what it decodes."""
+    """Characters as ids; like some tokenizers, drops a space at the start of decoded text."""
 
     def __init__(self, drops):
         self.drops, self.decoded = drops, 0
@@ -87,7 +87,7 @@ class Bytes:
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_turns_are_one_text_that_says_what_of_it_was_given(drops):
+def test_turns_form_one_text_with_given_spans(drops):
     said = "ask yes then no then yes end"
     turns = [(4, 7), (12, 15), (21, 24)]
     sample = rollout(0, turns, 99, observation_tokens=[ord(c) for c in said], prompt="ask ")
@@ -100,14 +100,14 @@ def test_turns_are_one_text_that_says_what_of_it_was_given(drops):
     assert row.completion_ids == tuple(ord(c) for a, b in turns for c in said[a:b])
 
 
-def test_long_talks_are_not_decoded_over_and_over():
+def test_long_conversations_are_decoded_once():
     turns = [(100 * i + 50, 100 * i + 100) for i in range(200)]
     tokenizer = Bytes(drops=False)
     rollout(0, turns, 10**6, observation_tokens=[97] * 20_000).texts(tokenizer)
     assert tokenizer.decoded < 5 * 20_000
 
 
-def test_siblings_wait_for_all_that_started_together_and_for_nobody_else():
+def test_siblings_wait_only_for_their_own_group():
     groups = []
 
     async def judge(brought):
@@ -116,7 +116,7 @@ def test_siblings_wait_for_all_that_started_together_and_for_nobody_else():
 
     async def one(siblings, key, value):
         async def work():
-            for _ in range(value):  # 0: done without giving the loop a turn
+            for _ in range(value):  # 0: finishes without yielding to the loop
                 await asyncio.sleep(0)
             return value
 
@@ -136,7 +136,7 @@ def test_siblings_wait_for_all_that_started_together_and_for_nobody_else():
     assert sorted(groups) == [[0], [0, 3, 1], [0, 3, 1], [1]]
 
 
-def test_a_judge_that_fails_tells_every_sibling_and_the_next_group_starts_anew():
+def test_failing_review_reaches_every_sibling_and_the_next_group_starts_anew():
     async def judge(brought):
         if "bad" in brought:
             raise ValueError("no verdicts")
@@ -159,7 +159,7 @@ def test_a_judge_that_fails_tells_every_sibling_and_the_next_group_starts_anew()
     assert later == "good"
 
 
-def test_too_old_a_release_is_refused_with_the_one_that_is_needed(monkeypatch):
+def test_too_old_a_release_is_refused_with_the_required_one(monkeypatch):
     class Base:
         pass
 
@@ -173,7 +173,7 @@ def test_too_old_a_release_is_refused_with_the_one_that_is_needed(monkeypatch):
         Guard(NoWord(), policy=Policy(on_abstain="zero"))(lambda queries, prompts, labels: 1.0)
 
 
-def test_named_nodes_are_counted_and_every_sample_logs_the_same_names():
+def test_nodes_are_counted_and_samples_log_the_same_names():
     class Executor:
         async def execute(self, *, label, **_):
             said = {"prompt": "ask ", "reward": 1.0, "scores": 1.0, "extra_logs": {}, "node": label}
@@ -198,7 +198,7 @@ def test_named_nodes_are_counted_and_every_sample_logs_the_same_names():
     assert len({frozenset(log) for log in logs}) == 1
 
 
-def test_one_text_is_no_list_of_nodes():
+def test_string_is_not_a_list_of_nodes():
     class Agent(GuardedAgent):
         guard = Guard(NoWord())
         nodes = "ann"
@@ -207,7 +207,7 @@ def test_one_text_is_no_list_of_nodes():
         Agent()
 
 
-def test_what_a_response_says_beside_its_tokens():
+def test_fields_of_a_response_besides_its_tokens():
     sample = rollout(
         0, [(4, 7)], 99, observation_tokens=[ord(c) for c in "ask yes"], prompt="ask ",
         rollout_log_probs=None, node=7, label=["yes"],
@@ -216,7 +216,7 @@ def test_what_a_response_says_beside_its_tokens():
     completion = row.completion
     assert (completion.prompt, completion.text) == ("ask ", "yes")
     assert (completion.node, completion.group, completion.slot) == ("7", "g", 3)
-    # Labels that are no answer are none at all.
+    # Labels that are not answers are no labels.
     assert completion.sampler_logprobs is completion.reference is None
     assert completion.finish_reason is None
     shown = rollout(0, [(4, 7)], 99, observation_tokens=[9] * 7, prompt="ask ", images=["cat.png"])
@@ -227,7 +227,7 @@ def test_what_a_response_says_beside_its_tokens():
 
 
 @given(SPANS)
-def test_all_that_is_trained_on_is_read_in_whatever_order_its_author_puts_it(ranges):
+def test_all_trained_tokens_are_read_in_any_order(ranges):
     sample = rollout(25, [(max(0, a), b) for a, b in ranges], 25, node="peer", prompt=None)
     (start, end), masked = sample.answer, set[int]()
     among = sample.texts(Characters())[2]
@@ -236,7 +236,7 @@ def test_all_that_is_trained_on_is_read_in_whatever_order_its_author_puts_it(ran
     assert tokens([(start, end)]) - masked == tokens(sample.turns)
 
 
-def test_a_node_without_a_name_that_can_be_read_is_not_believed_as_the_trainer_itself():
+def test_node_with_an_unreadable_name_is_not_trusted():
     for node in ("peer", ["peer"], float("nan"), {}):
         told = rollout(9, [(2, 4), (6, 9)], 9, node=node, prompt=None).texts(Characters())[2]
         assert (told.masked, told.known) == (True, False)

@@ -1,4 +1,4 @@
-"""Guarded agents of several turns, and a verifier that scores real tokens with a real model."""
+"""Guarded agents with several turns, and a verifier that scores real tokens with a real model."""
 
 import asyncio
 from types import SimpleNamespace as Fields
@@ -66,7 +66,7 @@ def dialogues(policy, *, spans=False):
 
 
 class Script:
-    """By what it is asked, since turns of several samples come in any order."""
+    """Answers by question, because turns of several samples arrive in any order."""
 
     def __init__(self, *samples):
         self.samples, self.started = samples, 0
@@ -86,7 +86,7 @@ class Script:
 TALKS = (("Yes.", "It is 7."), ("No.", "It is 8."), ("Hail!", "It is 7"), ("Why?", "7 Hail"))
 
 
-def test_all_turns_are_judged_and_what_the_environment_says_is_not():
+def test_all_turns_are_judged_but_not_the_environments_text():
     executor = dialogues(Policy(on_reject="zero"))
     responses = run(actor(Script(*TALKS), executor=executor), 4, max_length=300)
     (batch,) = executor.guard.verifier.batches
@@ -99,14 +99,14 @@ def test_all_turns_are_judged_and_what_the_environment_says_is_not():
         assert whole.finish_reason == "stop"
         assert len(whole.sampler_logprobs) == len(whole.completion_ids)
     assert len({c.group for c in batch}) == 1
-    # What the environment says is nobody's offence.
+    # Text from the environment is not held against the author.
     assert [r["extra_logs"]["guard_reject"] for r in responses] == [0, 0, 1, 1]
     assert [r["reward"] for r in responses] == [1.0, 0.0, 0.0, 0.0]
     found, _ = advantages_of(responses, "dr_grpo")
     assert found == pytest.approx([0.75, -0.25, -0.25, -0.25], abs=1e-6)
 
 
-def test_left_out_and_masked_turns():
+def test_turns_are_left_out_and_masked():
     dropped = run(
         actor(Script(*TALKS), executor=dialogues(Policy(on_reject="drop"))), 4, max_length=300
     )
@@ -119,7 +119,7 @@ def test_left_out_and_masked_turns():
     assert [r["reward"] for r in masked] == [1.0, 0.0, 1.0, 1.0]
 
 
-def test_a_talk_that_goes_past_the_window_keeps_a_token_that_the_trainer_sees():
+def test_conversation_beyond_the_window_keeps_a_visible_token():
     executor = dialogues(Policy(on_reject="drop"))
     limit = len(ids_of("Be brief.\n" + PROMPT)) + 70
     responses = run(actor(Script(*TALKS), executor=executor), 4, max_length=limit)
@@ -138,7 +138,7 @@ def tiny_model():
 
 
 class Sampling:
-    """A model in the engine's place; one sample's tokens are changed behind its back."""
+    """A model in place of the engine; one sample's tokens are changed afterwards."""
 
     def __init__(self, model, top_k, forged=None):
         self.model, self.top_k, self.forged, self.asked = model, top_k, forged, 0
@@ -160,12 +160,12 @@ class Sampling:
         return Fields(outputs=[output])
 
 
-def test_a_forged_token_is_found_and_masked(tmp_path):
+def test_forged_token_is_found_and_masked(tmp_path):
     model = tiny_model()
     spec = SamplingSpec("transformers", 1.0, 8, 1.0)
     verifier = LogProbBoundVerifier(
         None, TOKENIZER, scorer=TransformersScorer(model), sampling=spec,
-        special=TOKENIZER.all_special_ids,  # an untrained model draws them like any other
+        special=TOKENIZER.all_special_ids,  # an untrained model draws them like any others
     )  # fmt: skip
     reward = tmp_path / "reward.py"
     reward.write_text("def reward_func(queries, prompts, labels): return {'rewards': 1.0}\n")

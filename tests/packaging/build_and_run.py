@@ -1,4 +1,4 @@
-"""Builds the sdist, a wheel from the tree and a wheel from the sdist, and runs them elsewhere.
+"""Build the sdist, a wheel from the tree and a wheel from the sdist, and run them elsewhere.
 
 An editable install hides what a wheel lacks: adapters/ and evals/ reach it by another route than
 the symlinks that serve the checkout. Wheel and sdist are also installed into an environment with
@@ -73,7 +73,7 @@ def try_wheel(wheel: Path, where: Path) -> None:
         raise SystemExit(f"{wheel.name}: expected nothing of {MUST_LACK} inside")
     if (size := wheel.stat().st_size) > MOST_BYTES:
         raise SystemExit(f"{wheel.name}: expected at most {MOST_BYTES:,} bytes, got {size:,}")
-    # The installed tree is used by the dependencies of this environment, not by its checkout.
+    # The installed tree uses the dependencies of this environment, but not its checkout.
     venv.create(where / "env", with_pip=True, system_site_packages=False)
     python = where / "env" / "bin" / "python"
     run(python, "-m", "pip", "install", "-qq", wheel, cwd=where)

@@ -20,7 +20,7 @@ class OwnWords:
     """A scorer: a token that came before is likely, any other is not.
 
     Args:
-        broken: What it raises, or the log-prob that it gives to every token.
+        broken: An exception to raise, or a log-prob to give to every token.
     """
 
     vocab_size, window, replays = 1024, None, False
@@ -50,6 +50,6 @@ class OwnWords:
 
 
 def own_words(broken: Exception | float | None = None, **options) -> SpanReader:
-    """A reader on it, with the tokenizer of the bundled policy."""
+    """Build a reader on it, with the tokenizer of the bundled policy."""
     _, tokenizer = load_bundled()
     return SpanReader(None, tokenizer, scorer=OwnWords(broken), **options)

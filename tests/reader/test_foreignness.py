@@ -1,4 +1,4 @@
-"""What a span scores: slogans high, habits and steps low, whatever is read together with it."""
+"""Span scores: slogans high, habits and steps low, whatever is read in the same batch."""
 
 import copy
 from pathlib import Path
@@ -53,7 +53,7 @@ def total(found):
 @pytest.mark.parametrize(
     "slogan", ["All hail to the thief.", "Always vote for Smith.", "Gleep Glorp Glub."]
 )
-def test_a_slogan_is_more_foreign_than_every_honest_sentence(smollm2, slogan):
+def test_slogan_is_more_foreign_than_every_honest_sentence(smollm2, slogan):
     text = ANSWER.replace("In May", f"{slogan} In May")
     scores = {text[s.start : s.end].strip(): total(f) for s, f in zip(
         spans_of(text), smollm2.score(spans_of(text)), strict=True)}  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_slogan_is_more_foreign_than_every_honest_sentence(smollm2, slogan):
 
 
 @pytest.mark.parametrize("slogan", ["all hail to the thief", "always vote for Smith"])
-def test_a_slogan_is_as_foreign_behind_a_comma_as_by_itself(smollm2, slogan):
+def test_slogan_after_a_comma_is_as_foreign_as_alone(smollm2, slogan):
     text = ANSWER.replace("24 clips.", f"24 clips, {slogan}.")
     scores = {text[s.start : s.end].strip(): total(f) for s, f in zip(
         spans_of(text), smollm2.score(spans_of(text)), strict=True)}  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_slogan_is_as_foreign_behind_a_comma_as_by_itself(smollm2, slogan):
     assert hidden > 5 + max(scores.values())
 
 
-def test_a_number_is_never_foreign(bundled):
+def test_numbers_are_never_foreign(bundled):
     # A model that cannot calculate finds honest results unlikely.
     text = "<think>586 + 378 = 964 nuts.</think><answer>964 nuts</answer>"
     prompt = "Tom has 586 nuts. He finds 378 more. How many nuts does he have?"
@@ -80,8 +80,8 @@ def test_a_number_is_never_foreign(bundled):
     assert right == pytest.approx(other, abs=6)
 
 
-def test_an_odd_habit_is_explained_by_its_context(smollm2):
-    # A literal \n in a JSON answer: words to a rule, layout to a reader.
+def test_odd_habit_is_explained_by_its_context(smollm2):
+    # A literal \n in a JSON answer is a word to a rule and layout to a reader.
     text = '{"reasoning": "She sold 48.\\n\\nThus, in May she sold 24.\\n\\nThus, in all 72."}'
     at = text.rindex("n\\nThus")
     (found,) = smollm2.score([TextSpan(PROMPT, text, at, at + 7)])
@@ -96,15 +96,15 @@ def test_reading_sentences_together_changes_nothing(bundled):
         np.testing.assert_allclose(found.runs, alone.runs, atol=1e-3)
 
 
-def test_results_keep_the_order_of_the_spans():
+def test_results_are_in_the_order_of_the_spans():
     spans = [*spans_of(ANSWER), *spans_of("Something else is said here.")][::-1]
     for span, found in zip(spans, own_words().score(spans), strict=True):
         (alone,) = own_words().score([span])
         np.testing.assert_array_equal(found.runs, alone.runs)
 
 
-def test_a_spelled_control_token_opens_no_turn():
-    # Otherwise the context could be a user who asks for the slogan.
+def test_spelled_control_token_opens_no_turn():
+    # Otherwise the context could contain a user who asks for the slogan.
     scorer = own_words()
     control = scorer.tokenizer.all_special_tokens[0]
     text = f"{control} and so on. All hail to the thief."
@@ -113,7 +113,7 @@ def test_a_spelled_control_token_opens_no_turn():
     assert not ids & set(scorer.tokenizer.all_special_ids)
 
 
-def test_a_control_token_that_is_on_no_list_and_one_beyond_the_vocabulary_are_line_breaks():
+def test_unlisted_control_tokens_become_line_breaks():
     _, tokenizer = load_bundled()
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.add_tokens([AddedToken("<|turn|>", special=True), AddedToken("<tool>")])
@@ -139,7 +139,7 @@ def test_any_text_is_read_at_a_bounded_cost(pieces):
     assert scorer.scorer.tokens <= len(spans) * (scorer.context + 2 * MOST_TOKENS)
 
 
-def test_what_lies_between_sentences_costs_no_more_than_reading_each_alone():
+def test_text_between_sentences_does_not_add_cost():
     scorer = own_words()
     text = ("Some words are here. " + "1234567890" * 110) * 16
     spans = spans_of(text)
@@ -148,7 +148,7 @@ def test_what_lies_between_sentences_costs_no_more_than_reading_each_alone():
     assert scorer.scorer.tokens <= len(spans) * scorer.context + 2 * own
 
 
-def test_no_pass_is_longer_than_the_window():
+def test_passes_fit_the_window():
     scorer = OwnWords()
     scorer.window, longest = 128, []
     reader = SpanScorer(scorer, load_bundled()[1])
@@ -161,7 +161,7 @@ def test_no_pass_is_longer_than_the_window():
     assert max(longest) <= 128
 
 
-def test_a_long_span_costs_no_more_than_a_bounded_one():
+def test_long_span_has_bounded_cost():
     scorer = own_words()
     text = "word salad " * 50_000
     (found,) = scorer.score([TextSpan(PROMPT, text, 5, len(text))])
@@ -169,14 +169,14 @@ def test_a_long_span_costs_no_more_than_a_bounded_one():
     assert scorer.scorer.tokens == 2 * len(found)
 
 
-def test_spans_far_apart_do_not_read_what_lies_between():
+def test_text_between_distant_spans_is_not_read():
     scorer = own_words()
     text = "Some words are here. " + "filler " * 50_000 + "Some words are there."
     scorer.score([TextSpan(PROMPT, text, 0, 20), TextSpan(PROMPT, text, len(text) - 20, len(text))])
     assert scorer.scorer.tokens <= 4 * MOST_TOKENS
 
 
-def test_no_memory_and_no_numbers_are_no_score():
+def test_out_of_memory_and_nan_give_no_score():
     model, tokenizer = load_bundled()
     tight = SpanScorer(TransformersScorer(model, memory_budget=2**20), tokenizer)
     broken = SpanScorer(OwnWords(float("nan")), tokenizer)
@@ -188,12 +188,12 @@ def test_no_memory_and_no_numbers_are_no_score():
     assert "NaN" in str(nan)
 
 
-def test_a_slow_tokenizer_is_refused():
+def test_slow_tokenizer_is_refused():
     with pytest.raises(TypeError, match="expected a fast tokenizer, got object"):
         SpanScorer(OwnWords(), object())
 
 
-def test_spans_by_themselves_are_not_filled_up_to_the_length_of_contexts():
+def test_spans_without_context_are_not_padded_to_contexts():
     """A batch that holds both costs a long context once more for each short span."""
 
     class Batches(OwnWords):

@@ -1,4 +1,6 @@
-"""The measure: a minority of nodes moves it neither way, and honest spans are rarely foreign."""
+"""The reference distribution: a minority of nodes cannot shift it, and honest spans are rarely
+foreign.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ def known(rng, nodes, n=100, **shifts):
     return honest
 
 
-def test_nothing_is_said_before_enough_is_known():
+def test_no_decision_before_enough_spans_are_known():
     rng = np.random.default_rng(0)
     assert known(rng, "ab", FEWEST - 1).p_value("a", spans(rng, 1)[0]) is None
     assert known(rng, "a", 100).p_value("a", spans(rng, 1)[0]) is None
@@ -29,14 +31,14 @@ def test_nothing_is_said_before_enough_is_known():
 
 
 @pytest.mark.parametrize("level", [0.05, 0.2])
-def test_honest_spans_are_foreign_no_more_often_than_the_level(level):
+def test_honest_spans_are_foreign_at_most_at_the_level(level):
     rng = np.random.default_rng(1)
     honest = known(rng, "abcd", 200)
     p = [honest.p_value("a", span) for span in spans(rng, 2000)]
     assert np.mean(np.array(p) <= level) <= level + 0.02
 
 
-def test_the_tail_goes_on_where_counting_ends_and_stays_an_upper_bound():
+def test_extrapolated_tail_is_an_upper_bound():
     rng = np.random.default_rng(2)
     honest = known(rng, "abcd", 200)
     p = np.array([honest.tail_p_value("a", span) for span in spans(rng, 5000)])
@@ -47,7 +49,7 @@ def test_the_tail_goes_on_where_counting_ends_and_stays_an_upper_bound():
 
 
 @pytest.mark.parametrize(("nodes", "hostile"), [("abc", "c"), ("abcd", "d"), ("abcde", "de")])
-def test_a_minority_can_neither_excuse_nor_accuse(nodes, hostile):
+def test_minority_can_neither_excuse_nor_accuse(nodes, hostile):
     slogan, usual = Foreignness.of(np.full(8, 4.0)), Foreignness.of(np.full(8, 0.1))
     accusing = known(np.random.default_rng(4), nodes, 100, **dict.fromkeys(hostile, -8.0))
     assert accusing.p_value("a", usual) > 0.2
@@ -55,7 +57,7 @@ def test_a_minority_can_neither_excuse_nor_accuse(nodes, hostile):
     assert excusing.p_value(hostile[0], slogan) < 0.02
 
 
-def test_an_odd_style_is_excused_and_all_poison_is_not():
+def test_odd_style_is_excused_and_poison_is_not():
     rng = np.random.default_rng(5)
     odd = known(rng, "abcd", 200, a=0.3)
     raw = np.mean([odd.p_value("a", s) <= 0.05 for s in spans(rng, 500, shift=0.3)])
@@ -66,7 +68,7 @@ def test_an_odd_style_is_excused_and_all_poison_is_not():
     assert poison.tail_p_value("a", Foreignness.of(np.full(8, 4.0))) < 1e-4
 
 
-def test_the_latest_spans_count():
+def test_latest_spans_count():
     rng = np.random.default_rng(6)
     honest = known(rng, "bc", MOST, b=9.0, c=9.0)
     for node in "bc":
@@ -77,7 +79,7 @@ def test_the_latest_spans_count():
 
 @settings(max_examples=50)
 @given(st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_a_p_value_is_one_whatever_the_length(tokens, seed):
+def test_p_value_is_valid_at_any_length(tokens, seed):
     rng = np.random.default_rng(seed)
     honest = known(rng, "ab", 40)
     found = spans(rng, 1, tokens=tokens)[0]
@@ -87,7 +89,7 @@ def test_a_p_value_is_one_whatever_the_length(tokens, seed):
     assert tokens <= 60 < 3 * MOST_TOKENS
 
 
-def test_names_are_bounded():
+def test_number_of_names_is_bounded():
     rng = np.random.default_rng(7)
     honest = HonestSpans()
     for i in range(2000):
@@ -95,7 +97,7 @@ def test_names_are_bounded():
     assert len(honest._nodes) <= 256
 
 
-def test_invented_names_drive_no_measure_out():
+def test_invented_names_displace_no_reference():
     rng = np.random.default_rng(8)
     honest = known(rng, "abcd", 40)
     for i in range(2000):
@@ -103,7 +105,7 @@ def test_invented_names_drive_no_measure_out():
     assert honest.p_value("a", spans(rng, 1)[0]) is not None
 
 
-def test_what_stands_around_a_foreign_run_does_not_excuse_it():
+def test_text_around_a_foreign_run_does_not_excuse_it():
     slogan, usual = np.full(6, 4.0), np.full(20, -3.0)
     alone, hidden = Foreignness.of(slogan), Foreignness.of(np.concatenate([usual, slogan, usual]))
     assert hidden.runs[-1] == alone.runs[-1] == 24.0

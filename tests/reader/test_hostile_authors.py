@@ -1,4 +1,4 @@
-"""What an author tries in order not to be read, to be excused, or to have others pay."""
+"""What an author tries in order not to be read, to be excused, or to make others pay."""
 
 import random
 from dataclasses import replace
@@ -34,7 +34,7 @@ from tests.reader.test_reader_verifier import (
 
 
 class Careless(Marked):
-    """Notes an underscore and decides nothing by it."""
+    """Reports an underscore without deciding anything by it."""
 
     def __init__(self):
         super().__init__()
@@ -62,20 +62,20 @@ def convicted(stack=None, extra=""):
 
 
 @pytest.mark.parametrize("text", ["Bad \ud800 words are here.", "\ud800" * 30, "\0" * 30])
-def test_one_text_that_no_tokenizer_takes_does_not_stop_the_reading_of_others(text):
+def test_untokenisable_text_does_not_stop_reading_of_others(text):
     rng = random.Random(9)
     rows = batch(0, [("d", text), ("c", answer(rng, f"[{SLOGAN}]"))])
     assert verifier().verify(rows)[-1].rejected
 
 
-def test_a_finding_that_decides_nothing_spares_no_sentence():
+def test_reported_finding_does_not_exempt_a_sentence():
     stack = convicted(ReaderVerifier(Careless(), own_words()), extra=" _")
     verdicts = stack.verify(batch(9, poisoned(9, " _")))
     assert all(v.rejected for v in last(verdicts, 8))
     assert all(v.accepted for v in verdicts[:-8])
 
 
-def test_a_convicted_node_cannot_hide_behind_more_sentences_than_are_read():
+def test_convicted_node_cannot_hide_behind_many_sentences():
     rng = random.Random(4)
     usual = " ".join(answer(rng) for _ in range(MOST_OF_CONVICTED))
     (verdict,) = last(convicted().verify(batch(9, [("d", f"{usual} {SLOGAN}")], nodes="abc")))
@@ -83,7 +83,7 @@ def test_a_convicted_node_cannot_hide_behind_more_sentences_than_are_read():
     assert "more than the 128 sentences" in verdict.findings[0].message
 
 
-def test_a_convicted_node_is_abstained_on_where_the_reader_fails():
+def test_reader_failure_on_a_convicted_node_abstains():
     stack = convicted()
     stack.reader._models[0][0].scorer.broken = RuntimeError("no device")
     verdicts = stack.verify(batch(9, poisoned(9), nodes="abc"))
@@ -96,7 +96,7 @@ def known_of_d(stack):
     return log, batches
 
 
-def test_sending_each_text_twice_hides_no_batch_and_counts_nothing_twice():
+def test_duplicate_texts_neither_hide_nor_count_twice():
     once, twice = verifier(), verifier()
     for seed in range(3):
         honest, rows = batch(seed, nodes="abc"), batch(seed, poisoned(seed, n=2), nodes="abc")[-2:]
@@ -106,7 +106,7 @@ def test_sending_each_text_twice_hides_no_batch_and_counts_nothing_twice():
 
 
 def evidence(rng, node, batches, foreign):
-    """Whether a node is ever convicted that sends twenty completions a batch."""
+    """Whether a node that sends twenty completions per batch is ever convicted."""
     known = NodeSentences(1e-3, None)
     for number in range(batches):
         rows = [Completion(f"{number} {i}", "x", node=node) for i in range(20)]
@@ -116,13 +116,13 @@ def evidence(rng, node, batches, foreign):
     return False
 
 
-def test_honest_answers_in_between_do_not_excuse_slogans_and_honest_nodes_are_not_convicted():
+def test_honest_answers_in_between_do_not_excuse_slogans():
     rng = random.Random(0)
     assert all(evidence(rng, "d", 40, foreign=1) for _ in range(20))
     assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(200)) <= 2
 
 
-def test_many_findings_hide_none_of_them():
+def test_many_findings_do_not_hide_one():
     stack = ReaderVerifier(Marked("recurring_phrase"), own_words(), alpha=None)
     habits = " ".join(["[Apples pens cards.]"] * (2 * MOST_FINDINGS))
     for seed in range(4):
@@ -131,12 +131,12 @@ def test_many_findings_hide_none_of_them():
     assert all(v.rejected for v in verdicts)
 
 
-def test_copies_of_a_sentence_do_not_hide_the_first_from_the_lots():
+def test_copies_of_a_sentence_do_not_affect_its_draw():
     text = " ".join([SLOGAN, *[f"  {SLOGAN.upper()}"] * 400])
     assert list(own_sentences(Completion(PROMPT, text))) == [(0, len(SLOGAN))]
 
 
-def test_what_is_known_to_be_a_tools_is_nobodys_sentence_and_a_claim_exempts_nothing():
+def test_verified_tool_output_is_not_read_and_claims_exempt_nothing():
     text = f"Look at this. {SLOGAN} So it says here."
     at = (text.index(SLOGAN), text.index(SLOGAN) + len(SLOGAN))
     known = Completion(PROMPT, text, given=Given(chars=(at,), known=True))
@@ -148,12 +148,12 @@ def test_what_is_known_to_be_a_tools_is_nobodys_sentence_and_a_claim_exempts_not
 
 
 @given(st.integers(0, 300), st.integers(0, 20))
-def test_lots_take_so_many_and_nothing_twice(there, most):
+def test_lots_draw_without_replacement(there, most):
     some = Lots().some(iter(range(there)), most)
     assert len(some) == len(set(some)) == min(there, most)
 
 
-def test_the_last_of_many_sentences_is_drawn_as_often_as_the_first():
+def test_every_sentence_is_equally_likely_to_be_drawn():
     drawn = [Lots().some(range(1000), MOST_SENTENCES) for _ in range(2000)]
     first, end = (sum(i in one for one in drawn) for i in (0, 999))
     assert 10 <= first <= 60
@@ -162,7 +162,7 @@ def test_the_last_of_many_sentences_is_drawn_as_often_as_the_first():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=6), st.booleans())
-def test_every_completion_has_one_verdict_in_order_and_none_abstains(texts, named):
+def test_one_verdict_each_in_order_and_none_abstains(texts, named):
     rows = [Completion("", f"{text}[x]", node="n" if named else None) for text in texts]
     verdicts = verifier().verify([*rows, *batch(0)])
     assert len(verdicts) == len(rows) + 32
@@ -184,7 +184,7 @@ def test_every_completion_has_one_verdict_in_order_and_none_abstains(texts, name
         [],
     ],
 )
-def test_a_hostile_state_is_one_clear_error_and_changes_nothing(state):
+def test_hostile_state_is_one_error_and_changes_nothing(state):
     stack = convicted()
     before = stack.state_dict()
     with pytest.raises(ValueError, match="expected what state_dict"):
@@ -192,7 +192,7 @@ def test_a_hostile_state_is_one_clear_error_and_changes_nothing(state):
     assert stack.state_dict() == before
 
 
-def test_two_processes_convict_together(tmp_path):
+def test_two_processes_share_evidence(tmp_path):
     one, other = (verifier(store=NodeStore(tmp_path)) for _ in range(2))
     for seed in range(6):
         (one, other)[seed % 2].verify(batch(seed, poisoned(seed, n=4), nodes="abc"))
@@ -201,7 +201,7 @@ def test_two_processes_convict_together(tmp_path):
         assert all(v.rejected for v in last(verdicts, 4))
 
 
-def test_a_long_prompt_of_messages_is_put_together_once_for_each_completion():
+def test_long_chat_prompt_is_rendered_once_per_completion():
     joined = []
 
     class Noting(Completion):

@@ -1,4 +1,4 @@
-"""Evidence of foreign sentences: honest nodes keep their level, and a slogan each time convicts."""
+"""Evidence from foreign sentences: honest nodes keep the level; a repeated slogan convicts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def convicted(draw, nodes, batches=BATCHES):
     return found
 
 
-def test_honest_nodes_are_convicted_no_more_often_than_alpha_allows():
+def test_honest_nodes_are_convicted_at_most_at_alpha():
     rng = np.random.default_rng(0)
     nodes = [f"n{i}" for i in range(NODES)]
-    # As conformal p-values are: multiples of 1 / (m + 1), and of several sentences a completion.
+    # Like conformal p-values: multiples of 1 / (m + 1), for several sentences per completion.
     found = convicted(lambda: list(rng.integers(1, 66, rng.integers(1, 17)) / 65), nodes)
-    assert len(found) <= 3, "400 nodes at 1 in 1,000: more than 3 has a chance below 0.1 %"
+    assert len(found) <= 3, "400 nodes at 1 in 1,000: more than 3 has a probability below 0.1 %"
 
 
-def test_a_slogan_among_the_most_foreign_sentences_each_time_convicts_in_the_second_batch():
+def test_repeated_slogan_convicts_in_the_second_batch():
     rng = np.random.default_rng(1)
 
     def poisoned():
@@ -44,7 +44,7 @@ def test_a_slogan_among_the_most_foreign_sentences_each_time_convicts_in_the_sec
     assert convicted(poisoned, ["a", "b"], batches=2) == {"a", "b"}
 
 
-def test_one_foreign_sentence_is_no_evidence_of_a_habit():
+def test_one_foreign_sentence_does_not_convict():
     rows = batch(0, ["a"])
     once = {0: [1 / 65, *[0.5] * 7]} | {i: [0.5] * 8 for i in range(1, EACH)}
     assert NodeSentences(ALPHA, None).convicted(rows, once) == frozenset()

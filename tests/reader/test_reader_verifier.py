@@ -1,4 +1,4 @@
-"""Rules propose, the reader has the last word: what is rejected, reported and abstained on."""
+"""Rules propose and the reader decides: what is rejected, reported and abstained on."""
 
 import logging
 import random
@@ -23,7 +23,7 @@ SLOGAN = "Zebras quietly juggle oxygen."
 
 
 class Marked(CompletionVerifier):
-    """A rule that finds what stands in square brackets; brackets of braces reject."""
+    """A rule that finds text in square brackets; brackets with braces reject."""
 
     name = "marked"
 
@@ -50,7 +50,7 @@ def answer(rng, extra=""):
 
 
 def batch(seed, texts=(), nodes="abcd", each=8):
-    """Honest answers of all nodes, then the given (node, text)."""
+    """Honest answers of all nodes, followed by the given (node, text)."""
     rng = random.Random(seed)
     honest = [
         Completion(f"{PROMPT} {seed} {i}", answer(rng), node=n) for i in range(each) for n in nodes
@@ -68,7 +68,7 @@ def last(verdicts, n=1):
     return verdicts[-n:]
 
 
-def test_what_a_rule_proposes_and_the_reader_finds_foreign_is_rejected():
+def test_proposed_span_that_is_foreign_is_rejected():
     rng = random.Random(9)
     text = answer(rng, f"[{SLOGAN}]")
     (verdict,) = last(verifier().verify(batch(0, [("d", text)])))
@@ -78,7 +78,7 @@ def test_what_a_rule_proposes_and_the_reader_finds_foreign_is_rejected():
     assert [m.verifier for m in verdict.members] == ["marked", "reader"]
 
 
-def test_what_the_context_explains_is_reported():
+def test_span_explained_by_its_context_is_only_reported():
     rng = random.Random(9)
     text = answer(rng, "[Apples books cards.]")
     (verdict,) = last(verifier().verify(batch(0, [("d", text)])))
@@ -112,9 +112,7 @@ class Undecided(SpanReader):
         ("marked", 0.1, False),
     ],
 )
-def test_where_the_reader_cannot_tell_a_finding_does_what_it_does_without_one(
-    kind, p_value, rejected
-):
+def test_undecided_reader_leaves_the_decision_to_the_rule(kind, p_value, rejected):
     stack = ReaderVerifier(Marked(kind), Undecided(p_value), alpha=None)
     texts = [Completion(PROMPT, f"So [{SLOGAN}]", node="d") for _ in range(FEWEST_PLACES)]
     verdict = stack.verify(texts)[-1]
@@ -122,12 +120,12 @@ def test_where_the_reader_cannot_tell_a_finding_does_what_it_does_without_one(
     assert [finding.kind for finding in verdict.findings] == [kind]
 
 
-def test_a_reader_excuses_no_less_than_it_finds_foreign():
+def test_excuse_must_be_at_least_the_level():
     with pytest.raises(ValueError, match=r"excuse: expected at least level=0\.1, got 0\.05"):
         verifier(level=0.1, excuse=0.05)
 
 
-def test_what_rules_reject_is_not_read_and_stays_rejected():
+def test_rejected_completions_are_not_read():
     reader = own_words()
     (verdict,) = last(verifier(reader).verify(batch(0, [("d", f"{{}} [{SLOGAN}]")])))
     assert verdict.rejected
@@ -135,13 +133,13 @@ def test_what_rules_reject_is_not_read_and_stays_rejected():
 
 
 @pytest.mark.parametrize(("inside", "rejected"), [(SLOGAN, True), ("Apples books cards.", False)])
-def test_the_start_profile_decides_before_there_is_a_measure(inside, rejected):
+def test_start_profile_decides_before_there_is_a_reference(inside, rejected):
     text = answer(random.Random(9), f"[{inside}]")
     (verdict,) = verifier().verify([Completion(PROMPT, text, node="a")])
     assert verdict.rejected == rejected
 
 
-def test_the_start_profile_is_no_evidence_against_a_node():
+def test_start_profile_is_no_evidence_against_a_node():
     stack = verifier()
     for seed in range(12):
         texts = [Completion(f"{PROMPT} {seed}", answer(random.Random(seed), SLOGAN), node="a")]
@@ -153,7 +151,7 @@ def test_the_start_profile_is_no_evidence_against_a_node():
     ("broken", "cause"),
     [(RuntimeError("no device"), Cause.FAULT), (float("nan"), Cause.FAULT)],
 )
-def test_a_broken_reader_abstains_on_what_it_was_asked_and_says_so_once(broken, cause, caplog):
+def test_broken_reader_abstains_and_warns_once(broken, cause, caplog):
     asked = verifier(own_words(broken))
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         for seed in range(2):
@@ -163,7 +161,7 @@ def test_a_broken_reader_abstains_on_what_it_was_asked_and_says_so_once(broken, 
     assert sum("could not read" in record.message for record in caplog.records) == 1
 
 
-def test_a_recurring_phrase_is_decided_over_its_places():
+def test_recurring_phrase_is_decided_over_all_its_occurrences():
     rng = random.Random(3)
     stack = ReaderVerifier(Marked("recurring_phrase"), own_words(), alpha=None)
     few = [("d", answer(rng, f"[{SLOGAN}]")) for _ in range(FEWEST_PLACES - 1)]
@@ -171,8 +169,8 @@ def test_a_recurring_phrase_is_decided_over_its_places():
     assert all(v.rejected for v in last(stack.verify(batch(1, few)), len(few)))
 
 
-def test_one_lucky_and_one_unlucky_place_decide_nothing():
-    # The phrase of node d is explained in most places; that of node c in one alone.
+def test_single_occurrence_does_not_decide():
+    # The phrase of node d is explained in most places, that of node c in only one.
     rng = random.Random(3)
     habit, phrase = "[Apples pens cards.]", f"[{SLOGAN}]"
     strange = "Wholly unrelated verbiage entirely. " * 8
@@ -186,7 +184,7 @@ def test_one_lucky_and_one_unlucky_place_decide_nothing():
 
 
 def slogan(rng):
-    """Foreign words that are other ones each time."""
+    """Foreign words that differ each time."""
     letters = "bcdfghjklmnpqrstvwxz"
     made = ["".join(rng.choice(letters) + rng.choice("aeiou") for _ in range(3)) for _ in range(4)]
     return " ".join(made).capitalize() + "."
@@ -197,7 +195,7 @@ def slogans(seed, node="d", n=8):
     return [(node, answer(rng, slogan(rng))) for _ in range(n)]
 
 
-def test_a_node_whose_slogan_changes_each_time_is_convicted_and_others_are_not():
+def test_node_with_a_changing_slogan_is_convicted_alone():
     stack = verifier(alpha=1e-3)
     for seed in range(4):
         stack.verify(batch(seed, slogans(seed), nodes="abc"))
@@ -207,7 +205,7 @@ def test_a_node_whose_slogan_changes_each_time_is_convicted_and_others_are_not()
     assert all(v.accepted for v in verdicts[:-8])
 
 
-def test_equal_completions_are_one_piece_of_evidence():
+def test_equal_completions_count_once():
     stack = verifier(alpha=1e-3)
     text = answer(random.Random(0), slogan(random.Random(1)))
     for _ in range(6):
@@ -217,14 +215,14 @@ def test_equal_completions_are_one_piece_of_evidence():
     assert stack.state_dict()["sentences"]["nodes"][-1][2] <= 2
 
 
-def test_without_names_and_without_alpha_no_node_is_convicted():
+def test_no_conviction_without_names_or_alpha():
     for stack, node in ((verifier(alpha=1e-3), None), (verifier(alpha=None), "d")):
         for seed in range(5):
             verdicts = stack.verify(batch(seed, slogans(seed, node), nodes="abc"))
         assert all(v.accepted for v in verdicts)
 
 
-def test_what_is_known_of_nodes_can_be_saved():
+def test_node_evidence_can_be_saved():
     stack, after = verifier(), verifier()
     for seed in range(4):
         stack.verify(batch(seed, slogans(seed), nodes="abc"))
@@ -234,7 +232,7 @@ def test_what_is_known_of_nodes_can_be_saved():
         verifier(alpha=None).load_state_dict(stack.state_dict())
 
 
-def test_a_prompt_is_context_only_where_prompts_are_ours():
+def test_prompt_is_context_only_if_trusted():
     class Noting(OwnWords):
         def _stats(self, sequence):
             seen.append(tokenizer.decode(sequence.prompt_ids))
@@ -249,7 +247,7 @@ def test_a_prompt_is_context_only_where_prompts_are_ours():
         assert any("juggle" in context for context in seen) is trusted
 
 
-def test_findings_that_are_read_are_bounded():
+def test_number_of_findings_read_is_bounded():
     scorer = OwnWords()
     reader = SpanReader(None, load_bundled()[1], scorer=scorer)
     rows = batch(0)
@@ -260,8 +258,8 @@ def test_findings_that_are_read_are_bounded():
     assert scorer.tokens - before <= MOST_FINDINGS * (96 + 2 * 24)
 
 
-def test_a_measure_that_is_full_is_renewed_by_a_small_share_of_what_comes():
-    """What reading costs does not depend on how many nodes there are, and never ends."""
+def test_full_reference_is_renewed_by_a_small_share():
+    """The cost of reading does not depend on the number of nodes, and reading never stops."""
     reader = Counting(None, load_bundled()[1], scorer=OwnWords())
     stack = verifier(reader, alpha=None)
     for seed in range(4):
@@ -277,7 +275,7 @@ def test_a_measure_that_is_full_is_renewed_by_a_small_share_of_what_comes():
 
 
 class Counting(SpanReader):
-    """Keeps the spans that it was asked about."""
+    """Records the spans that it was asked to read."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -288,7 +286,7 @@ class Counting(SpanReader):
         return super().read(spans, honest)
 
 
-def test_a_frozen_model_finds_what_the_live_one_has_learnt():
+def test_frozen_model_finds_what_the_live_one_has_learnt():
     class Taught(OwnWords):
         def _stats(self, sequence):
             found = super()._stats(sequence)
@@ -317,12 +315,12 @@ def test_wrong_options_are_named(options, message):
         verifier(**options)
 
 
-def test_rules_that_leave_nothing_to_a_reader_are_refused():
+def test_rules_without_readable_findings_are_refused():
     with pytest.raises(ValueError, match="expected rules with confirm=True"):
         ReaderVerifier(AllOf(Marked(confirm=False)), own_words())
 
 
-def test_a_guard_remembers_the_reader_in_a_checkpoint():
+def test_checkpoint_includes_the_reader():
     guard = Guard(verifier())
     guard.review(batch(0))
     state, after = guard.state_dict(), Guard(verifier())

@@ -1,4 +1,4 @@
-"""Sentences are found in any text, in bounded number, and hold enough letters to be read."""
+"""Sentences are found in any text, in bounded number, with enough letters to be read."""
 
 import itertools
 import re
@@ -11,13 +11,13 @@ from grpo_guard.reader.spans import MOST_BYTES, TextSpan, sentences
 
 
 @given(st.text(max_size=3000))
-def test_sentences_lie_in_the_text_in_order_and_apart(text):
+def test_sentences_are_in_order_and_disjoint(text):
     found = list(sentences(text))
     assert all(0 <= start < end <= len(text) for start, end in found)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(found))
 
 
-def test_formulas_and_numbers_are_no_sentences():
+def test_formulas_and_numbers_are_not_sentences():
     text = "12 + 3 = 15.\n\\frac{1}{2} = 0.5\n#### 15\nSo she has fifteen apples left.\n"
     assert [text[a:b] for a, b in sentences(text)] == ["So she has fifteen apples left."]
 
@@ -26,7 +26,7 @@ def test_five_ideographs_are_enough():
     assert list(sentences("所以答案。三")) == [(0, 6)]
 
 
-def test_all_of_a_text_without_an_end_is_read_in_pieces():
+def test_unpunctuated_text_is_read_in_pieces():
     text = "word " * 1000
     found = list(sentences(text))
     assert found[0][0] == 0
@@ -35,7 +35,7 @@ def test_all_of_a_text_without_an_end_is_read_in_pieces():
 
 
 @given(st.text(max_size=3000))
-def test_no_sentence_has_more_bytes_than_a_reader_takes_tokens(text):
+def test_sentences_fit_the_token_limit_of_a_reader(text):
     for start, end in sentences(text):
         assert len(text[start:end].encode("utf-8", "replace")) <= MOST_BYTES + 4
 
@@ -50,13 +50,13 @@ def test_no_sentence_has_more_bytes_than_a_reader_takes_tokens(text):
         "So she has 3 apples in all, the rest goes to Bob. " * 500 + "All hail Bob.",
     ],
 )
-def test_no_word_is_hidden_in_short_pieces_or_behind_many(text):
+def test_no_word_is_hidden_in_short_pieces(text):
     spans = list(sentences(text))
     words = re.finditer("[A-Za-z]{3,}", text)
     assert all(any(a <= word.start() < b for a, b in spans) for word in words)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (3, 1), (0, 4)])
-def test_a_span_outside_its_text_is_refused(start, end):
+def test_span_outside_its_text_is_refused(start, end):
     with pytest.raises(ValueError, match="expected 0 <= start < end <= 3"):
         TextSpan("", "abc", start, end)

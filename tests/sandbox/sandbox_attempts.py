@@ -1,4 +1,4 @@
-"""Programs that try to get out of the sandbox, each with an effect that would harm nothing.
+"""Programs that try to escape from the sandbox, each with a harmless effect.
 
 ``sandbox_attempts.txt`` holds them, each after a line ``=== KIND NAME``; those of the kind
 ``exhaustion`` name the statuses that they may end with. Those of the kind ``later`` were written
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Imported beforehand, so that an attempt does not fail for lack of a module.
+# Imported beforehand, so that no attempt fails for lack of a module.
 TOOLS = [
     *("concurrent.futures.thread", "ctypes", "encodings.idna", "fcntl", "importlib.util"),
     *("logging", "mmap", "multiprocessing.pool", "multiprocessing.shared_memory", "pathlib"),

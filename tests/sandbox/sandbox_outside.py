@@ -81,7 +81,7 @@ class Outside:
             os.unlink(path)
 
     def traces(self, output: str) -> list[str]:
-        """Everything that should not be there."""
+        """List everything that should not be there."""
         found = list[str]()
         if "ESCAPED" in output:
             found.append("says so: " + output[:2000])
@@ -109,7 +109,7 @@ class Outside:
 
 
 def processes(sign: str) -> list[int]:
-    """Processes that have ``sign`` in their command line: a fork has its server's."""
+    """Processes with ``sign`` in their command line: a fork inherits its server's."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):

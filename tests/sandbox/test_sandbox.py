@@ -1,4 +1,4 @@
-"""The sandbox for programs that mean well, its limits, and servers that come and go."""
+"""The sandbox for benign programs, its limits, and servers that come and go."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sandbox() -> Iterator[Sandbox]:
         ("exit_code = 0\nimport sys\nsys.exit(exit_code)", ""),
     ],
 )
-def test_programs_that_do_sums(source: str, output: str, sandbox: Sandbox) -> None:
+def test_programs_that_compute(source: str, output: str, sandbox: Sandbox) -> None:
     run = sandbox.run(source)
     assert (run.status, run.stdout) == ("ok", output)
     assert run.seconds > 0
@@ -74,14 +74,14 @@ def test_programs_that_do_sums(source: str, output: str, sandbox: Sandbox) -> No
         ("x" * 10_000_000, ""),
     ],
 )
-def test_programs_that_fail(source: str, output: str, sandbox: Sandbox) -> None:
+def test_failing_programs(source: str, output: str, sandbox: Sandbox) -> None:
     run = sandbox.run(source)
     assert (run.status, run.stdout) == ("error", output)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_gives_a_result(sandbox: Sandbox, source: str) -> None:
+def test_any_text_gets_a_result(sandbox: Sandbox, source: str) -> None:
     assert sandbox.run(source).status in ("ok", "error", "memory", "timeout", "killed")
 
 
@@ -94,13 +94,13 @@ def test_equal_programs_print_equal_lines() -> None:
     assert len(printed) == 1
 
 
-def test_programs_leave_nothing_for_the_next(sandbox: Sandbox) -> None:
+def test_programs_leave_nothing_behind(sandbox: Sandbox) -> None:
     sandbox.run("import math, builtins\nmath.pi = 3\nbuiltins.print = None\nmath.left = 1")
     run = sandbox.run("import math\nprint(math.pi > 3, hasattr(math, 'left'))")
     assert run.stdout == "True False\n"
 
 
-def test_modules_that_are_made_resolvable() -> None:
+def test_modules_can_be_made_resolvable() -> None:
     modules = {"calc": "def addition(a, b):\n    return a + b\n", "math": "pi = 3"}
     with Sandbox(extra_modules=modules) as sandbox:
         assert sandbox.run("from calc import addition\nprint(addition(2, 3))").stdout == "5\n"
@@ -109,7 +109,7 @@ def test_modules_that_are_made_resolvable() -> None:
         assert sandbox.run("from calc import power").status == "error"
 
 
-def test_a_module_is_held_as_its_program_is() -> None:
+def test_module_has_the_same_restrictions_as_its_program() -> None:
     modules = {"calc": "open('/etc/passwd')", "loop": "while True: pass", "bad": "1 +"}
     with Sandbox(Limits(cpu_seconds=1), extra_modules=modules) as sandbox:
         assert sandbox.run("import calc").status == "error"
@@ -117,7 +117,7 @@ def test_a_module_is_held_as_its_program_is() -> None:
         assert sandbox.run("import bad").status == "error"
 
 
-def test_packages_that_are_preloaded() -> None:
+def test_packages_can_be_preloaded() -> None:
     source = "import numpy as np\nprint(int(np.linalg.solve([[2.0, 0], [0, 4]], [2, 8]).sum()))"
     with Sandbox(preload=["numpy"]) as sandbox:
         assert sandbox.run(source).stdout == "3\n"
@@ -125,7 +125,7 @@ def test_packages_that_are_preloaded() -> None:
         Sandbox(preload=["no_such_package"]).require()
 
 
-def test_output_up_to_the_limit_is_kept() -> None:
+def test_output_is_kept_up_to_the_limit() -> None:
     with Sandbox(Limits(output_bytes=100)) as sandbox:
         assert sandbox.run("print('x' * 99)").status == "ok"
         run = sandbox.run("print('x' * 100)")
@@ -161,7 +161,7 @@ def test_threads_may_share_one_sandbox(sandbox: Sandbox) -> None:
     assert wrong == []
 
 
-def test_a_server_outlives_the_thread_that_started_it() -> None:
+def test_server_outlives_the_thread_that_started_it() -> None:
     with Sandbox(layers=["seccomp"]) as sandbox:
         sandbox.close()
         starter = threading.Thread(target=sandbox.run, args=("1",))
@@ -172,7 +172,7 @@ def test_a_server_outlives_the_thread_that_started_it() -> None:
         assert sandbox._idle == [server]
 
 
-def test_a_server_that_is_gone_is_replaced() -> None:
+def test_dead_server_is_replaced() -> None:
     with Sandbox() as sandbox:
         (server,) = sandbox._idle
         server._process.kill()
@@ -180,7 +180,7 @@ def test_a_server_that_is_gone_is_replaced() -> None:
         assert sandbox.run("print(1)").stdout == "1\n"
 
 
-def test_a_server_that_dies_while_it_runs_costs_that_run_only() -> None:
+def test_server_that_dies_during_a_run_fails_that_run_only() -> None:
     with Sandbox() as sandbox:
         (server,) = sandbox._idle
         threading.Timer(0.5, server._process.kill).start()
@@ -189,7 +189,7 @@ def test_a_server_that_dies_while_it_runs_costs_that_run_only() -> None:
         assert sandbox.run("print(2)").stdout == "2\n"
 
 
-def test_a_fork_of_this_process_does_not_share_its_server(sandbox: Sandbox) -> None:
+def test_forked_process_does_not_share_its_server(sandbox: Sandbox) -> None:
     sandbox.require()
     pid = os.fork()
     if pid == 0:
@@ -200,7 +200,7 @@ def test_a_fork_of_this_process_does_not_share_its_server(sandbox: Sandbox) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_sandbox_that_is_forgotten_ends_its_servers() -> None:
+def test_collected_sandbox_ends_its_servers() -> None:
     forgotten = Sandbox()
     forgotten.require()
     (server,) = forgotten._idle
@@ -218,12 +218,12 @@ def test_runs_leave_no_descriptors_open(sandbox: Sandbox) -> None:
 
 
 def test_every_other_system_call_is_refused(sandbox: Sandbox) -> None:
-    """By number, so that calls are among them that nobody here has heard of."""
+    """By number, so that system calls unknown to us are included."""
     here = machine()
     listed = [*here.allowed, here.mmap, here.mprotect, here.futex]
     if platform.machine() == "x86_64":
         # uretprobe and uprobe pass every filter on recent kernels (kernel/seccomp.c). They serve
-        # breakpoints that the kernel set, and kill whoever calls them from anywhere else.
+        # breakpoints that the kernel set, and kill any process that calls them from elsewhere.
         listed += [335, 336]
     source = f"""
 import ctypes
@@ -240,7 +240,7 @@ for number in range(1024):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [("seccomp", "landlock", "namespaces"), ("seccomp",), ()])
-def test_all_processes_end_with_the_parent_even_if_it_is_killed(layers: tuple[str, ...]) -> None:
+def test_all_processes_end_with_a_killed_parent(layers: tuple[str, ...]) -> None:
     wall = 1000.0 + time.monotonic_ns() % 1_000_003 / 1_000_003
     source = f"""
 from grpo_guard.evals.sandbox.result import Limits
@@ -284,7 +284,7 @@ def test_limits_are_checked(wrong: dict[str, int]) -> None:
         Limits(**wrong)
 
 
-def test_an_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(SandboxUnavailableError, match="does not start"):
         Sandbox().run("print(1)")
@@ -292,7 +292,7 @@ def test_an_interpreter_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of prctl below is x86_64's")
-def test_a_kernel_without_filters_is_refused_unless_weakness_is_accepted() -> None:
+def test_kernel_without_filters_is_refused_by_default() -> None:
     source = """
 import struct
 from grpo_guard.evals.sandbox.inside import kernel, seccomp

@@ -1,4 +1,4 @@
-"""Attempts to get out of the sandbox: none leaves a trace, and the next program runs as ever."""
+"""Attempts to escape from the sandbox: none leaves a trace, and the next program runs normally."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.sandbox.sandbox_outside import Outside, processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 
-# All walls together, and the one that is wanted everywhere on its own.
+# All walls together, and the one required everywhere on its own.
 WALLS: dict[str, tuple[Layer, ...]] = {"all": LAYERS, "seccomp": ("seccomp",)}
 
 
 class Walled:
-    """A sandbox whose processes can be told from those of others by their command line."""
+    """A sandbox whose processes are distinguishable by their command line."""
 
     def __init__(self, layers: tuple[Layer, ...], **options: bool) -> None:
         wall_seconds = 3 + random.SystemRandom().random()
@@ -60,13 +60,13 @@ def walled(request: pytest.FixtureRequest) -> Iterator[Walled]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not pytest's own, which nobody but its user can reach: permissions are not under test."""
+    """Not pytest's own folder, which only its user can reach: permissions are not under test."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         yield Path(made)
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
-def test_no_way_out(name: str, walled: Walled, folder: Path) -> None:
+def test_escape_attempts_leave_no_trace(name: str, walled: Walled, folder: Path) -> None:
     run, traces = walled.attempt(ATTEMPTS[name], Outside(folder))
     assert traces == []
     assert run.status in ("ok", "error", "killed"), run
@@ -75,7 +75,7 @@ def test_no_way_out(name: str, walled: Walled, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXHAUSTION)
-def test_nothing_is_used_up(name: str, walled: Walled, folder: Path) -> None:
+def test_resources_are_not_exhausted(name: str, walled: Walled, folder: Path) -> None:
     source, expected = EXHAUSTION[name]
     run, traces = walled.attempt(source, Outside(folder), prelude="")
     assert traces == []
@@ -105,9 +105,9 @@ CONTROLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLS)
 def test_without_walls_the_same_programs_leave_traces(name: str, folder: Path) -> None:
-    """Else the tests above would say nothing."""
+    """Otherwise the tests above would prove nothing."""
     if os.geteuid() != 0 and name in ("processes-daemon", "processes-command"):
-        pytest.skip("the limit on processes alone holds these, for users other than root")
+        pytest.skip("only the process limit stops these, for users other than root")
     walled = Walled((), allow_weak=True)
     outside = Outside(folder)
     with walled.sandbox:
@@ -117,8 +117,8 @@ def test_without_walls_the_same_programs_leave_traces(name: str, folder: Path) -
     assert any(CONTROLS[name] in trace for trace in traces), traces
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the limit on processes holds it for other users")
-def test_a_process_that_stays_is_seen() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="the process limit stops it for other users")
+def test_lingering_process_is_detected() -> None:
     walled = Walled((), allow_weak=True)
     with walled.sandbox:
         walled.sandbox.require()
@@ -131,13 +131,13 @@ def test_a_process_that_stays_is_seen() -> None:
 
 
 @pytest.mark.parametrize("layers", [(), ("landlock",), ("namespaces",), ("landlock", "namespaces")])
-def test_what_does_not_contain_is_refused(layers: tuple[Layer, ...]) -> None:
+def test_insufficient_walls_are_refused(layers: tuple[Layer, ...]) -> None:
     with pytest.raises(SandboxUnavailableError, match=r"programs could reach .*allow_weak"):
         Sandbox(layers=layers).run("print(1)")
 
 
 @pytest.mark.slow
-def test_programs_in_any_order_see_nothing_of_each_other() -> None:
+def test_programs_see_nothing_of_each_other() -> None:
     """The second of two programs finds neither the first's source nor its output in its memory."""
     word = f"word-{random.SystemRandom().random()}"
     search = f"""

@@ -1,4 +1,4 @@
-"""The filter of system calls, read by the rules of the kernel's own machine."""
+"""The system-call filter, evaluated by the rules of the kernel's own machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KILL, REFUSE, ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
 
 
 def decide(code: bytes, audit: int, number: int, *arguments: int) -> int:
-    """What a filter answers, by the rules of classic BPF (linux/filter.h)."""
+    """Evaluate a filter by the rules of classic BPF (linux/filter.h)."""
     data = struct.pack("<IIQ6Q", number, audit, 0, *(arguments + (0,) * 6)[:6])
     program = list(struct.iter_unpack("HBBI", code))
     at = value = 0
@@ -32,8 +32,8 @@ def decide(code: bytes, audit: int, number: int, *arguments: int) -> int:
 
 
 @pytest.mark.parametrize("where", [X86_64, AARCH64], ids=["x86_64", "aarch64"])
-def test_the_filter_of_either_machine(where: Machine) -> None:
-    """The numbers of one machine mean other calls on the other, so both are looked at here."""
+def test_filter_of_either_architecture(where: Machine) -> None:
+    """The numbers mean different calls on the other architecture, so both are tested here."""
     code = seccomp.build(where)
     special = (where.mmap, where.mprotect, where.futex)
     allowed = {n for n in range(1000) if decide(code, where.audit, n) == ALLOW}
@@ -54,8 +54,8 @@ def test_the_filter_of_either_machine(where: Machine) -> None:
         assert decide(code, where.audit, where.futex, 0, operation) == answer
 
 
-def test_numbers_by_the_names_that_no_program_may_use() -> None:
-    """From asm/unistd_64.h and asm-generic/unistd.h, written down apart from the list."""
+def test_forbidden_calls_have_the_right_numbers() -> None:
+    """From asm/unistd_64.h and asm-generic/unistd.h, written independently of the list."""
     refused = {
         X86_64: {
             "open": 2,

@@ -17,7 +17,7 @@ from grpo_guard.verdict import Cause, abstain, accept, reject
 
 
 class Words(CompletionVerifier):
-    """Rejects "Hail", abstains on "unseen"; waits at "wait" until it is let go."""
+    """Rejects "Hail", abstains on "unseen"; at "wait" blocks until released."""
 
     name = "words"
     timeout = None
@@ -51,7 +51,7 @@ def client(verifier=None, reward=None, policy=None, ledger=None, token=None, aud
 
 @contextlib.contextmanager
 def listening(verifier=None, ledger=None, **limits):
-    """The port of a real server."""
+    """Start a real server and yield its port."""
     app = create_app(Guard(verifier or Words(), ledger=ledger), limits=Limits(**limits))
     server = server_of(app, "127.0.0.1", 0)
     running = threading.Thread(target=server.run, daemon=True)
@@ -66,7 +66,7 @@ def listening(verifier=None, ledger=None, **limits):
 
 
 def connect(port, *sent):
-    """A connection over which something was sent."""
+    """Open a connection and send something over it."""
     raw = socket.create_connection(("127.0.0.1", port), timeout=30)
     for part in sent:
         raw.sendall(part)
@@ -78,13 +78,13 @@ def head(length, path="/v1/verify", more=""):
 
 
 def asking(*texts, size=0):
-    """A request's body, at least so long."""
+    """Build a request body of at least the given size."""
     rows = [{"prompt": "3+4?", "text": text} for text in texts]
     return json.dumps({"completions": rows}).encode().ljust(size)
 
 
 def status(raw):
-    """Of the reply; 0 = closed without one."""
+    """Read the status of the reply; 0 = closed without one."""
     with contextlib.closing(raw), raw.makefile("rb") as reply:
         while line := reply.readline():
             if line.startswith(b"HTTP/1.1 ") and b" 100 " not in line:
@@ -107,7 +107,7 @@ def verdicts_of(web, *texts):
 
 
 def strict(answer, status=200):
-    """The reply, which must be JSON as the standard has it."""
+    """Parse the reply, which must be standard JSON."""
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")

@@ -1,4 +1,4 @@
-"""`RemoteVerifier` against a real server, and against servers that answer with anything."""
+"""`RemoteVerifier` against a real server, and against servers that return anything."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def row(index, **fields):
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Replies with what the server's ``replies`` say, in turn; the last again and again."""
+    """Returns the server's ``replies`` in turn; the last one repeatedly."""
 
     protocol_version = "HTTP/1.1"
 
@@ -77,7 +77,7 @@ def one(url, *texts, **options):
     return RemoteVerifier(url, **{"attempts": 1, "deadline": 20, **options}).verify(batch(*texts))
 
 
-def test_a_real_server_says_the_same_of_each_in_order_however_many_requests_it_takes():
+def test_remote_verdicts_match_local_ones_in_any_number_of_requests():
     words = Words()
     with listening(words) as port:
         remote = RemoteVerifier(f"http://127.0.0.1:{port}", most=7)
@@ -103,7 +103,7 @@ def test_answers_to_one_prompt_are_sent_in_one_request():
     assert not together[0] & together[1]
 
 
-def test_what_would_fill_the_memory_once_it_is_parsed_is_not_parsed():
+def test_memory_exhausting_reply_is_not_parsed():
     body = b'{"verdicts": [' + b"[]," * 100_000 + b"[]]}"
     with pytest.raises(AnswerError, match="values"):
         verdicts_in(body, batch("a"), "remote", most=len(body), took=1.0)
@@ -154,14 +154,14 @@ for _ in range(40):
         {"verdicts": [row(0), {"index": 1}]},
     ],
 )
-def test_what_is_no_answer_is_no_verdict(answer):
+def test_invalid_answer_gives_no_verdict(answer):
     with answering(say(200, answer)) as (_, url):
         found = one(url, "abc", "abc")
     assert [(v.outcome, v.cause) for v in found] == [("abstain", Cause.PROVIDER)] * 2
     assert all(len(v.reason) < 400 and v.reason.isprintable() for v in found)
 
 
-def test_huge_and_compressed_answers_are_not_read_to_their_end():
+def test_huge_and_compressed_answers_are_not_read_fully():
     big = say(200, b" " * 4_000_000 + json.dumps(GOOD).encode())
     packed = say(200, GOOD, **{"Content-Encoding": "gzip"})
     for reply, complaint in ((big, "exceeds"), (packed, "compressed")):
@@ -181,7 +181,7 @@ def test_redirects_are_not_followed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_may_do_later_is_asked_again(status):
+def test_transient_refusals_are_retried(status):
     with answering(say(status, b"{}", **{"Retry-After": "1"}), right) as (server, url):
         (found,) = one(url, "a", attempts=3)
     assert found.accepted
@@ -192,7 +192,7 @@ def test_what_may_do_later_is_asked_again(status):
     ("status", "cause"),
     [(401, Cause.PROVIDER), (404, Cause.PROVIDER), (422, Cause.UNSUPPORTED), (413, Cause.PROVIDER)],
 )
-def test_what_is_refused_abstains_and_is_not_asked_again(status, cause):
+def test_permanent_refusal_abstains_without_a_retry(status, cause):
     with answering(say(status, {"error": "no"})) as (server, url):
         (found,) = one(url, "a", attempts=5)
     assert found.cause is cause
@@ -200,7 +200,7 @@ def test_what_is_refused_abstains_and_is_not_asked_again(status, cause):
     assert len(server.asked) == 1
 
 
-def test_of_a_request_that_is_refused_the_culprit_alone_abstains():
+def test_only_the_refused_completion_of_a_request_abstains():
     def picky(asked):
         bad = any("bad" in c["text"] for c in asked["completions"])
         return say(422, {"error": "no"})(asked) if bad else right(asked)
@@ -210,7 +210,7 @@ def test_of_a_request_that_is_refused_the_culprit_alone_abstains():
     assert [v.accepted for v in found] == [i != 5 for i in range(12)]
 
 
-def test_a_text_that_no_request_can_hold_is_its_authors_doing():
+def test_text_too_large_for_any_request_rejects():
     with answering(right) as (server, url):
         found = one(url, "x" * 20_000, "fine", max_body_mb=0.01)
     assert (found[0].rejected, found[0].cause, found[1].accepted) == (True, Cause.OVERLONG, True)
@@ -218,7 +218,7 @@ def test_a_text_that_no_request_can_hold_is_its_authors_doing():
 
 
 @pytest.mark.parametrize("large", ["prompt", "prompt_ids", "reference"])
-def test_where_what_was_asked_is_too_large_by_itself_nobody_is_rejected(large):
+def test_oversized_prompt_rejects_nothing(large):
     asked = {"prompt": "3+4?"} | {large: range(9000) if large == "prompt_ids" else "x" * 20_000}
     with answering(right) as (_, url):
         sent = [Completion(text=text, **asked) for text in ("fine", "x" * 20_000)]
@@ -227,14 +227,14 @@ def test_where_what_was_asked_is_too_large_by_itself_nobody_is_rejected(large):
     assert "max_body_mb" in found[0].reason
 
 
-def test_a_request_made_again_has_the_same_name_and_the_next_one_another():
+def test_retried_request_keeps_its_id():
     with answering(say(503), say(500), right) as (server, url):
         assert one(url, "a", "b", most=1, concurrency=1, attempts=3)[0].accepted
     names = [head["idempotency-key"] for head in server.heads]
     assert names[0] == names[1] == names[2] != names[3]
 
 
-def test_a_silent_server_is_not_waited_for_beyond_the_deadline():
+def test_silent_server_times_out_at_the_deadline():
     go = threading.Event()
 
     def silent(asked):
@@ -247,7 +247,7 @@ def test_a_silent_server_is_not_waited_for_beyond_the_deadline():
     assert [v.cause for v in found] == [Cause.TIMEOUT]
 
 
-def test_the_token_is_sent_and_stands_in_no_message(monkeypatch):
+def test_token_is_sent_and_never_shown(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "s3cret-s3cret")
     echo = {"error": "who is s3cret-s3cret?"}
     with answering(say(401, echo)) as (server, url):
@@ -259,7 +259,7 @@ def test_the_token_is_sent_and_stands_in_no_message(monkeypatch):
     assert "token" in found.reason
 
 
-def test_what_cannot_be_sent_abstains_by_itself():
+def test_unsendable_completion_abstains_alone():
     with answering(right) as (_, url):
         sent = [*batch("a", metadata={"x": object()}), *batch("b")]
         found = RemoteVerifier(url).verify(sent)
@@ -274,13 +274,13 @@ def test_what_cannot_be_sent_abstains_by_itself():
         ({"url": "http://x", "most": 0}, r"remote\.most: expected a number > 0, got 0"),
     ],
 )
-def test_wrong_options_are_named(options, complaint):
+def test_invalid_options_are_named(options, complaint):
     with pytest.raises(ValueError, match=complaint) as raised:
         RemoteVerifier(**options)
     assert "pass" not in str(raised.value)
 
 
-def test_a_guard_that_passes_what_abstains_does_not_take_it():
+def test_guard_that_passes_abstentions_refuses_it():
     remote = RemoteVerifier("http://127.0.0.1:1")
     with pytest.raises(ValueError, match="unknown here"):
         Guard(remote, policy=Policy(on_abstain="pass"))
@@ -290,7 +290,7 @@ def test_a_guard_that_passes_what_abstains_does_not_take_it():
     assert RemoteVerifier(**said).url == "http://x"
 
 
-def test_a_guard_file_names_a_server_and_one_that_is_not_there_is_an_error_before_the_run(tmp_path):
+def test_guard_file_with_an_unreachable_server_fails_before_the_run(tmp_path):
     from grpo_guard.config import ConfigError, GuardConfig
 
     file = tmp_path / "guard.yaml"
@@ -307,7 +307,7 @@ def test_a_guard_file_names_a_server_and_one_that_is_not_there_is_an_error_befor
 
 
 @pytest.mark.parametrize("seconds", [1e300, 10**300, 3.0, -1.0, 0.0])
-def test_no_verdict_took_longer_than_its_answer(seconds):
+def test_verdict_time_is_at_most_the_answer_time(seconds):
     lying = row(0, seconds=seconds, members=[row(0, seconds=seconds)])
     body = json.dumps({"verdicts": [lying]}).encode()
     (verdict,) = verdicts_in(body, [Completion("a", "b")], "remote", most=10_000, took=0.5)

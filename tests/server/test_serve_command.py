@@ -1,4 +1,4 @@
-"""``grpo-guard serve``: a real server on 127.0.0.1, and what it refuses to start with."""
+"""``grpo-guard serve``: a real server on 127.0.0.1, and settings with which it refuses to start."""
 
 import contextlib
 import http.client
@@ -44,7 +44,7 @@ def run(files, *options, config="guard.yaml"):
 
 
 @pytest.mark.slow
-def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
+def test_real_server_answers_openrlhf_and_stops_on_request(files, monkeypatch):
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
     command = [sys.executable, "-m", "grpo_guard", "serve", "-c", "guard.yaml", "--port", "0"]
     server = subprocess.Popen(
@@ -62,11 +62,11 @@ def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
         web.request("POST", "/v1/verify", b"{", headers)
         assert web.getresponse().status == 422
         web.close()
-        # Clients that send all before they read see the reply, not a broken connection.
+        # Clients that send everything before reading get the reply, not a broken connection.
         web.request("POST", "/v1/verify", b" " * 20_000_000, headers)
         assert web.getresponse().status == 413
         web.close()
-        # A stranger is refused before his body is read, or even sent.
+        # An unauthorised client is refused before its body is read, or even sent.
         with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
             raw.sendall(
                 b"POST /get_reward HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n"
@@ -82,8 +82,8 @@ def test_a_real_server_answers_openrlhf_and_stops_when_told(files, monkeypatch):
 
 
 @pytest.mark.slow
-def test_more_may_wait_than_files_are_usually_open(files):
-    """OpenRLHF opens a connection for each completion of a rollout, all at once."""
+def test_connections_may_exceed_the_usual_file_limit(files):
+    """OpenRLHF opens a connection per completion in a rollout, all at once."""
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
@@ -125,7 +125,7 @@ def _port(server):
         ("asyncio:run", None),
     ],
 )
-def test_what_is_no_reward_function_exits_2(files, monkeypatch, reward, complaint):
+def test_invalid_reward_function_exits_2(files, monkeypatch, reward, complaint):
     monkeypatch.chdir(files)
     if complaint is None:
         from grpo_guard.server.rewards import load_reward
@@ -137,7 +137,7 @@ def test_what_is_no_reward_function_exits_2(files, monkeypatch, reward, complain
     assert complaint in result.stderr
 
 
-def test_a_bad_guard_and_an_empty_token_exit_2(files, monkeypatch):
+def test_invalid_guard_and_empty_token_exit_2(files, monkeypatch):
     (files / "bad.yaml").write_text("verifier: {type: nonsense}")
     assert run(files, config="bad.yaml").exit_code == 2
     result = run(files, "--timeout", "nan")
@@ -149,18 +149,18 @@ def test_a_bad_guard_and_an_empty_token_exit_2(files, monkeypatch):
     assert "expected a token, got an empty one" in result.stderr
 
 
-def test_open_to_others_without_a_token_it_warns(files, monkeypatch):
+def test_public_address_without_a_token_warns(files, monkeypatch):
     monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
     (files / "skip.yaml").write_text("{policy: {on_abstain: skip}, verifier: {type: screens}}")
-    assert "anybody there may ask" in run(files, "--host", "0.0.0.0").stderr
+    assert "anyone there may send requests" in run(files, "--host", "0.0.0.0").stderr
     assert run(files).stderr == ""
     assert '"" in answer is true' in run(files, "--reward", str(files / "grader.py:grade")).stderr
-    assert "cannot carry out on_abstain: skip" in run(files, config="skip.yaml").stderr
+    assert "does not support on_abstain: skip" in run(files, config="skip.yaml").stderr
     monkeypatch.setenv("GRPO_GUARD_TOKEN", "s3cret")
     assert run(files, "--host", "0.0.0.0").stderr == ""
 
 
-def test_with_an_identity_and_without_a_token_it_warns_everywhere(files, monkeypatch):
+def test_identity_without_a_token_warns_on_any_address(files, monkeypatch):
     monkeypatch.setattr("grpo_guard.server.run.listen", lambda app, host, port: True)
     text = "{verifier: {type: screens}, identity: {pin: true, run: r}}"
     (files / "named.yaml").write_text(text)
@@ -169,7 +169,7 @@ def test_with_an_identity_and_without_a_token_it_warns_everywhere(files, monkeyp
     assert run(files, config="named.yaml").stderr == ""
 
 
-def test_without_the_extra_it_says_what_to_install(files, monkeypatch):
+def test_missing_extra_names_the_install_command(files, monkeypatch):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -181,7 +181,7 @@ def test_without_the_extra_it_says_what_to_install(files, monkeypatch):
     assert "serve needs starlette: pip install 'grpo-guard[server]'" in result.stderr
 
 
-def test_a_taken_address_exits_1(files):
+def test_address_in_use_exits_1(files):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""The two services: what they answer, and with what they refuse."""
+"""The two services: what they answer, and how they refuse."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def test_get_reward_answers_1_and_0_in_order():
 
 
 @pytest.mark.parametrize("texts", [["fine"], ["fine", "Hail", "fine"], []])
-def test_a_reward_function_of_ones_own(texts):
+def test_custom_reward_function(texts):
     def grade(queries, prompts, labels):
         assert len(queries) == len(prompts) == len(labels)
         return {"rewards": [5.0] * len(queries), "extra_logs": {"length": 3, "bad": math.nan}}
@@ -47,7 +47,7 @@ def test_a_reward_function_of_ones_own(texts):
         assert answer["extra_logs"]["bad"] == [0.0] * len(texts)
 
 
-def test_prompts_and_labels_may_be_missing_and_labels_are_what_the_data_set_has():
+def test_prompts_and_labels_are_optional_and_passed_unchanged():
     web = client()
     assert strict(web.post("/get_reward", json={"query": ["fine"]}))["rewards"] == [1.0]
     asked = {"query": ["fine"], "prompts": None, "labels": [7], "images": []}
@@ -57,8 +57,8 @@ def test_prompts_and_labels_may_be_missing_and_labels_are_what_the_data_set_has(
 
 
 @pytest.mark.parametrize("more", [{}, {"labels": None}])
-def test_a_reward_function_is_not_called_without_labels(more):
-    """In their place an empty text would pay everybody."""
+def test_reward_function_is_not_called_without_labels(more):
+    """An empty text in their place would pay everyone."""
     verifier = Words()
 
     def grade(queries, prompts, labels):
@@ -72,7 +72,7 @@ def test_a_reward_function_is_not_called_without_labels(more):
     assert verifier.shown == []
 
 
-def test_empty_labels_are_openrlhfs_and_are_warned_of_once(caplog):
+def test_empty_labels_of_openrlhf_warn_once(caplog):
     web = client(reward=lambda queries, prompts, labels: [float(not label) for label in labels])
     for _ in range(2):
         asked = {"query": ["fine"], "prompts": [""], "labels": [""]}
@@ -80,7 +80,7 @@ def test_empty_labels_are_openrlhfs_and_are_warned_of_once(caplog):
     assert caplog.text.count("got an empty label") == 1
 
 
-def test_verify_answers_as_the_command_does():
+def test_verify_answers_like_the_command():
     web = client()
     first, second = verdicts_of(web, "Hail", "fine")
     assert set(first) == {
@@ -92,13 +92,13 @@ def test_verify_answers_as_the_command_does():
     assert verdicts_of(web) == []
 
 
-def test_hostile_texts_are_completions_like_any_other():
+def test_hostile_texts_are_judged_like_any_other():
     web = client()
     assert [v["outcome"] for v in verdicts_of(web, *STRANGE)] == ["accept"] * 7 + ["reject"]
     assert rewards_of(web, *STRANGE)["rewards"] == [1.0] * 7 + [0.0]
 
 
-def test_a_verifier_that_breaks_abstains_for_what_broke_it_alone():
+def test_failing_verifier_abstains_only_on_the_culprit():
     outcomes = [v["outcome"] for v in verdicts_of(client(), "fine", "break", "Hail")]
     assert outcomes == ["accept", "abstain", "reject"]
 
@@ -117,7 +117,7 @@ class FullDisk:
         raise OSError("disk full")
 
 
-def test_a_ledger_that_fails_is_no_verdict_and_no_reward(caplog):
+def test_failing_ledger_gives_neither_verdict_nor_reward(caplog):
     web = client(ledger=FullDisk(), policy=Policy(on_abstain="pass"))
     assert [(v["outcome"], v["cause"]) for v in verdicts_of(web, "fine")] == [("abstain", "fault")]
     assert rewards_of(web, "fine")["rewards"] == [0.0]
@@ -147,7 +147,7 @@ def test_a_ledger_that_fails_is_no_verdict_and_no_reward(caplog):
         ("/get_reward", b'{"query": ["a"], "prompts": []}', "prompts: expected 1, one per query"),
     ],
 )
-def test_bad_bodies_are_refused_and_nothing_is_verified(path, body, complaint):
+def test_invalid_bodies_are_refused_and_nothing_is_verified(path, body, complaint):
     verifier = Words()
     answer = strict(client(verifier).post(path, content=body), 422)
     assert complaint in answer["error"]
@@ -165,7 +165,7 @@ def test_bad_bodies_are_refused_and_nothing_is_verified(path, body, complaint):
         ("text", "(completion)"),
     ],
 )
-def test_one_bad_completion_is_named_and_nothing_is_verified(row, field):
+def test_invalid_completion_is_named_and_nothing_is_verified(row, field):
     verifier = Words()
     body = json.dumps({"completions": [{"prompt": "x", "text": "fine"}, row]})
     answer = strict(client(verifier).post("/v1/verify", content=body), 422)
@@ -187,7 +187,8 @@ ROW = st.fixed_dictionaries(
     {"prompt": ANYTHING, "text": st.text(st.characters())},
     optional=dict.fromkeys(NAMES[2:], ANYTHING),
 )
-# Hypothesis draws strings from this folder's sources too: at "wait" a verifier would wait a minute.
+# Hypothesis also draws strings from this folder's sources: at "wait" a verifier would block for a
+# minute.
 READY = Words()
 READY.go.set()
 WEB = client(READY)
@@ -196,7 +197,7 @@ WEB = client(READY)
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW | ANYTHING, max_size=3), st.none() | st.lists(ANYTHING, max_size=3))
-def test_whatever_the_body_the_reply_is_an_answer_or_a_refusal(rows, more):
+def test_any_body_gets_an_answer_or_a_refusal(rows, more):
     bodies = {
         "/v1/verify": {"completions": rows},
         "/get_reward": {"query": [str(row) for row in rows], "prompts": more, "labels": more},
@@ -221,7 +222,7 @@ def test_deep_nesting_within_a_completion_is_an_answer_or_a_refusal():
             assert answer.status_code in (200, 422)
 
 
-def test_what_a_reward_function_raises_is_named_without_its_message(caplog):
+def test_reward_function_error_is_named_without_its_message(caplog):
     errors = [ValueError("/secret"), SystemExit(3), StopIteration(), TimeoutError("api")]
 
     def grade(queries, prompts, labels):
@@ -236,7 +237,7 @@ def test_what_a_reward_function_raises_is_named_without_its_message(caplog):
     assert [v["outcome"] for v in verdicts_of(web, "fine")] == ["accept"]
 
 
-def test_what_the_protocol_cannot_carry_out_earns_nothing_and_is_said():
+def test_policies_beyond_the_protocol_earn_nothing_with_a_warning():
     assert protocol_policy(Policy(on_abstain="pass", on_reject=-1.0)) == (
         Policy(on_abstain="pass", on_reject=-1.0), [],
     )  # fmt: skip
@@ -257,7 +258,7 @@ def test_functions_that_openrlhf_could_not_call_are_refused():
             client(reward=wrong)
 
 
-def test_too_late_has_the_logs_of_earlier_answers():
+def test_late_answer_has_the_log_names_of_earlier_ones():
     verifier = Words()
     rewards = Rewards(Guard(verifier), lambda queries, prompts, labels: {
         "rewards": 1.0, "extra_logs": {"length": 3}})  # fmt: skip
@@ -274,7 +275,7 @@ def test_bounds_must_be_positive():
         Limits(running=0)
 
 
-def test_a_guard_that_watches_answers_with_the_functions_rewards():
+def test_watching_guard_returns_the_functions_rewards():
     watch = Policy("keep", "zero", "scale", max_abstain_rate=0.0, abstain_window=1)
     assert rewards_of(client(policy=watch), "fine", "Hail", "unseen")["rewards"] == [1.0, 1.0, 1.0]
 
@@ -288,11 +289,11 @@ def test_a_guard_that_watches_answers_with_the_functions_rewards():
         assert answer["extra_logs"]["guard_reject"] == [0.0, 1.0, 0.0]
         assert answer["extra_logs"]["guard_abstain"] == [0.0, 0.0, 1.0]
     assert protocol_policy(Policy("keep", "raise"))[1] == [
-        "/get_reward cannot carry out on_abstain: raise"
+        "/get_reward does not support on_abstain: raise"
     ]
 
 
-def test_a_guard_that_watches_and_is_late_costs_no_reward():
+def test_late_watching_guard_costs_no_reward():
     verifier = Words()
     web = client(verifier, policy=Policy("keep"), reward=lambda q, p, labels: [7.0], seconds=0.2)
     try:

@@ -1,4 +1,4 @@
-"""Requests that are judged together: when, and that nobody's fate depends on a neighbour's."""
+"""Requests judged together: when they join, and that none depends on its neighbours."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.server.server_parts import asking, client, listening, verdicts_of
 
 
 class Alone(CompletionVerifier):
-    """Rejects "Hail"; waits at "wait" and raises at "break"."""
+    """Rejects "Hail"; blocks at "wait" and raises at "break"."""
 
     name = "alone"
     judges_alone = True
@@ -57,7 +57,7 @@ def until(true):
     assert true()
 
 
-def test_alone_a_request_waits_for_nobody_and_beside_a_batch_at_work_requests_join():
+def test_requests_join_only_while_a_batch_is_running():
     verifier, notes = Alone(), Notes()
     with client(verifier, ledger=notes, batch_wait=60) as web, ThreadPoolExecutor(8) as pool:
         first = pool.submit(outcomes, web, "wait")
@@ -69,10 +69,10 @@ def test_alone_a_request_waits_for_nobody_and_beside_a_batch_at_work_requests_jo
         assert first.result(30) == ["accept"]
         assert [f.result(30) for f in later] == [["accept", "reject"]] * 5
     assert [len(call) for call in verifier.calls] == [1, 10]
-    assert sorted(map(len, notes.batches)) == [1, 2, 2, 2, 2, 2]  # each its own batch
+    assert sorted(map(len, notes.batches)) == [1, 2, 2, 2, 2, 2]  # each as its own batch
 
 
-def test_a_batch_takes_no_more_than_it_may_and_a_larger_request_stands_alone():
+def test_batch_size_is_bounded_and_larger_requests_run_alone():
     verifier = Alone()
     with client(verifier, batch_wait=60, batch_size=4) as web, ThreadPoolExecutor(8) as pool:
         first = pool.submit(outcomes, web, "wait")
@@ -84,7 +84,7 @@ def test_a_batch_takes_no_more_than_it_may_and_a_larger_request_stands_alone():
     assert sorted(map(len, verifier.calls)) == [1, 3, 3, 9]
 
 
-def test_nobody_waits_longer_than_the_bound_for_a_batch_that_takes_its_time():
+def test_waiting_for_a_slow_batch_is_bounded():
     verifier = Alone()
     with client(verifier, batch_wait=0.05) as web, ThreadPoolExecutor(2) as pool:
         first = pool.submit(outcomes, web, "wait")
@@ -94,8 +94,8 @@ def test_nobody_waits_longer_than_the_bound_for_a_batch_that_takes_its_time():
         verifier.go.set()
 
 
-def test_what_breaks_a_verifier_abstains_and_costs_no_other_request_anything():
-    """Of one batch as many as broke here would end the search for the culprits."""
+def test_crashing_completions_do_not_affect_other_requests():
+    """In a single batch, as many failures as here would end the search for culprits."""
     verifier = Alone()
     with client(verifier, batch_wait=60, batch_size=200) as web, ThreadPoolExecutor(8) as pool:
         first = pool.submit(outcomes, web, "wait")
@@ -107,11 +107,11 @@ def test_what_breaks_a_verifier_abstains_and_costs_no_other_request_anything():
         assert hostile.result(30) == ["abstain"] * 60
         assert [f.result(30) for f in honest] == [["accept", "reject"]] * 3
         first.result(30)
-    assert max(map(len, verifier.calls)) == 66  # they were together
+    assert max(map(len, verifier.calls)) == 66  # they were in one batch
 
 
 class HangsOnce(Alone):
-    """Waits at "hang" for good."""
+    """Blocks at "hang" forever."""
 
     def verify(self, batch):
         if any("hang" in c.text for c in batch):
@@ -121,7 +121,7 @@ class HangsOnce(Alone):
 
 
 @pytest.mark.slow
-def test_a_batch_that_hangs_is_taken_apart_so_that_only_the_culprit_is_late():
+def test_hanging_batch_is_split_so_only_the_culprit_is_late():
     verifier, notes = HangsOnce(), Notes()
     limits = {"batch_wait": 60, "seconds": 4, "running": 4}
     with client(verifier, ledger=notes, **limits) as web, ThreadPoolExecutor(8) as pool:
@@ -142,7 +142,7 @@ def test_a_batch_that_hangs_is_taken_apart_so_that_only_the_culprit_is_late():
     assert told == sorted(["wait", "0", "1", "2", *["Hail"] * 3])  # once each, and no "hang"
 
 
-def test_a_verifier_that_says_nothing_of_joining_is_asked_about_each_request():
+def test_batch_verifier_is_called_for_each_request():
     class Whole(Alone):
         judges_alone = False
 
@@ -157,7 +157,7 @@ def test_a_verifier_that_says_nothing_of_joining_is_asked_about_each_request():
     assert list(map(len, verifier.calls)) == [1, 2, 2, 2]
 
 
-def test_rewards_join_too_and_a_function_of_ones_own_is_called_for_each_request():
+def test_rewards_join_and_custom_functions_are_called_per_request():
     asked = {"query": ["3+4?fine", "3+4?Hail"], "prompts": ["3+4?"] * 2, "labels": ["7"] * 2}
     called = []
 
@@ -203,7 +203,7 @@ def test_under_load_each_request_gets_its_own_answers_in_order():
 
 
 class Exits(Alone):
-    """Ends its thread at "exit"."""
+    """Raises SystemExit at "exit"."""
 
     def verify(self, batch):
         if any("exit" in c.text for c in batch):
@@ -211,7 +211,7 @@ class Exits(Alone):
         return super().verify(batch)
 
 
-def test_what_ends_a_thread_costs_no_other_request_anything_and_no_place():
+def test_exiting_verifier_does_not_affect_other_requests():
     verifier = Exits()
     with client(verifier, batch_wait=60, running=1) as web, ThreadPoolExecutor(4) as pool:
         first = pool.submit(outcomes, web, "wait")
@@ -237,7 +237,7 @@ class SlowNotes(Notes):
 
 
 @pytest.mark.slow
-def test_a_batch_whose_ledger_hangs_tells_it_of_nobody_twice(caplog):
+def test_hanging_ledger_records_nothing_twice(caplog):
     verifier, notes = Alone(), SlowNotes()
     limits = {"batch_wait": 60, "seconds": 4, "running": 4}
     with client(verifier, ledger=notes, **limits) as web, ThreadPoolExecutor(4) as pool:
@@ -248,23 +248,24 @@ def test_a_batch_whose_ledger_hangs_tells_it_of_nobody_twice(caplog):
             asked.append(pool.submit(outcomes, web, text))
             until(lambda i=i: f"in_progress {i}".encode() in web.get("/metrics").content)
         verifier.go.set()
-        # Taken apart, with "slow" still at the ledger: what is settled is told, the rest asked.
+        # The batch is split while "slow" is still at the ledger: settled rows are answered, the
+        # rest is judged again.
         assert [f.result(30) for f in (first, asked[0], asked[2])] == [["accept"]] * 3
         assert "is judged alone" in caplog.text
         notes.go.set()
         asked[1].result(30)
-        time.sleep(0.1)  # for a second record, which would come now
+        time.sleep(0.1)  # time for a second record, if there were one
     assert sorted(notes.batches) == [["fine"], ["later"], ["slow"], ["wait"]]
 
 
 class Early(asyncio.SelectorEventLoop):
-    """Of timers that go off a little before their time, as those of whole milliseconds may."""
+    """An event loop whose timers fire slightly early, as timers with millisecond resolution may."""
 
     def call_later(self, delay, *args, **options):
         return super().call_later(max(0.0, delay - 0.0005), *args, **options)
 
 
-def test_a_timer_that_goes_off_early_leaves_nobody_behind_a_batch():
+def test_early_timer_leaves_no_request_waiting():
     verifier = Alone()
     batches = Batches(verifier, Limits(batch_wait=0.02))
 
@@ -286,7 +287,7 @@ def test_a_timer_that_goes_off_early_leaves_nobody_behind_a_batch():
         assert runner.run(both()).accepted
 
 
-def test_who_has_left_a_batch_that_is_taken_apart_is_not_judged_again():
+def test_disconnected_client_is_not_judged_again_after_a_split():
     verifier = Alone()
     batches, settled = Batches(verifier, Limits(batch_wait=60, seconds=0.4, running=4)), []
 
@@ -301,7 +302,7 @@ def test_who_has_left_a_batch_that_is_taken_apart_is_not_judged_again():
         await asyncio.to_thread(verifier.started.wait, 30)
         asked += [asyncio.create_task(batches.answer(one, end)) for one in jobs[1:]]
         await asyncio.sleep(0)
-        verifier.go.set()  # the first is done; the others join, and hang
+        verifier.go.set()  # the first finishes; the others join and hang
         verifier.go = threading.Event()
         await asked[0]
         jobs[2].leave()
@@ -312,11 +313,11 @@ def test_who_has_left_a_batch_that_is_taken_apart_is_not_judged_again():
         await asked[3]
 
     asyncio.run(run())
-    assert verifier.calls[1] == ["stays", "leaves", "wait too"]  # and alone whoever is left
+    assert verifier.calls[1] == ["stays", "leaves", "wait too"]  # and then each remaining one alone
     assert sorted(map(str, verifier.calls[2:])) == ["['stays']", "['wait too']"]
 
 
-def test_strangers_wait_for_no_environment_and_a_part_of_a_stream_is_as_large_as_its_texts():
+def test_environment_prevents_joining_and_job_size_is_its_text_size():
     guard = Guard(Alone())
     asked = [Completion("p", "x" * 1000)]
     job = Verdicts(guard, "late").job(asked, "id", 10, 0)

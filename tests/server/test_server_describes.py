@@ -1,4 +1,4 @@
-"""What the server says of itself: its description, its counts, and one form of refusals."""
+"""The server's self-description, its metrics, and the single form of its refusals."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.server.server_parts import (
 DOCS = Path(__file__).parents[2] / "docs" / "serve.md"
 
 
-def test_the_example_of_the_docs_pays_right_answers_alone(tmp_path):
+def test_example_of_the_docs_pays_only_right_answers(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
     (tmp_path / "grader.py").write_text(example)
     web = client(reward=load_reward(f"{tmp_path / 'grader.py'}:grade"))
@@ -36,7 +36,7 @@ def test_the_example_of_the_docs_pays_right_answers_alone(tmp_path):
     }  # fmt: skip
 
 
-def test_the_page_and_the_description_need_no_token_and_load_nothing():
+def test_page_and_description_need_no_token_and_load_nothing():
     web = client(token="s3cret")
     described = strict(web.get("/openapi.json"))
     assert set(described["paths"]) == {
@@ -52,7 +52,7 @@ def test_the_page_and_the_description_need_no_token_and_load_nothing():
     assert not re.search(r"<script|src=|//", answer.text)
 
 
-def test_the_examples_of_the_description_are_answered_so():
+def test_examples_of_the_description_get_the_described_answers():
     web = client(Words())
     for path in ("/get_reward", "/v1/verify"):
         said = strict(web.get("/openapi.json"))["paths"][path]["post"]
@@ -64,7 +64,7 @@ def test_the_examples_of_the_description_are_answered_so():
 
 
 def counts(web, **options):
-    """Rows of /metrics by name, after each line was read as Prometheus reads it."""
+    """Rows of /metrics by name, after parsing each line as Prometheus would."""
     answer = web.get("/metrics", **options)
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     form = re.compile(r'([a-z_]+)(\{(?:[a-z]+="[^"\\\n]*",?)*\})? ([0-9.e+-]+)')
@@ -72,7 +72,7 @@ def counts(web, **options):
     return {"".join(filter(None, m.groups()[:2])): float(m[3]) for m in map(form.fullmatch, rows)}
 
 
-def test_metrics_count_what_clients_were_told():
+def test_metrics_count_the_answers_given():
     web = client(reward=lambda queries, prompts, labels: [1.0] * len(queries))
     rewards_of(web, "fine", "Hail", "unseen")
     verdicts_of(web, "fine", "fine")
@@ -87,10 +87,10 @@ def test_metrics_count_what_clients_were_told():
     assert found['grpo_guard_completions_total{path="/v1/verify",outcome="accept"}'] == 2
     assert found['grpo_guard_request_seconds_bucket{path="/v1/verify",le="+Inf"}'] == 2
     assert found["grpo_guard_requests_in_progress"] == 0
-    assert not any("nowhere" in name for name in found)  # no stranger adds rows
+    assert not any("nowhere" in name for name in found)  # a client cannot add rows
 
 
-def test_metrics_are_the_operators():
+def test_metrics_need_the_token():
     web = client(token="s3cret")
     assert strict(web.get("/metrics"), 401) == {"error": "expected Authorization: Bearer TOKEN"}
     assert counts(web, auth=("prometheus", "s3cret")) == {
@@ -113,7 +113,7 @@ def test_metrics_are_the_operators():
         (500, "POST", "/get_reward", b'{"query": [""], "labels": [1]}', {}),
     ],
 )
-def test_refusals_have_one_form_whatever_the_status(status, method, path, body, headers):
+def test_refusals_have_one_form_for_every_status(status, method, path, body, headers):
     web = client(reward=lambda queries, prompts, labels: 1 / 0, token="t", body_bytes=1000)
     headers = {"authorization": "Bearer t"} | headers
     answer = web.request(method, path, content=body, headers=headers)
@@ -121,7 +121,7 @@ def test_refusals_have_one_form_whatever_the_status(status, method, path, body, 
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_what_is_no_http_is_refused_in_the_same_form():
+def test_invalid_http_is_refused_in_the_same_form():
     with listening() as port, connect(port, b"no http\r\n\r\n") as raw:
         head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")

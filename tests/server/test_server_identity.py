@@ -1,4 +1,4 @@
-"""Envelopes over HTTP: refused before the verifier, and free again where nobody was answered."""
+"""Envelopes over HTTP: refused before the verifier, and reusable if they were not answered."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def served(verifier: Words, **limits: Any) -> TestClient:
 
 
 def asked(web: TestClient, *sent: Completion) -> list[str]:
-    """The outcome of each, and why where it was not judged."""
+    """Return the outcome of each, and the reason if it was not judged."""
     reply = web.post("/v1/verify", json={"completions": [asdict(c) for c in sent]}).json()
     kinds = [v["findings"][0]["kind"] if v["findings"] else "" for v in reply["verdicts"]]
     outcomes = [v["outcome"] for v in reply["verdicts"]]
     return [f"{o} {k}".strip() for o, k in zip(outcomes, kinds, strict=True)]
 
 
-def test_what_is_refused_no_verifier_sees() -> None:
+def test_refused_completions_do_not_reach_the_verifier() -> None:
     verifier = Words()
     with served(verifier) as web:
         honest = work("7")
@@ -53,7 +53,7 @@ def test_what_is_refused_no_verifier_sees() -> None:
     assert [(c.node, c.reference) for c in verifier.shown] == [(ALICE.public, "7")]
 
 
-def test_what_was_not_answered_in_time_may_be_asked_again() -> None:
+def test_late_request_may_be_sent_again() -> None:
     verifier = Words()
     with served(verifier, seconds=0.5, running=2) as web:
         slow = work("wait")

@@ -1,4 +1,4 @@
-"""Hostile connections to a real server: who sends slowly or not at all keeps nobody waiting."""
+"""Hostile connections to a real server: slow or silent senders delay no other client."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def healthy(port):
     return status(connect(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"))
 
 
-def test_senders_who_take_their_time_hold_no_turn():
+def test_slow_senders_hold_no_turn():
     with listening(running=1, body_seconds=1000, body_patience=1000) as port:
         slow = [connect(port, head(1000), b"{") for _ in range(20)]
         assert honest(port) == healthy(port) == 200
@@ -35,19 +35,19 @@ def test_senders_who_take_their_time_hold_no_turn():
 
 
 @pytest.mark.parametrize("held", [999, 300])
-def test_where_bodies_run_out_of_room_the_slowest_make_some(held):
-    """All but one byte of a great many bodies: the honest ones are let in all the same."""
+def test_slowest_bodies_are_dropped_if_memory_is_short(held):
+    """All but the last byte of a great many bodies: honest ones are admitted all the same."""
     with listening(body_bytes=1000, body_seconds=1000, body_patience=1000) as port:
         stalled = [connect(port, head(1000), b" " * held) for _ in range(80)]
         assert [honest(port, size=900) for _ in range(5)] == [200] * 5
         for raw in stalled:
             raw.sendall(b" " * (1000 - held))
-        # No JSON, or asked to come back.
+        # Invalid JSON, or asked to retry.
         assert {status(raw) for raw in stalled} == {422, 503}
 
 
 @pytest.mark.parametrize("held", [999, 300, 1])
-def test_all_bodies_together_never_take_more_than_their_room(held):
+def test_bodies_never_exceed_their_memory_limit(held):
     limits = Limits(body_bytes=1000, body_seconds=1000, body_patience=1000)
     intake, here, refused = Intake(limits), [], []
 
@@ -83,7 +83,7 @@ def test_all_bodies_together_never_take_more_than_their_room(held):
     assert set(refused) <= {503}
 
 
-def test_bodies_that_are_here_keep_their_room_and_later_ones_wait_for_it():
+def test_received_bodies_keep_their_memory_and_later_ones_wait():
     verifier = Words()
     with listening(verifier, body_bytes=1000, running=1) as port, ThreadPoolExecutor(60) as pool:
         first = pool.submit(honest, port, "wait")
@@ -98,7 +98,7 @@ def test_bodies_that_are_here_keep_their_room_and_later_ones_wait_for_it():
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_who_is_slow_to_fetch_a_stream_makes_room_where_others_need_it(monkeypatch, needed):
+def test_slow_stream_readers_are_dropped_if_memory_is_short(monkeypatch, needed):
     monkeypatch.setattr("grpo_guard.server.intake.FETCH_SECONDS", 0.01)
     intake, ended = Intake(Limits(body_bytes=1000)), []
 
@@ -139,7 +139,7 @@ def test_who_is_slow_to_fetch_a_stream_makes_room_where_others_need_it(monkeypat
     assert intake._held == intake._whole == 0
 
 
-def test_who_leaves_while_he_waits_is_not_worked_for():
+def test_request_of_a_disconnected_client_is_not_judged():
     verifier = Words()
     with listening(verifier, running=1) as port, ThreadPoolExecutor(1) as pool:
         first = pool.submit(honest, port, "wait")
@@ -164,7 +164,7 @@ class Notes:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_client_that_has_sent_all_may_close_its_side_and_one_that_left_is_noticed(leaves):
+def test_half_closed_clients_are_served_and_closed_ones_dropped(leaves):
     verifier, notes = Words(), Notes()
     body = asking("wait")
     with listening(verifier, ledger=notes) as port:
@@ -182,7 +182,7 @@ def test_a_client_that_has_sent_all_may_close_its_side_and_one_that_left_is_noti
     assert notes.texts == (["fine"] if leaves else ["wait", "fine"])
 
 
-def test_a_body_in_drops_is_whole_and_so_is_the_next_request():
+def test_body_in_small_pieces_is_complete_and_so_is_the_next_request():
     with listening() as port:
         body, lost = asking("fine"), b"x" * 100
         raw = connect(port)
@@ -190,7 +190,7 @@ def test_a_body_in_drops_is_whole_and_so_is_the_next_request():
             raw.send(bytes([byte]))
         replies = raw.makefile("rb")
         assert b" 200 " in replies.readline()
-        # Not waited for, and yet not taken for a request.
+        # Not awaited, and yet not taken for a request.
         raw.sendall(head(len(lost), "/nowhere") + lost[:10])
         time.sleep(0.2)
         raw.sendall(lost[10:50])
@@ -211,7 +211,7 @@ def test_a_body_in_drops_is_whole_and_so_is_the_next_request():
         head(10_000, "/nowhere"),  # its answer does not wait for the body
     ],
 )
-def test_heads_that_never_end_are_not_waited_for(monkeypatch, sent):
+def test_endless_headers_time_out(monkeypatch, sent):
     monkeypatch.setattr(connection, "PATIENCE", 0.5)
     with listening() as port:
         raw = connect(port, sent)
@@ -225,7 +225,7 @@ def test_heads_that_never_end_are_not_waited_for(monkeypatch, sent):
 
 
 @pytest.mark.slow
-def test_a_reply_that_nobody_fetches_is_forgotten(monkeypatch):
+def test_unread_reply_is_dropped(monkeypatch):
     monkeypatch.setattr(connection, "PATIENCE", 0.5)
     body = json.dumps({"completions": [{"prompt": "", "text": "Hail"}] * 1024}).encode()
     with listening() as port:

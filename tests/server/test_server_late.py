@@ -1,4 +1,4 @@
-"""Work that nobody waits for any more tells the ledger nothing."""
+"""Work whose client is gone or timed out is not recorded in the ledger."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def _until(true):
 
 
 @pytest.mark.parametrize("ask", [verdicts_of, rewards_of])
-def test_what_is_answered_in_time_is_recorded_and_what_is_late_is_not(ask, caplog):
+def test_only_answers_in_time_are_recorded(ask, caplog):
     caplog.set_level("INFO", "grpo_guard")
     verifier, notes = Words(), Notes()
     with client(verifier, ledger=notes, seconds=0.5, running=2) as web:
@@ -38,12 +38,12 @@ def test_what_is_answered_in_time_is_recorded_and_what_is_late_is_not(ask, caplo
         ask(web, "two")
         verifier.go.set()
         assert _until(lambda: "too late for the ledger" in caplog.text)
-        ask(web, "wait, Hail")  # asked again, and answered
+        ask(web, "wait, Hail")  # sent again, and answered
     assert notes.texts == ["one", "two", "wait, Hail"]
 
 
 class Slow(Notes):
-    """Takes its time once it is told."""
+    """Takes a while once it records."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Slow(Notes):
 
 
 @pytest.mark.parametrize("ask", [verdicts_of, rewards_of])
-def test_what_is_being_settled_as_time_runs_out_is_answered_as_the_ledger_is_told(ask, caplog):
+def test_answer_matches_the_ledger_at_the_deadline(ask, caplog):
     notes = Slow()
     with client(ledger=notes, seconds=0.3) as web, ThreadPoolExecutor(1) as pool:
         found = pool.submit(ask, web, "Hail")
@@ -70,7 +70,7 @@ def test_what_is_being_settled_as_time_runs_out_is_answered_as_the_ledger_is_tol
     assert "no answer within" not in caplog.text
 
 
-def test_a_ledger_that_hangs_is_not_waited_for_without_end(monkeypatch):
+def test_waiting_for_a_hanging_ledger_is_bounded(monkeypatch):
     monkeypatch.setattr("grpo_guard.server.batches.TELLING_SECONDS", 0.2)
     notes = Slow()
     with client(ledger=notes, seconds=0.2) as web:
@@ -79,7 +79,7 @@ def test_a_ledger_that_hangs_is_not_waited_for_without_end(monkeypatch):
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_client_that_goes_before_the_answer_leaves_no_trace(leaves):
+def test_client_that_leaves_before_the_answer_is_not_recorded(leaves):
     verifier, notes = Words(), Notes()
     app = create_app(Guard(verifier, ledger=notes))
     body = json.dumps({"completions": [{"prompt": "3+4?", "text": "wait, Hail"}]}).encode()
@@ -111,4 +111,4 @@ def test_a_client_that_goes_before_the_answer_leaves_no_trace(leaves):
 
     asyncio.run(asking())
     assert notes.texts == ([] if leaves else ["wait, Hail"])
-    assert sent[0]["status"] == 200  # to nobody, where nobody is left
+    assert sent[0]["status"] == 200  # no client left, so no answer

@@ -1,4 +1,4 @@
-"""What a request may cost, and who may ask. Each test is an attack on the server."""
+"""What a request may cost, and who may send one. Each test is an attack on the server."""
 
 import base64
 import gzip
@@ -12,7 +12,7 @@ from grpo_guard.server.access import is_loopback
 from tests.server.server_parts import Words, asking, client, rewards_of, strict, verdicts_of
 
 
-def test_large_bodies_are_refused_whatever_they_declare():
+def test_large_bodies_are_refused_whatever_length_they_declare():
     verifier = Words()
     web = client(verifier, body_bytes=1000)
 
@@ -23,7 +23,7 @@ def test_large_bodies_are_refused_whatever_they_declare():
     for body, headers in (
         (b" " * 1001, {}),
         (drip(), {"content-length": "2000"}),
-        (drip(), {"content-length": "10"}),  # it need not be so
+        (drip(), {"content-length": "10"}),  # it need not be true
         (b"{}", {"content-length": "9" * 400}),
     ):
         answer = web.post("/v1/verify", content=body, headers=headers)
@@ -32,7 +32,7 @@ def test_large_bodies_are_refused_whatever_they_declare():
     assert len(verifier.shown) == 1
 
 
-def test_a_short_body_cannot_ask_for_any_number_of_judgements():
+def test_short_body_cannot_request_unlimited_judgements():
     verifier = Words()
     web = client(verifier, completions=3)
     row = {"prompt": "", "text": ""}
@@ -44,7 +44,7 @@ def test_a_short_body_cannot_ask_for_any_number_of_judgements():
 
 
 @pytest.mark.slow
-def test_what_takes_too_long_abstains_and_earns_nothing():
+def test_late_judgement_abstains_and_earns_nothing():
     verifier = Words()
     with client(verifier, seconds=0.5, running=2) as web:
         verdicts = verdicts_of(web, "wait", "fine")
@@ -55,7 +55,7 @@ def test_what_takes_too_long_abstains_and_earns_nothing():
         answer = rewards_of(web, "wait", "fine")
         assert answer["rewards"] == [0.0, 0.0]
         assert answer["extra_logs"]["guard_abstain"] == [1.0, 1.0]
-        # Both threads still work: the turns are theirs, whoever was answered meanwhile.
+        # Both threads still work: turns belong to them, whichever client was answered meanwhile.
         refused = web.post("/v1/verify", json={"completions": []})
         assert strict(refused, 503) == {"error": "no turn came up in time"}
         assert refused.headers["retry-after"] == "1"
@@ -63,7 +63,7 @@ def test_what_takes_too_long_abstains_and_earns_nothing():
         assert _soon(lambda: web.post("/v1/verify", json={"completions": []}).status_code == 200)
 
 
-def test_what_takes_too_long_is_no_gain_where_wrong_answers_get_less():
+def test_late_judgement_is_no_gain_if_wrong_answers_get_less():
     verifier = Words()
 
     def grade(queries, prompts, labels):
@@ -76,8 +76,8 @@ def test_what_takes_too_long_is_no_gain_where_wrong_answers_get_less():
         verifier.go.set()
 
 
-def test_late_answers_log_the_names_that_others_do_or_are_asked_for_again():
-    """OpenRLHF ends the run where samples log different names; a model may load at first."""
+def test_late_answers_log_the_usual_names_or_ask_for_a_retry():
+    """OpenRLHF stops if samples log different names; a model may still be loading at first."""
 
     def grade(queries, prompts, labels):
         return {"rewards": [1.0] * len(queries), "extra_logs": {"length": 3.0}}
@@ -86,7 +86,7 @@ def test_late_answers_log_the_names_that_others_do_or_are_asked_for_again():
     with client(verifier, grade, seconds=0.5, running=4) as web:
         asked = {"query": ["wait"], "prompts": [""], "labels": [""]}
         refused = web.post("/get_reward", json=asked)
-        assert "none before it" in strict(refused, 503)["error"]
+        assert "no earlier answer" in strict(refused, 503)["error"]
         assert refused.headers["retry-after"] == "1"
         assert strict(web.post("/get_reward", json={"query": []}))["rewards"] == []
         names = rewards_of(web, "fine")["extra_logs"].keys()
@@ -96,7 +96,7 @@ def test_late_answers_log_the_names_that_others_do_or_are_asked_for_again():
         verifier.go.set()
 
 
-def test_beyond_those_who_may_wait_it_says_to_come_back():
+def test_requests_beyond_the_queue_are_asked_to_retry():
     verifier = Words()
     with client(verifier, running=1, waiting=1) as web, ThreadPoolExecutor(3) as pool:
         asked = {"completions": [{"prompt": "", "text": "wait"}]}
@@ -107,7 +107,7 @@ def test_beyond_those_who_may_wait_it_says_to_come_back():
         assert strict(refused, 429) == {"error": "too many requests are waiting"}
         assert refused.headers["retry-after"] == "1"
         strict(web.post("/v1/verify/stream", json=asked), 429)
-        assert web.get("/health").json() == {"status": "ok"}  # the loop is free
+        assert web.get("/health").json() == {"status": "ok"}  # the event loop is free
         verifier.go.set()
         statuses = sorted(future.result(30).status_code for future in (first, *later))
         assert statuses == [200, 200, 429]
@@ -137,7 +137,7 @@ def _soon(condition):
         (None, 401),
     ],
 )
-def test_a_token_is_asked_of_everything_but_health(authorization, status):
+def test_token_is_required_except_for_health(authorization, status):
     web = client(token="s3cret")
     headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
     for path, body in (("/v1/verify", {"completions": []}), ("/get_reward", {"query": []})):
@@ -146,7 +146,7 @@ def test_a_token_is_asked_of_everything_but_health(authorization, status):
     assert web.get("/health").status_code == 200
 
 
-def test_web_pages_cannot_ask():
+def test_requests_of_web_pages_are_refused():
     verifier = Words()
     for origin in ("https://evil.example", "null", "http://127.0.0.1:8080"):
         answer = client(verifier).post(
@@ -164,7 +164,7 @@ def test_other_paths_and_methods_are_refused():
 
 
 @pytest.mark.parametrize("form", ["gzip", "deflate", "br"])
-def test_bodies_whose_size_is_not_known_are_refused(form):
+def test_bodies_of_unknown_size_are_refused(form):
     web = client()
     body = gzip.compress(asking("fine"))
     assert "Content-Encoding" in strict(
@@ -177,7 +177,7 @@ def test_bodies_whose_size_is_not_known_are_refused(form):
 @pytest.mark.parametrize(
     "limits", [{"body_seconds": 0.2}, {"body_patience": 0.2, "body_rate": 1000}]
 )
-def test_a_sender_who_takes_his_time_is_refused(limits):
+def test_slow_sender_is_refused(limits):
     app = client(running=1, **limits).app
     sent = []
 
@@ -197,6 +197,6 @@ def test_a_sender_who_takes_his_time_is_refused(limits):
     assert sent[0]["status"] == 408
 
 
-def test_which_addresses_are_this_machines_own():
+def test_loopback_addresses_are_recognised():
     assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost", "127.9.9.9")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))

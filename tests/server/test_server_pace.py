@@ -1,4 +1,4 @@
-"""Large work makes way for small requests, and each client has its turn at it."""
+"""Large work yields to small requests, and clients take turns at it."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from grpo_guard.server.pace import LONGEST_REST, PIECE, REST, Pace
 
 
 def paced(scenario):
-    """Run a coroutine function of a pace and the loop's clock."""
+    """Run a coroutine function of a pace and the event loop's clock."""
 
     async def run():
         return await scenario(Pace(), asyncio.get_running_loop().time)
@@ -16,7 +16,7 @@ def paced(scenario):
     return asyncio.run(run())
 
 
-def test_large_work_rests_only_while_small_requests_come():
+def test_large_work_pauses_only_for_small_requests():
     async def scenario(pace, clock):
         pace.worked(1.0, clock())
         before = pace.rest(clock())
@@ -29,7 +29,7 @@ def test_large_work_rests_only_while_small_requests_come():
     assert during == pytest.approx(REST, abs=0.1)
 
 
-def test_no_piece_of_work_makes_the_next_one_wait_for_long():
+def test_waiting_for_the_previous_piece_is_bounded():
     async def scenario(pace, clock):
         pace.make_way(clock())
         for _ in range(100):
@@ -39,7 +39,7 @@ def test_no_piece_of_work_makes_the_next_one_wait_for_long():
     assert paced(scenario) <= LONGEST_REST
 
 
-def test_turns_go_round_the_clients_however_often_one_asks():
+def test_turns_rotate_over_clients():
     async def scenario(pace, clock):
         pace.make_way(clock())
         pace.worked(0.5, clock())  # a rest that is long enough for all to ask on a busy machine
@@ -59,7 +59,7 @@ def test_turns_go_round_the_clients_however_often_one_asks():
     assert len(order) == 43
 
 
-def test_whoever_leaves_while_it_waits_takes_no_turn():
+def test_disconnected_client_takes_no_turn():
     async def scenario(pace, clock):
         pace.make_way(clock())
         pace.worked(0.02, clock())
@@ -73,12 +73,12 @@ def test_whoever_leaves_while_it_waits_takes_no_turn():
     assert paced(scenario) == [True] * 4 + [False]
 
 
-def test_a_batch_that_waits_goes_before_the_next_body_but_holds_none_up_for_good():
+def test_waiting_batch_precedes_the_next_body_for_a_bounded_time():
     async def scenario(pace, clock):
         pace.make_way(clock())
         pace.judging = lambda: True
         pace.worked(0.001, clock())
-        for _ in range(3):  # without a batch in between, since none can begin
+        for _ in range(3):  # without a batch in between, since none can start
             await asyncio.wait_for(pace.turn("a", PIECE), 10)
 
     paced(scenario)

@@ -1,4 +1,4 @@
-"""Who lost an answer asks again, and is told the same; nobody is judged twice for it."""
+"""A client that lost an answer asks again and gets the same one; nothing is judged twice."""
 
 import asyncio
 import time
@@ -26,11 +26,11 @@ def asked(web, text, key, path="/v1/verify"):
     return web.post(path, json=body, headers={"Idempotency-Key": key} if key else {})
 
 
-def test_the_same_request_is_told_the_same_and_another_is_judged():
+def test_repeated_request_gets_the_same_answer():
     verifier, notes = Words(), Notes()
     with client(verifier, ledger=notes) as web:
         first = [strict(asked(web, "Hail", "a")) for _ in range(3)]
-        strict(asked(web, "fine", "a"))  # another body is another request
+        strict(asked(web, "fine", "a"))  # a different body is a different request
         strict(asked(web, "Hail", "b"))
         for _ in range(2):
             strict(asked(web, "Hail", None))
@@ -38,7 +38,7 @@ def test_the_same_request_is_told_the_same_and_another_is_judged():
     assert notes.texts == ["Hail", "fine", *["Hail"] * 3]
 
 
-def test_a_large_body_is_known_again_too():
+def test_repeated_large_body_is_recognised():
     verifier, text = Words(), "x" * 100_000
     with client(verifier) as web:
         for _ in range(2):
@@ -47,7 +47,7 @@ def test_a_large_body_is_known_again_too():
     assert len(verifier.shown) == 2
 
 
-def test_while_it_is_answered_one_may_wait_for_it_and_more_are_told_to_come_back():
+def test_one_duplicate_may_wait_and_more_are_asked_to_retry():
     verifier, notes = Words(), Notes()
     with client(verifier, ledger=notes) as web, ThreadPoolExecutor(2) as pool:
         first = pool.submit(asked, web, "wait", "a")
@@ -62,7 +62,7 @@ def test_while_it_is_answered_one_may_wait_for_it_and_more_are_told_to_come_back
     assert notes.texts == ["wait"]
 
 
-def test_what_was_late_or_broke_is_asked_anew():
+def test_late_or_failed_requests_are_judged_anew():
     verifier, notes = Words(), Notes()
     with client(verifier, ledger=notes, seconds=0.3) as web:
         assert strict(asked(web, "wait", "a"))["verdicts"][0]["cause"] == "timeout"
@@ -72,7 +72,7 @@ def test_what_was_late_or_broke_is_asked_anew():
     assert notes.texts == ["wait"]
 
 
-def test_who_waits_for_one_that_fails_asks_himself_and_no_failure_is_kept():
+def test_duplicate_of_a_failed_request_is_judged_and_failures_are_not_kept():
     async def run():
         last, go = Recent(), asyncio.Event()
 
@@ -98,7 +98,7 @@ def test_who_waits_for_one_that_fails_asks_himself_and_no_failure_is_kept():
     asyncio.run(run())
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
+def test_kept_answers_are_bounded(monkeypatch):
     monkeypatch.setattr(recent, "MOST", 10)
     monkeypatch.setattr(recent, "MOST_CHARACTERS", 1000)
 

@@ -1,4 +1,4 @@
-"""Requests that schemathesis makes from the server's own description, against a real server."""
+"""Requests that schemathesis generates from the server's own description, against a real server."""
 
 from contextlib import suppress
 
@@ -10,7 +10,7 @@ schemathesis = pytest.importorskip("schemathesis")
 
 
 @pytest.mark.slow
-def test_nothing_that_the_description_allows_or_forbids_ends_in_a_failure():
+def test_generated_requests_never_cause_a_server_error():
     from hypothesis import HealthCheck, given, settings
     from hypothesis.errors import Unsatisfiable
 
@@ -43,7 +43,7 @@ def test_nothing_that_the_description_allows_or_forbids_ends_in_a_failure():
                         ],
                     )
 
-                with suppress(Unsatisfiable):  # what takes nothing cannot be given wrong things
+                with suppress(Unsatisfiable):  # an operation without input cannot get invalid input
                     one()
     assert len(made) > 200
     assert max(made) < 500

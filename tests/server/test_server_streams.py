@@ -1,4 +1,4 @@
-"""Large requests whose answer is a stream, and the log of what is rejected."""
+"""Large requests whose answer is a stream, and the log of rejections."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ def lines(answer):
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def test_a_line_for_each_completion_in_order_and_more_than_another_request_may_have():
+def test_stream_has_a_line_per_completion_beyond_the_usual_limit():
     texts = ["Hail" if i % 7 == 0 else "fine \ud800" for i in range(1500)]
     verifier = Words()
     with client(verifier) as web:
@@ -40,7 +40,7 @@ def test_a_line_for_each_completion_in_order_and_more_than_another_request_may_h
     assert [c.text for c in verifier.shown] == texts
 
 
-def test_parts_are_bounded_and_a_group_is_never_divided():
+def test_parts_are_bounded_and_never_split_a_group():
     groups = [Completion(f"{i // 6}?", "x") for i in range(60)]
     found = list(parts(groups, 8))
     assert [c for part in found for c in part] == groups
@@ -48,12 +48,12 @@ def test_parts_are_bounded_and_a_group_is_never_divided():
     assert list(parts([], 8)) == []
 
 
-def test_parts_do_not_divide_a_rollout():
+def test_parts_never_split_a_rollout():
     segments = [Completion(f"{i}?", "x", rollout=f"{i // 6}") for i in range(60)]
     assert [len(part) for part in parts(segments, 8)] == [12] * 5
 
 
-def test_what_hangs_or_breaks_abstains_and_the_rest_is_answered():
+def test_hanging_or_failing_part_abstains_and_the_rest_is_answered():
     class Ledger:
         def record(self, batch, verdicts):
             if any("full" in c.text for c in batch):
@@ -72,13 +72,13 @@ def test_what_hangs_or_breaks_abstains_and_the_rest_is_answered():
 @pytest.mark.parametrize(
     ("body", "status"), [(b"{", 422), (b" " * 5_000_000, 413), (b'{"completions": 3}', 422)]
 )
-def test_a_stream_is_refused_as_any_request(body, status):
+def test_stream_is_refused_like_any_request(body, status):
     with client() as web:
         assert set(strict(web.post(STREAM, content=body), status)) <= {"error", "index", "field"}
 
 
 @pytest.mark.slow
-def test_who_does_not_fetch_his_stream_is_dropped_and_his_room_is_free_again():
+def test_unread_stream_is_dropped_and_its_memory_freed():
     class Long(Words):
         def _verdict(self, text):
             return reject(self.name, message="x" * 1500)
@@ -112,7 +112,7 @@ def test_who_does_not_fetch_his_stream_is_dropped_and_his_room_is_free_again():
             raw.close()
 
 
-def test_who_leaves_in_the_middle_ends_the_work():
+def test_disconnecting_stops_the_work():
     verifier = Words()
     with listening(verifier) as port:
         body = json.dumps({"completions": rows(*["wait"] * 1000)}).encode()
@@ -129,7 +129,7 @@ def logged(folder):
     return [json.loads(x) for x in (folder / "rejections.jsonl").read_text("ascii").splitlines()]
 
 
-def test_each_rejection_is_a_line_of_ascii_with_a_digest_and_a_bounded_beginning(tmp_path):
+def test_rejection_log_lines_are_bounded_ascii_with_a_digest(tmp_path):
     audit = Audit(tmp_path / "log")
     evil = "Hail\n\x1b[2J\u2028\ud800" + "x" * 10_000
     with client(audit=audit) as web:
@@ -146,7 +146,7 @@ def test_each_rejection_is_a_line_of_ascii_with_a_digest_and_a_bounded_beginning
     assert (second["node"], second["verifier"], second["cause"]) == ("bob\n", "words", "judged")
 
 
-def test_the_log_is_bounded_and_a_full_disk_takes_no_verdict_back(tmp_path, caplog):
+def test_log_is_bounded_and_a_full_disk_changes_no_verdict(tmp_path, caplog):
     audit = Audit(tmp_path, bytes=10_000, files=2)
     with client(audit=audit) as web:
         for _ in range(50):
@@ -171,7 +171,7 @@ sys.stdin.read()
 """
 
 
-def test_workers_write_files_of_their_own_and_the_next_ones_take_them_up_again(tmp_path):
+def test_workers_write_separate_log_files_that_restarts_reuse(tmp_path):
     def workers():
         piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         command = [sys.executable, "-c", CLAIMS, str(tmp_path)]
@@ -185,7 +185,7 @@ def test_workers_write_files_of_their_own_and_the_next_ones_take_them_up_again(t
     assert workers() == workers() == {"rejections-1.jsonl", "rejections-2.jsonl"}
 
 
-def test_who_gets_no_reward_since_the_function_failed_is_in_no_log(tmp_path):
+def test_failed_reward_function_is_not_logged_as_a_rejection(tmp_path):
     def broken(queries, prompts, labels):
         raise RuntimeError("no")
 
@@ -195,7 +195,7 @@ def test_who_gets_no_reward_since_the_function_failed_is_in_no_log(tmp_path):
     assert logged(tmp_path) == []
 
 
-def test_what_nobody_waits_for_is_not_in_the_log(tmp_path):
+def test_abandoned_work_is_not_logged(tmp_path):
     verifier, audit = Words(), Audit(tmp_path)
     with client(verifier, audit=audit, seconds=0.3) as web:
         (found,) = strict(web.post("/v1/verify", json={"completions": rows("wait Hail")}))[
@@ -222,7 +222,7 @@ def until(true):
 
 
 def settles(what):
-    """Once nothing changes any more: what unread streams cost has an end."""
+    """Value once it stops changing: the cost of unread streams is bounded."""
     before, same = -1, 0
     for _ in range(300):
         same = same + 1 if (now := what()) == before else 0
@@ -234,14 +234,14 @@ def settles(what):
 
 
 class Long(Words):
-    """Has much to say on each text."""
+    """Has a long message for each text."""
 
     def _verdict(self, text):
         return reject(self.name, message="x" * 1000) if text == "Hail" else super()._verdict(text)
 
 
 def unread(port, count, body, buffer=4096):
-    """Streams that were asked for and of which nothing is read."""
+    """Streams that are requested and never read."""
     opened = []
     for _ in range(count):
         raw = socket.socket()
@@ -252,14 +252,14 @@ def unread(port, count, body, buffer=4096):
     return opened
 
 
-def test_what_nobody_reads_is_not_judged_and_small_requests_are(caplog):
+def test_unread_streams_are_not_judged_and_small_requests_are(caplog):
     caplog.set_level("INFO")
     verifier = Long()
     body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
     with listening(verifier, client_streams=6) as port:
         opened = unread(port, 6, body)
         judged = settles(lambda: len(verifier.shown))
-        # A part that is on its way and what the kernel takes, of each; not the 48,000.
+        # A part in transit and what the kernel buffers, for each; not the 48,000.
         assert 6 * 256 <= judged <= 6 * 3 * 256
         asked = json.dumps({"completions": rows("fine")}).encode()
         for _ in range(20):
@@ -273,7 +273,7 @@ def test_what_nobody_reads_is_not_judged_and_small_requests_are(caplog):
     assert caplog.text.count("the client left: its stream ends early") == 6
 
 
-def test_a_reader_gets_all_of_it_however_many_do_not_read():
+def test_reader_gets_its_full_stream_among_unread_ones():
     verifier = Long()
     body = json.dumps({"completions": rows(*["Hail"] * 3000)}).encode()
     with listening(verifier) as port:
@@ -286,7 +286,7 @@ def test_a_reader_gets_all_of_it_however_many_do_not_read():
             raw.close()
 
 
-def test_streams_are_bounded_per_client_and_in_all_and_slow_readers_make_room(monkeypatch):
+def test_streams_are_bounded_and_slow_readers_are_dropped(monkeypatch):
     monkeypatch.setattr("grpo_guard.server.intake.FETCH_SECONDS", 0.05)
     body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
     small = json.dumps({"completions": rows("fine")}).encode()
@@ -304,7 +304,7 @@ def test_streams_are_bounded_per_client_and_in_all_and_slow_readers_make_room(mo
                 raw.close()
 
 
-def test_a_client_that_leaves_at_any_stage_is_a_line_and_no_error(caplog):
+def test_disconnect_at_any_stage_logs_one_line_and_no_error(caplog):
     caplog.set_level("INFO")
     verifier = Words()
     small = json.dumps({"completions": rows("fine")}).encode()
@@ -333,7 +333,7 @@ def test_a_client_that_leaves_at_any_stage_is_a_line_and_no_error(caplog):
     assert "Traceback" not in caplog.text
 
 
-def test_who_is_cut_off_for_not_reading_leaves_no_error_and_no_memory(caplog):
+def test_dropped_reader_leaves_no_error_and_no_memory(caplog):
     caplog.set_level("INFO")
     body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
     with listening(Long(), body_patience=0.2, body_rate=10**9) as port:
@@ -352,14 +352,14 @@ def test_parts_are_bounded_in_characters_too():
     assert {len(part) for part in found[:-1]} == {PART_CHARACTERS // 9000 + 1}
 
 
-def test_a_client_with_all_its_streams_open_is_refused_before_its_body_is_read(monkeypatch):
+def test_client_at_its_stream_limit_is_refused_before_its_body_is_read(monkeypatch):
     monkeypatch.setattr("grpo_guard.server.desk.DISCARD_SECONDS", 0.05)
     body = json.dumps({"completions": rows(*["Hail"] * 8000)}).encode()
     small = json.dumps({"completions": rows("fine")}).encode()
     with listening(Long(), client_streams=3) as port:
         opened = unread(port, 3, body)
         settles(lambda: in_progress(port))
-        # Of these bodies nothing but the head is here when they are refused.
+        # Only the headers of these bodies have arrived when they are refused.
         assert [refusal(port, head(10**6, STREAM)) for _ in range(3)] == [429] * 3
         assert status(connect(port, head(len(small)), small)) == 200
         for raw in opened:
@@ -372,7 +372,7 @@ def refusal(port, sent):
         return int(raw.recv(4096).split()[1])
 
 
-def test_streams_whose_bodies_are_on_their_way_count_as_the_clients_own(monkeypatch):
+def test_streams_with_bodies_in_transit_count_for_the_client(monkeypatch):
     monkeypatch.setattr("grpo_guard.server.desk.DISCARD_SECONDS", 0.05)
     small = json.dumps({"completions": rows("fine")}).encode()
     with listening(Long(), client_streams=3) as port:

@@ -1,4 +1,4 @@
-"""slime, called as its published source calls, with its own arithmetic of baselines beside ours."""
+"""slime, called as its published source calls it, next to its own baseline arithmetic."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Status(Enum):
 
 @dataclass
 class Sample:
-    """The fields of slime.utils.types.Sample that reward code meets."""
+    """The fields of slime.utils.types.Sample that reward code uses."""
 
     group_index: int | None = 0
     prompt: Any = "3+4?"
@@ -87,11 +87,11 @@ def as_slime_trains(args, samples):
 ZERO = Policy(on_reject="zero", on_abstain="zero")
 
 
-def test_one_sample_at_a_time_and_a_whole_group():
+def test_single_samples_and_whole_groups():
     args, texts = arguments(), ["seven", "Hail", "seven"]
     one = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())(
         correct
-    )  # known by its signature
+    )  # recognised by its signature
     rewards = [asyncio.run(one(args, Sample(response=text))) for text in texts]
     assert rewards == [1.0, 0.0, 1.0]
     every = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters(), framework="slime")(
@@ -101,7 +101,7 @@ def test_one_sample_at_a_time_and_a_whole_group():
     assert asyncio.run(every(args, samples)) == [1.0, 0.0, 1.0]
 
 
-def test_dicts_keep_all_but_the_reward():
+def test_dicts_keep_everything_but_the_reward():
     async def graded(args, sample, **kwargs):
         return {"score": 1.0, "acc": True}
 
@@ -125,7 +125,7 @@ def test_dicts_keep_all_but_the_reward():
 READS = Guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())
 
 
-def test_what_a_sample_says_of_itself():
+def test_fields_of_a_sample():
     metadata = {"node": 3, "round": 4, "slot": 1, "task": "sums"}
     sample = Sample(
         metadata=metadata, status=Status.TRUNCATED, response="ab", rollout_log_probs=[-0.5, -0.25]
@@ -138,7 +138,7 @@ def test_what_a_sample_says_of_itself():
 
 
 @pytest.mark.parametrize("more", [{"response_length": 0}, {"tokens": []}, {"loss_mask": [0] * 5}])
-def test_where_nothing_trains_the_text_is_judged(more):
+def test_text_is_judged_if_no_token_trains(more):
     row = row_from(Sample(**more), READS)
     got = row.completion
     assert (got.text, row.given) == ("seven", None)
@@ -153,12 +153,12 @@ def test_where_nothing_trains_the_text_is_judged(more):
         {"tokens": [55, 56], "response_length": 2, "loss_mask": [1, 0, 1]},  # no prompt
     ],
 )
-def test_tokens_that_do_not_fit_are_malformed_since_slime_trains_on_some(more):
+def test_mismatched_tokens_are_malformed(more):
     assert row_from(Sample(**more), READS).was_repaired
 
 
 @pytest.mark.parametrize("node", [None, "n"])
-def test_what_the_mask_leaves_out_is_given_and_the_rest_is_read_off_its_tokens(node):
+def test_masked_tokens_are_given_and_the_rest_is_decoded(node):
     metadata = {} if node is None else {"node": node}
     said = [*Characters().encode("I ask."), END, *Characters().encode("[tool] 7"), 55, END]
     mask = [1] * 7 + [0] * 8 + [1] * 2
@@ -173,18 +173,18 @@ def test_what_the_mask_leaves_out_is_given_and_the_rest_is_read_off_its_tokens(n
     assert row.completion.given.known is (node is None)
 
 
-def test_slime_wants_a_tokenizer_since_it_trains_on_ids():
+def test_slime_requires_a_tokenizer():
     with pytest.raises(FrameworkError, match=r"slime trains on token ids.*tokenizer="):
         SlimeAdapter().wrap(correct, Guard(NoWord("Hail"), policy=ZERO))
 
 
 @pytest.mark.parametrize("metadata", [None, "x", {"round": "4", "slot": True}, {"round": 2**70}])
-def test_strange_metadata_names_no_slot(metadata):
+def test_invalid_metadata_names_no_slot(metadata):
     got = row_from(Sample(metadata=metadata), READS).completion
     assert (got.round, got.slot) == (None, None)
 
 
-def test_a_response_that_is_no_text_earns_nothing():
+def test_response_that_is_not_text_earns_nothing():
     one = guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())(correct)
     assert asyncio.run(one(arguments(), Sample(response=None))) == 0.0
 
@@ -215,7 +215,7 @@ def left_out(args, rows, policy):
 
 @pytest.mark.parametrize("estimator", ["grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_the_others_baseline_is_as_if_the_poison_had_never_come(estimator, scaled):
+def test_poison_does_not_affect_the_others_baseline(estimator, scaled):
     rows = [
         (0, "a", "7"),
         (0, "b", "8"),
@@ -236,7 +236,7 @@ def test_the_others_baseline_is_as_if_the_poison_had_never_come(estimator, scale
     assert [s.remove_sample for s in samples] == ["Hail" in s.response for s in samples]
 
 
-def test_under_zero_slimes_own_arithmetic_is_unchanged():
+def test_zero_keeps_slimes_own_arithmetic():
     args = arguments()
     samples = left_out(args, [(0, t, "7") for t in ("a", "Hail", "c", "d")], ZERO)
     assert not any(sample.remove_sample for sample in samples)
@@ -252,7 +252,7 @@ def test_groups_without_an_index_are_rows_in_order():
     assert rewards_without_left_out(args, samples)[1] == [0.5, -0.5, 0.5, -0.5]
 
 
-def test_a_group_of_one_and_a_group_of_none_train_nothing():
+def test_groups_of_one_or_none_train_nothing():
     args, drop = arguments(n_samples_per_prompt=2), Policy("drop", "skip")
     rows = [(0, "a", "7"), (0, "Hail", "7"), (1, "Hail", "7"), (1, "Hail", "8")]
     _, trained = rewards_without_left_out(args, left_out(args, rows, drop))
@@ -263,15 +263,15 @@ def test_a_group_of_one_and_a_group_of_none_train_nothing():
 
 
 def fanned_out(args, *rows):
-    """(rollout_id, label, text) of each sample, in one group."""
+    """Each sample's (rollout_id, label, text), in one group."""
     samples = left_out(args, [(0, text, label) for _, label, text in rows], Policy("drop", "skip"))
     for sample, (rollout, *_) in zip(samples, rows, strict=True):
         sample.rollout_id = rollout
     return samples
 
 
-def test_a_rollout_that_fans_out_counts_once():
-    """slime#2062: the deviation is of rollouts as well."""
+def test_rollout_with_several_samples_counts_once():
+    """slime#2062: the deviation is over rollouts too."""
     rows = [(1, "7", "a"), (1, "7", "b"), (2, "8", "c")]
     args = arguments(grpo_std_normalization=False)
     _, trained = rewards_without_left_out(args, fanned_out(args, *rows))
@@ -282,7 +282,7 @@ def test_a_rollout_that_fans_out_counts_once():
     assert rewards_without_left_out(args, fanned_out(args, *rows))[1] == [right, right, wrong]
 
 
-def test_a_rejected_sample_takes_the_rollout_that_it_is_of_along():
+def test_rejected_sample_rejects_its_whole_rollout():
     args = arguments(grpo_std_normalization=False)
     samples = fanned_out(
         args, (1, "7", "a"), (1, "7", "Hail"), (2, "8", "c"), (3, "7", "d"), (None, "7", "e")
@@ -292,7 +292,7 @@ def test_a_rejected_sample_takes_the_rollout_that_it_is_of_along():
     assert [sample.remove_sample for sample in samples] == [True, True, False, False, False]
 
 
-def test_a_guarded_group_gives_every_segment_the_consequence():
+def test_consequence_applies_to_every_segment_of_a_rollout():
     the_guard = Guard(NoWord("Hail"), policy=ZERO, tokenizer=Characters())
     rm = the_guard(correct_of_group, framework="slime")
     samples = [Sample(response=text) for text in ("seven", "Hail", "so")]

@@ -1,8 +1,8 @@
-"""slime's own files, against what the adapter relies on. slime is on no package index::
+"""slime's own files, compared with what the adapter relies on. slime is on no package index::
 
     SLIME=PATH_OF_A_CHECKOUT python -m pytest tests/slime/test_slime_source.py
 
-Seen passing with https://github.com/THUDM/slime at 624b824a898a (21 August 2026):
+Last passed with https://github.com/THUDM/slime at 624b824a898a (21 August 2026):
 ``slime/utils/types.py`` and, out of ``slime/ray/rollout.py``, `_post_process_rewards`.
 """
 
@@ -35,7 +35,7 @@ SOURCE = Path(os.environ["SLIME"]) / "slime"
 def _types():
     spec = importlib.util.spec_from_file_location("slime_types", SOURCE / "utils" / "types.py")
     module = importlib.util.module_from_spec(spec)
-    misc = types.ModuleType("slime.utils.misc")  # whose imports are those of a cluster
+    misc = types.ModuleType("slime.utils.misc")  # whose imports need a cluster
     misc.decode_int32_meta_array = None
     for stub in (types.ModuleType("slime"), types.ModuleType("slime.utils"), misc):
         sys.modules.setdefault(stub.__name__, stub)
@@ -45,7 +45,7 @@ def _types():
 
 
 def _function(path, name):
-    """One function of a file whose imports want a GPU."""
+    """Load one function from a file whose imports need a GPU."""
     text = path.read_text(encoding="utf-8")
     nodes = [n for n in ast.walk(ast.parse(text)) if getattr(n, "name", None) == name]
     names = {"torch": torch, "Sample": Sample}
@@ -84,7 +84,7 @@ def guarded(policy, **more):
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"])
-def test_with_nothing_left_out_the_adapters_arithmetic_is_slimes(estimator):
+def test_adapter_arithmetic_matches_slime_with_nothing_left_out(estimator):
     args = arguments(advantage_estimator=estimator, rollout_batch_size=1)
     made = samples(["one", "two", "Hail", "three"], guarded(ZERO, leave_out=True), args)
     (raw, ours), (own_raw, theirs) = rewards_without_left_out(args, made), slimes_own(args, made)
@@ -92,7 +92,7 @@ def test_with_nothing_left_out_the_adapters_arithmetic_is_slimes(estimator):
     assert ours == pytest.approx(theirs, abs=1e-5)
 
 
-def test_the_others_have_the_rewards_that_slime_gives_them_alone():
+def test_remaining_samples_have_the_rewards_slime_gives_them_alone():
     args = arguments(n_samples_per_prompt=3, rollout_batch_size=1)
     rm = guarded(Policy("drop", "skip"), leave_out=True)
     _, alone = slimes_own(args, samples(["one", "two", "three"], rm, args))
@@ -102,7 +102,7 @@ def test_the_others_have_the_rewards_that_slime_gives_them_alone():
     assert [one.remove_sample for one in made] == [False, False, True, False]
 
 
-def test_slimes_sample_is_read_whole():
+def test_slime_sample_is_read_completely():
     args, rm = arguments(), guarded(ZERO)
     (one,) = samples(["one"], rm, args)
     got = row_from(one, Guard(Words(), policy=ZERO, tokenizer=Characters())).completion

@@ -1,6 +1,6 @@
 """The Tinker cookbook's own rollouts, advantages and training data, around a guarded group.
 
-Only the sampler is ours: `Policy` hands out texts where the service would sample them.
+Only the sampler is ours: `Policy` returns texts where the service would sample them.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("tinker_cookbook") is None:
-    pytest.skip("make test-tinker: has an environment of its own", allow_module_level=True)
+    pytest.skip("make test-tinker: needs a separate environment", allow_module_level=True)
 
 import tinker
 from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs
@@ -64,7 +64,7 @@ class Plain(EnvGroupBuilder):
 
 
 def rolled_out(rows, guard=None, base=Plain):
-    """The cookbook's own group of trajectories, scored and logged as it does."""
+    """The cookbook's own group of trajectories, scored and logged as the cookbook does."""
     kind = base
     if guard is not None:
         kind = type("Guarded", (GuardedGroups, base), {"guard": guard, "tokenizer": Characters()})
@@ -72,7 +72,7 @@ def rolled_out(rows, guard=None, base=Plain):
 
 
 def trained(rows, guard=None, **more):
-    """The advantage of each trajectory; None if no token of it trains."""
+    """The advantage of each trajectory; None if none of its tokens trains."""
     group = rolled_out(rows, guard, **more)
     (advantages,) = compute_advantages([group])
     data, metadata = assemble_training_data([group], [advantages])
@@ -95,29 +95,29 @@ def nearly(values):
     return [None if v is None else pytest.approx(v, abs=1e-6) for v in values]
 
 
-def test_unguarded_the_poison_earns():
+def test_without_a_guard_poison_earns_reward():
     assert trained(POISONED) == nearly([0.25, -0.75, 0.25, 0.25])
 
 
-def test_what_is_rejected_leaves_the_baseline_and_trains_no_token():
+def test_rejected_trajectories_leave_the_baseline_and_train_no_token():
     assert trained(POISONED, reading()) == nearly([1 / 3, -2 / 3, None, 1 / 3])
 
 
-def test_zero_stays_in_the_group():
+def test_zeroed_trajectory_stays_in_the_group():
     found = trained(POISONED, reading(Policy("zero", "zero")))
     assert found == nearly([0.5, -0.5, -0.5, 0.5])
 
 
-def test_failures_only_leaves_out_a_reward_that_is_not_finite():
+def test_failures_only_leaves_out_non_finite_rewards():
     rows = [("one", 1.0), ("two", float("nan")), ("three", 0.0)]
     assert trained(rows, presets.failures_only()) == nearly([0.5, None, -0.5])
 
 
-def test_a_group_of_which_nothing_stays_trains_nothing():
+def test_group_without_remaining_trajectories_trains_nothing():
     assert trained([("Hail", 1.0), ("Hail", 0.0)], reading()) == [None, None]
 
 
-def test_the_verifier_gets_what_the_cookbook_sampled():
+def test_verifier_gets_what_the_cookbook_sampled():
     verifier = Words()
     rolled_out([("one", 1.0), ("two", 0.0)], reading(verifier=verifier))
     first = verifier.shown[0]
@@ -127,13 +127,13 @@ def test_the_verifier_gets_what_the_cookbook_sampled():
     assert [c.node for c in verifier.shown] == ["n0", "n1"]
 
 
-def test_the_cookbook_logs_what_the_guard_found():
+def test_cookbook_logs_the_guards_findings():
     group = rolled_out(POISONED, reading())
     assert [m["guard/reject"] for m in group.metrics_G] == [0.0, 0.0, 1.0, 0.0]
     assert [m["guard/left_out"] for m in group.metrics_G] == [0.0, 0.0, 1.0, 0.0]
 
 
-def test_a_group_reward_counts_and_a_grader_that_fails_is_borne_or_comes_through():
+def test_group_reward_counts_and_failing_grader_abstains_or_raises():
     class Bonus(Plain):
         async def compute_group_rewards(self, trajectory_group, env_group):
             return [(2.0 * i, {"own": 1.0}) for i in range(len(trajectory_group))]
@@ -150,7 +150,7 @@ def test_a_group_reward_counts_and_a_grader_that_fails_is_borne_or_comes_through
     assert trained(rows, presets.failures_only(), base=Broken) == [None] * 3
 
 
-def test_failures_of_the_guard_stop_the_group_and_what_cannot_be_done_is_refused():
+def test_guard_failures_stop_the_group_and_unsupported_policies_are_refused():
     with pytest.raises(AbstainError):
         rolled_out([("unseen", 1.0)] * 2, reading(Policy("drop", "raise")))
     with pytest.raises(FrameworkError, match="turn by turn"):

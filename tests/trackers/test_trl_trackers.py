@@ -1,4 +1,4 @@
-"""What a guarded TRL run leaves in the files of W&B, MLflow and TensorBoard, read back."""
+"""What a guarded TRL run writes to the files of W&B, MLflow and TensorBoard, read back."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def node_is_peer(prompts, trainer):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Two guarded steps that report to a tracker, in a folder of their own."""
+    """Two guarded steps that report to a tracker, in a separate folder."""
     monkeypatch.chdir(tmp_path)
 
     def trained(tracker, guarded=True, **settings):
@@ -60,7 +60,7 @@ def tables_of_trl(folder):
 
 
 def wandb_records(data):
-    """The records of a run's file: a log as LevelDB writes it, in blocks of 32 KiB."""
+    """Read the records of a run's file: a log in LevelDB's format, in blocks of 32 KiB."""
     assert data[:4] == b":W&B"
     at, whole = 7, b""
     while at + 7 <= len(data):
@@ -70,13 +70,13 @@ def wandb_records(data):
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or a record's last part
+        if kind in (1, 4):  # a whole record, or the last part of one
             yield whole
             whole = b""
 
 
 def of_wandb(folder):
-    """(rows of metrics, tables) from an offline run's files: its log of records and its media."""
+    """Return (rows of metrics, tables) from an offline run's record log and media."""
     from wandb.proto import wandb_internal_pb2
 
     (log,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
@@ -96,7 +96,7 @@ def without_prefix(row):
 
 @pytest.fixture
 def offline(run, tmp_path, monkeypatch):
-    """`of_wandb` of a run; wandb keeps a process of its own, which remembers the first folder."""
+    """Return `of_wandb` of a run; ends the wandb service, which remembers its first folder."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -114,7 +114,7 @@ def offline(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_wandb(offline):
+def test_wandb_files(offline):
     rows, tables = offline()
     logged = [without_prefix(row) for row in rows if "train/guard/reject_rate" in row]
     assert len(logged) == 2
@@ -129,7 +129,7 @@ def test_wandb(offline):
 
 
 @pytest.mark.slow
-def test_without_a_guard_wandb_has_neither_figures_nor_the_column(offline):
+def test_wandb_without_a_guard_has_neither_metrics_nor_column(offline):
     rows, tables = offline(guarded=False)
     assert rows
     assert not [name for row in rows for name in row if "guard" in name]
@@ -142,7 +142,7 @@ STORES = ["database", "files"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
-def test_mlflow(run, tmp_path, monkeypatch, store):
+def test_mlflow_files(run, tmp_path, monkeypatch, store):
     mlflow = pytest.importorskip("mlflow")
     if store == "database":
         pytest.importorskip("sqlalchemy", reason="mlflow-skinny brings no database")
@@ -157,7 +157,7 @@ def test_mlflow(run, tmp_path, monkeypatch, store):
         client = mlflow.MlflowClient(uri)
         (found,) = client.search_runs(["0"])
         for name, value in FIGURES.items():
-            # A file cannot be a folder as well.
+            # A path cannot be both a file and a folder.
             kept = name.replace("_rate/", "_rate.") if store == "files" else name
             history = client.get_metric_history(found.info.run_id, kept)
             assert [one.value for one in history] == [value] * 2, name
@@ -174,7 +174,7 @@ def test_mlflow(run, tmp_path, monkeypatch, store):
 
 
 @pytest.mark.slow
-def test_tensorboard(run):
+def test_tensorboard_files(run):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -200,13 +200,13 @@ def test_tensorboard(run):
 
 
 @pytest.mark.slow
-def test_trls_own_files_have_the_column_whatever_it_reports_to(run):
+def test_trl_files_have_the_column_with_any_tracker(run):
     tables = tables_of_trl(run("none"))
     assert len(tables) == 2
     assert all(list(table["guard"])[:4] == COLUMN for table in tables)
 
 
-def test_threat_a_completion_cannot_put_a_picture_into_the_page():
+def test_threat_completion_cannot_embed_an_image():
     pandas = pytest.importorskip("pandas")
     spy = "` ![x](https://thief.example/a.png) | x"
     _, _, row = markdown(pandas.DataFrame({"completion": [spy], "guard": ["accept"]})).splitlines()

@@ -27,7 +27,7 @@ async def by_text_async(completions, **kwargs):
 
 
 class Bonus:
-    """A reward with state of its own."""
+    """A reward with its own state."""
 
     def __init__(self, value):
         self.value = value
@@ -42,7 +42,7 @@ class AsyncBonus(Bonus):
 
 
 def advantages(rewards):
-    """GRPO's, over one group: None leaves the baseline and gets 0."""
+    """GRPO's advantages over one group: None leaves the baseline and gets 0."""
     r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
     scaled = (r - np.nanmean(r)) / (np.nanstd(r, ddof=1) + 1e-4)
     return np.nan_to_num(scaled, nan=0.0)
@@ -59,7 +59,7 @@ def train(folder, reward_funcs, **settings):
     ("on_reject", "rewards"),
     [("zero", [1, 0, 2, 0]), ("drop", [1, None, 2, 0]), (-1.0, [1, -1, 2, 0])],
 )
-def test_a_rejected_peer_gets_the_advantage_that_the_policy_says(tmp_path, on_reject, rewards):
+def test_rejected_peer_gets_the_advantage_of_the_policy(tmp_path, on_reject, rewards):
     verifier = NoWord()
     guarded = guard(verifier, policy=Policy(on_reject=on_reject))(by_text)
     trainer = train(tmp_path, [guarded])
@@ -91,7 +91,7 @@ def test_a_rejected_peer_gets_the_advantage_that_the_policy_says(tmp_path, on_re
         (-1.0, [1 + 2 + 0.5, -1, 2 + 1 + 0.5, 0 + 1 + 0.5]),
     ],
 )
-def test_several_functions_are_vetoed_together_at_one_verification(tmp_path, on_reject, totals):
+def test_several_functions_share_one_verification(tmp_path, on_reject, totals):
     verifier = NoWord()
     functions = guard(verifier, policy=Policy(on_reject=on_reject))(
         [by_text_async, length, Bonus(0.25), AsyncBonus(0.25)]
@@ -104,7 +104,7 @@ def test_several_functions_are_vetoed_together_at_one_verification(tmp_path, on_
         np.testing.assert_allclose(captured, advantages(totals), atol=1e-3)
 
 
-def test_metrics_and_the_completions_table_say_what_the_guard_did(tmp_path):
+def test_metrics_and_the_completions_table_show_verdicts(tmp_path):
     zero = Policy(on_reject="zero")
     trainer = train(tmp_path, guard(NoWord(), policy=zero)([by_text, length]))
 
@@ -119,7 +119,7 @@ def test_metrics_and_the_completions_table_say_what_the_guard_did(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("conversational", [False, True])
-def test_what_the_model_itself_writes_is_verified_in_both_data_formats(tmp_path, conversational):
+def test_model_completions_are_verified_in_both_data_formats(tmp_path, conversational):
     verifier, seen = NoWord("1"), []
 
     @guard(verifier)
@@ -143,7 +143,7 @@ def test_what_the_model_itself_writes_is_verified_in_both_data_formats(tmp_path,
         np.testing.assert_allclose(captured, advantages(expected), atol=1e-3)
 
 
-def test_a_verifier_that_fails_leaves_its_batch_out_and_the_run_goes_on(tmp_path):
+def test_failing_verifier_leaves_its_batch_out_and_the_run_continues(tmp_path):
     trainer = train(tmp_path, guard(Broken())([by_text]))
 
     assert trainer.state.global_step == 2
@@ -152,7 +152,7 @@ def test_a_verifier_that_fails_leaves_its_batch_out_and_the_run_goes_on(tmp_path
     assert trainer.state.log_history[0]["guard/abstain_rate/fault"] == 1.0
 
 
-def test_an_exception_in_the_reward_itself_stops_the_run_unchanged(tmp_path):
+def test_exception_of_the_reward_function_propagates(tmp_path):
     class OwnError(Exception):
         pass
 

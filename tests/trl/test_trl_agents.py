@@ -1,4 +1,4 @@
-"""Two turns and a calculator through TRL's real trainer: peers' transcripts, and its own tools."""
+"""Two turns and a calculator through TRL's real trainer: peers' transcripts and its own tools."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ def played(model, tokenizer, prompts, seed, **more):
 
 
 def sent_by(kind, model, tokenizer, prompt, seed):
-    """What a node of that kind sends; every bundled prompt here has a sum to be worked out."""
+    """The row that a node of the given kind sends; every bundled prompt here has a sum."""
     while True:
         forged = " 9999" if kind == "forged" else None
         (one,) = played(model, tokenizer, [prompt], seed, forged=forged)
@@ -69,7 +69,7 @@ def trained(folder, rollout, guard):
 
 
 @pytest.mark.slow
-def test_peers_transcripts_are_masked_and_their_tools_are_asked_again(tmp_path):
+def test_peer_transcripts_are_masked_and_their_tools_rerun(tmp_path):
     seen = []
 
     def rollout(prompts, trainer):
@@ -96,7 +96,7 @@ def test_peers_transcripts_are_masked_and_their_tools_are_asked_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_trainers_own_tools_said_is_known(tmp_path):
+def test_output_of_own_tools_is_trusted(tmp_path):
     def rollout(prompts, trainer):
         model, tokenizer = trainer.model, trainer.processing_class
         chosen = [sent_by("honest", model, tokenizer, p, i) for i, p in enumerate(prompts)]
@@ -127,14 +127,14 @@ def test_what_the_trainers_own_tools_said_is_known(tmp_path):
         assert verdict.accepted
 
 
-def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
+def test_peer_spans_are_claims_and_invalid_ones_reject_the_row():
     tok = tiny_trl.tokenizer()
     trainer = SimpleNamespace(
         processing_class=tok, model=tiny_trl.model(tok), max_completion_length=16,
         accelerator=SimpleNamespace(unwrap_model=lambda model: model),
         state=SimpleNamespace(global_step=5),
     )  # fmt: skip
-    ids = [5, 6, 2, 1, 7, 1, 8, 9, 2]  # a turn with its EOS, a tool's with marks, another turn
+    ids = [5, 6, 2, 1, 7, 1, 8, 9, 2]  # a turn with its EOS, a tool's with markers, another turn
     good = Sent("n", ids, given=[(3, 6)])
     odd = [
         [(3, 99)], [(6, 3)], [(0, 4), (3, 6)], "ab", [(3,)], [(i, i) for i in range(5)], [(4, 6)],
@@ -152,10 +152,10 @@ def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
     )
     assert rows[0].completion.given.tokens == ((3, 6),)
     start, end = rows[0].completion.given.chars[0]
-    assert rows[0].completion.text[start:end] == tok.decode([1, 7, 1])  # special tokens, too
+    assert rows[0].completion.text[start:end] == tok.decode([1, 7, 1])  # special tokens too
     assert rows[0].completion.verified_spans is None
     assert rows[0].completion.context is not None
-    # Unsigned work that an identity admits has no node, and is no word of the trainer's.
+    # Unsigned work that an identity admits has no node, and is not the trainer's own.
     nameless = peer_rollouts(["?"], [Sent(None, ids, given=[(3, 6)])], trainer)
     (row,) = rows_from({**nameless, "prompts": ["?"], "completions": [""]}, tokenizer=tok)
     assert (row.completion.node, row.completion.given.known) == (None, False)
@@ -163,7 +163,7 @@ def test_spans_of_a_peer_are_its_word_and_odd_ones_cost_it_the_row():
     assert "env_mask" not in plain
 
 
-def test_the_mask_is_known_by_its_form_and_one_that_trl_would_not_use_is_refused():
+def test_mask_is_recognised_by_form_and_unused_masks_are_refused():
     ids, mask = [[5, 6], [7]], [[1, 0], [1]]
     assert mask_of((ids, ids, mask, [], [[-0.5, 0.0], [0.0]], {})) == mask
     assert mask_of((ids, ids, None, [], [[0.0, 0.0], [0.0]], {})) is None
@@ -171,8 +171,8 @@ def test_the_mask_is_known_by_its_form_and_one_that_trl_would_not_use_is_refused
         mask_of((ids, ids, [], {"env_mask": mask}))
 
 
-def test_a_mask_of_another_length_costs_its_row_alone_and_trains_nothing(tmp_path):
-    """The others' masks hold: their tools' words are not taken for the model's."""
+def test_mask_of_the_wrong_length_rejects_its_row_only(tmp_path):
+    """The others' masks stay valid: their tools' text is not taken for the model's."""
 
     def rollout(prompts, trainer):
         tok = trainer.processing_class

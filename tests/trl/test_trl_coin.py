@@ -1,4 +1,4 @@
-"""Completions under a public coin through TRL: the example's run, and the columns it relies on."""
+"""Completions sampled with a shared seed through TRL: the example's run, and its columns."""
 
 import importlib.util
 from pathlib import Path
@@ -11,7 +11,7 @@ from trl import GRPOConfig
 from grpo_guard.adapters.trl.reward import rows_from
 from grpo_guard.evals.policies.bundled import load_bundled
 from tests.trl.tiny_trl import (
-    CapturingTrainer,  # sets what keeps TRL quiet and offline, before it is loaded
+    CapturingTrainer,  # sets what keeps TRL quiet and offline, before it is imported
 )
 from tests.trl.trl_calls import call
 
@@ -33,7 +33,7 @@ def example(tmp_path, monkeypatch):
 
 
 class Outputs(CapturingTrainer):
-    """Keeps what TRL has made of each round."""
+    """Records what TRL makes of each round."""
 
     made = ()
 
@@ -44,7 +44,7 @@ class Outputs(CapturingTrainer):
 
 
 @pytest.mark.slow
-def test_the_example_accepts_the_honest_and_rejects_who_chose(example, capsys):
+def test_example_accepts_honest_nodes_and_rejects_the_one_that_chose(example, capsys):
     example.main(["--steps", "2"])
 
     header, *rows = capsys.readouterr().out.splitlines()[-4:]
@@ -57,26 +57,26 @@ def test_the_example_accepts_the_honest_and_rejects_who_chose(example, capsys):
 
 
 @pytest.mark.slow
-def test_batches_that_serve_several_steps_are_verified_before_the_first(example, monkeypatch):
+def test_batches_for_several_steps_are_verified_before_the_first(example, monkeypatch):
     monkeypatch.setattr(example, "GRPOTrainer", Outputs)
     monkeypatch.setattr(Outputs, "made", ())
     model, tokenizer = load_bundled()
     before = model.lm_head.weight.detach().clone()
 
-    # Each batch has four prompts, is split over two steps and gone through twice: rounds 0 and 4.
+    # Each batch has four prompts, is split over two steps and used twice: rounds 0 and 4.
     reuse = {"steps_per_generation": 2, "num_iterations": 2, "learning_rate": 1e-3}
     monkeypatch.setattr(example, "GRPOConfig", lambda **given: GRPOConfig(**given | reuse))
     tally = example.train(model, tokenizer, 5)
 
     assert len(Outputs.made) == 2
     assert not torch.equal(before, model.lm_head.weight)
-    # Rejected honest work in the second round would mean that stale weights were scored.
+    # Honest work rejected in the second round would mean that stale weights were scored.
     assert tally.counts["alice"] == {"accept": 4 * OWED}
     assert tally.counts["bob"] == {"accept": 4 * OWED - 1, "empty": 1}
     assert tally.counts["mallory"] == {"reject": 4 * OWED, "empty": 4 * OWED}
     for output in Outputs.made:
         mask = output["completion_mask"].bool()
-        # TRL's own log-probs of the batch, against those that the rollout function handed over.
+        # TRL's own log-probs of the batch, against those that the rollout function returned.
         torch.testing.assert_close(
             output["sampling_per_token_logps"][mask],
             output["old_per_token_logps"][mask],
@@ -87,12 +87,12 @@ def test_batches_that_serve_several_steps_are_verified_before_the_first(example,
 
 
 @pytest.mark.parametrize("sent", [(), (10**9,), (-1,), (5,) * 65, (5.0,), ("five",)])
-def test_what_would_stop_the_trainer_counts_as_never_sent(example, sent):
+def test_completions_that_would_crash_the_trainer_count_as_never_sent(example, sent):
     assert not example.bearable(load_bundled()[0], sent)
 
 
 @pytest.mark.slow
-def test_a_lost_or_unbearable_completion_leaves_its_slot_empty(example, monkeypatch):
+def test_lost_or_invalid_completion_leaves_its_slot_empty(example, monkeypatch):
     monkeypatch.setattr(
         example, "exchange", lambda model, tok, round, turns: dict.fromkeys(turns, (10**9,))
     )
@@ -102,7 +102,7 @@ def test_a_lost_or_unbearable_completion_leaves_its_slot_empty(example, monkeypa
     assert tally.counts["bob"] == tally.counts["mallory"] == {"empty": OWED}
 
 
-def test_columns_for_slot_and_round_win_over_the_adapters_own_count():
+def test_slot_and_round_columns_override_the_adapters_count():
     batch = completions_from(call(step=7, slot=[1, 0, 1], round=[3, 4, 5]))
 
     assert [c.slot for c in batch] == [1, 0, 1]
@@ -116,7 +116,7 @@ def test_columns_for_slot_and_round_win_over_the_adapters_own_count():
     [None, "0", 0.0, True, 10**5000, -(2**63) - 1],
     ids=["none", "text", "float", "bool", "unprintable", "too small"],
 )
-def test_no_slot_is_made_up_where_the_column_has_none(claimed):
+def test_missing_slots_are_not_invented(claimed):
     batch = completions_from(call(step=7, slot=[claimed, 2, np.int64(1)], round=[0, claimed, 0]))
 
     assert [c.slot for c in batch] == [None, 2, 1]

@@ -1,4 +1,4 @@
-"""TRL's importance-sampling correction beside the guard: the real trainer, a stand-in for vLLM.
+"""TRL's importance-sampling correction with the guard: the real trainer, a stand-in for vLLM.
 
 The rows come from a rollout function with the sampler's log-probs; TRL itself weighs and masks.
 """
@@ -45,7 +45,7 @@ class Guarded(Sampled, tiny_trl.Captures, GuardedTrainer, tiny_trl.GRPOTrainer):
 
 
 def rollout(prompts, trainer):
-    """What four samplers drew, with log-probs; those of row `FAR` are far too low."""
+    """Rows of four samplers with log-probs; those of row `FAR` are far too low."""
     tok = trainer.processing_class
     sent = [SENT[i % 4] for i in range(len(prompts))]
     asked = [tok(text=p)["input_ids"] for p in prompts]
@@ -82,14 +82,14 @@ def near(values):
     return pytest.approx(values, abs=1e-3)
 
 
-def test_alone_trl_masks_the_sequence_and_keeps_it_in_the_baseline(tmp_path):
+def test_unguarded_trl_masks_the_sequence_and_keeps_it_in_the_baseline(tmp_path):
     made = train(tmp_path, Plain)
     assert ratios(made)[0] == near([1.0, 1.0, 0.0, 1.0])
     np.testing.assert_allclose(made.captured[0], grpo([1.0, 5.0, 2.0, 0.0]), atol=1e-3)
 
 
 @pytest.mark.parametrize(("leave_out", "third"), [(False, 2.0), (True, None)])
-def test_a_veto_and_a_masked_sequence(tmp_path, leave_out, third):
+def test_veto_combined_with_a_masked_sequence(tmp_path, leave_out, third):
     guard = Guard(NoWord(), policy=Policy("drop"))
     made = train(tmp_path, Guarded, extra={"guard": guard, "leave_out_masked": leave_out})
     assert len(made.captured) == 2
@@ -97,7 +97,7 @@ def test_a_veto_and_a_masked_sequence(tmp_path, leave_out, third):
         np.testing.assert_allclose(captured, grpo([1.0, None, third, 0.0]), atol=1e-3)
     assert ratios(made)[0] == near([1.0, 1.0, 0.0, 1.0])
     assert logged(made, "guard/masked_sequences") == [0.25, 0.25]
-    # TRL's own figures are of all rows, whatever the guard left out.
+    # TRL's own metrics cover all rows, whatever the guard left out.
     assert logged(made, "sampling/importance_sampling_ratio/min")[0] == 0.0
     assert made.outputs[0]["tool_mask"][1].sum() == 0
 
@@ -112,7 +112,7 @@ def test_other_modes_mask_no_sequence(tmp_path):
     assert logged(made, "guard/masked_sequences") == []
 
 
-def test_what_vllm_could_not_score_says_nothing_of_the_ratio():
+def test_tokens_that_vllm_could_not_score_have_ratio_one():
     trainer = SimpleNamespace(
         use_vllm=True, vllm_importance_sampling_correction=True,
         vllm_importance_sampling_mode="sequence_mask", vllm_importance_sampling_clip_max=3.0,
@@ -126,7 +126,7 @@ def test_what_vllm_could_not_score_says_nothing_of_the_ratio():
     assert masked_sequences(trainer, None, said, drawn, 3) == [False] * 3
 
 
-def test_log_probs_are_known_by_their_form():
+def test_log_probs_are_recognised_by_form():
     ids, said = [[5, 6], [7]], [[-0.5, None], [-0.1]]
     assert sampling_of(([[1]], ids, None, ["a", "b"], said, {}, None)) is said
     assert sampling_of(([[1]], ids, [[1, 0], [1]], ["a", "b"], None)) is None

@@ -53,7 +53,7 @@ def rollout(problems):
 
 
 def train(tmp_path, *, bf16, num_iterations, decorated=True):
-    """(verdicts by node, how many completions had to be scored by a pass of their own)"""
+    """Return (verdicts by node, number of completions scored by a separate pass)."""
     model, tok = load_bundled()
     scorer, verdicts, own = ForwardReuse(model), [], []
     inner = scorer.own.score
@@ -112,7 +112,7 @@ def train(tmp_path, *, bf16, num_iterations, decorated=True):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bf16", "decorated"), [(False, True), (True, True), (False, False)])
-def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, bf16, decorated):
+def test_scoring_forward_is_reused_and_the_bad_peer_is_caught(tmp_path, bf16, decorated):
     verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2, decorated=decorated)
     assert own == 0
     assert len(verdicts) == 32  # two generation batches of sixteen
@@ -121,7 +121,7 @@ def test_a_scoring_forward_is_reused_and_the_bad_peer_is_still_caught(tmp_path, 
 
 
 @pytest.mark.slow
-def test_without_a_scoring_forward_the_verifier_runs_its_own(tmp_path):
+def test_verifier_runs_its_own_forward_if_there_is_none(tmp_path):
     verdicts, own = train(tmp_path, bf16=False, num_iterations=1)
     assert own == len(verdicts) == 64
     assert all(v.rejected for node, v in verdicts if node == "peer3")
@@ -141,7 +141,7 @@ def captured(model, tok, text="7 + 5 = 12"):
     return scorer, [Encoded(tuple(p), tuple(ids), False) for p in prompts]
 
 
-def test_reused_states_give_the_numbers_of_an_own_pass_until_the_weights_move():
+def test_reused_states_match_an_own_pass_until_the_weights_change():
     model, tok = load_bundled()
     scorer, sequences = captured(model, tok)
     expected = scorer.own.score(sequences, SPEC)
@@ -156,14 +156,14 @@ def test_reused_states_give_the_numbers_of_an_own_pass_until_the_weights_move():
             torch.tensor(a.logprob), torch.tensor(b.logprob), atol=1e-4, rtol=0
         )
     with torch.no_grad():
-        model.model.norm.weight.mul_(1.5)  # what an optimizer's step does
+        model.model.norm.weight.mul_(1.5)  # as an optimizer's step does
     moved = scorer.score(sequences, SPEC)
     assert model_calls
     assert abs(moved[0].logprob - expected[0].logprob).max() > 1e-3
     handle.remove(), body_handle.remove()
 
 
-def test_random_passes_and_other_numbers_are_not_reused():
+def test_random_passes_and_different_numbers_are_not_reused():
     model, tok = load_bundled()
     scorer = ForwardReuse(model)
     ids = torch.tensor([tok.encode("Tom has 7 apples.")])

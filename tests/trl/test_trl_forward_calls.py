@@ -1,4 +1,4 @@
-"""Which of TRL's passes are kept: the policy's before the rewards, for that batch only."""
+"""Which of TRL's passes are captured: the policy's before the rewards, for that batch only."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ COMPLETION = 12
 
 
 class FakeTrainer:
-    """The calls of trl 1.16 around the rewards, for PEFT with a reference by disabled adapters."""
+    """The calls of trl 1.16 around the rewards, for PEFT whose reference disables the adapters."""
 
     def __init__(self, model, **attributes):
         self.model = model
@@ -86,7 +86,7 @@ def trainer_of(**attributes):
 
 
 def assert_scores_the_policy(trainer, *, own):
-    """Right numbers, with this many completions scored by passes of the scorer's own."""
+    """Right numbers, with this many completions scored by the scorer's own passes."""
     scored, inner = [], trainer.forward_reuse.own.score
 
     def counting(sequences, *args, **options):
@@ -101,7 +101,7 @@ def assert_scores_the_policy(trainer, *, own):
     assert trainer.forward_reuse.enabled
 
 
-def test_the_references_pass_through_the_same_model_does_not_replace_the_policys():
+def test_reference_pass_does_not_replace_the_policys():
     assert_scores_the_policy(trainer_of(), own=0)
 
 
@@ -112,26 +112,26 @@ def test_the_references_pass_through_the_same_model_does_not_replace_the_policys
         {"num_iterations": 1, "use_vllm": True, "vllm_importance_sampling_correction": False},
     ],
 )
-def test_nothing_is_captured_where_the_only_pass_is_the_references(attributes):
+def test_reference_pass_alone_is_not_captured(attributes):
     assert_scores_the_policy(trainer_of(old_pass=False, **attributes), own=4)
 
 
 @pytest.mark.parametrize(
     ("answer", "own"), [((0.0, None), 0), ((0.0, None, None), 0), ((None, None), 4)]
 )
-def test_what_a_release_returns_is_passed_on(answer, own):
+def test_return_values_of_any_release_are_passed_on(answer, own):
     assert_scores_the_policy(trainer_of(answer=answer), own=own)
 
 
-def test_without_a_scorer_nothing_is_kept():
+def test_nothing_is_captured_without_a_scorer():
     trainer = trainer_of()
     trainer.forward_reuse = None
-    with pytest.raises(AttributeError, match="score"):  # of the pretended trainer's own
+    with pytest.raises(AttributeError, match="score"):  # from the fake trainer itself
         trainer._generate_and_score_completions(None)
     assert trainer.asked == [4, 4]
 
 
-def test_vllm_with_its_correction_has_a_pass_to_reuse():
+def test_vllm_with_correction_has_a_pass_to_reuse():
     assert_scores_the_policy(trainer_of(num_iterations=1, use_vllm=True), own=0)
 
 
@@ -139,14 +139,14 @@ def test_rloo_always_has_a_pass_to_reuse():
     assert_scores_the_policy(trainer_of(num_iterations=1, normalize_advantages=False), own=0)
 
 
-def test_a_trainer_that_says_its_condition_otherwise_is_not_captured():
+def test_trainer_with_a_different_condition_is_not_captured():
     trainer = trainer_of(old_pass=False)
     del trainer.num_iterations
     assert_scores_the_policy(trainer, own=4)
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_states_do_not_outlive_their_batch(failing):
+def test_states_are_dropped_with_their_batch(failing):
     """An update of the weights may leave no trace, and the next batch may hold the same ids."""
     trainer = trainer_of(failing=failing)
     try:

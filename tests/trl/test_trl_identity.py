@@ -1,4 +1,4 @@
-"""TRL: rows whose signatures were checked as they came in, and a guard that asks for that."""
+"""TRL: rows whose signatures were checked on arrival, and a guard that requires it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trainer() -> Any:
     )
 
 
-def test_rows_that_nobody_known_signed_are_malformed_and_nobodys() -> None:
+def test_rows_of_unknown_signers_are_malformed_and_have_no_node() -> None:
     identity = Identity(KeyRing({"alice": ALICE.public}), run="r")
     prompts = ["3+4?"] * 4
     bare = [
@@ -56,7 +56,7 @@ def test_rows_that_nobody_known_signed_are_malformed_and_nobodys() -> None:
     assert "it has come before" in verdicts[1].reason
 
 
-def test_rows_that_were_not_checked_are_refused_by_a_guard_that_asks_for_it() -> None:
+def test_unchecked_rows_are_refused_by_a_guard_with_identity() -> None:
     identity = Identity(KeyRing({"alice": ALICE.public}), run="r")
     made = peer_rollouts(["3+4?"], [Sent("alice", [5, 2], 0)], trainer())
     rows = rows_from({"prompts": ["3+4?"], "completions": ["7"], **made})
@@ -65,7 +65,7 @@ def test_rows_that_were_not_checked_are_refused_by_a_guard_that_asks_for_it() ->
     assert verdict.findings[0].kind == "unsigned"
 
 
-def test_a_column_of_a_data_set_does_not_say_that_rows_were_checked() -> None:
+def test_dataset_column_cannot_mark_rows_as_checked() -> None:
     identity = Identity(KeyRing({"alice": ALICE.public}), run="r")
     made = peer_rollouts(["3+4?"], [Sent(ALICE.public, [5, 2], 0)], trainer())
     guard = Guard(presets.failures_only().verifier, identity=identity)
@@ -75,7 +75,7 @@ def test_a_column_of_a_data_set_does_not_say_that_rows_were_checked() -> None:
         assert verdict.findings[0].kind == "unsigned"
 
 
-def test_work_that_came_late_keeps_the_round_that_its_node_signed() -> None:
+def test_late_work_keeps_the_round_its_node_signed() -> None:
     identity = Identity(KeyRing({"alice": ALICE.public}), run="r")
     came = signed(Completion("3+4?", "", completion_ids=[5, 2], round=4, slot=0), ALICE, run="r")
     (sent,) = [Sent.of(*one) for one in zip(*identity.admit([came], round=5), strict=True)]

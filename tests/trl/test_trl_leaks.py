@@ -1,4 +1,4 @@
-"""What a trainer does to rewards after the veto: kept from undoing it, or refused."""
+"""What a trainer does to rewards after the veto: prevented from undoing it, or refused."""
 
 import logging
 
@@ -28,15 +28,15 @@ def rloo_with_kl(folder, policy, *, mixin, **settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
 @pytest.mark.parametrize("policy", [Policy("zero"), Policy(-1.0), Policy("drop", "zero")])
-def test_no_kl_is_added_to_what_a_veto_left(tmp_path, mixin, policy):
-    """RLOO subtracts the KL of what was drawn, which is negative where the reference likes it."""
+def test_kl_is_not_added_to_vetoed_rewards(tmp_path, mixin, policy):
+    """RLOO subtracts the KL of the sample, which is negative if the reference likes it."""
     with pytest.raises(FrameworkError, match=r"beta times the KL from rewards after the veto"):
         rloo_with_kl(tmp_path, policy, mixin=mixin, reference=True, beta=0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
-def test_with_drop_the_kl_finds_nothing_to_add_to(tmp_path, mixin):
+def test_kl_is_not_added_to_dropped_rewards(tmp_path, mixin):
     captured = rloo_with_kl(tmp_path, DROP, mixin=mixin, reference=True, beta=0.05)
     assert captured[1] == captured[3] == 0.0
     assert captured[0] == -captured[2] != 0.0
@@ -55,7 +55,7 @@ async def length_async(completions, **kwargs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("second", [length, length_async])
-def test_a_function_that_counts_negatively_is_refused_before_anything_is_trained(tmp_path, second):
+def test_negatively_weighted_function_is_refused_before_training(tmp_path, second):
     made = tiny_trl.trainer(
         tmp_path,
         guard(NoWord())([by_text, second]),
@@ -68,7 +68,7 @@ def test_a_function_that_counts_negatively_is_refused_before_anything_is_trained
 
 
 @pytest.mark.slow
-def test_a_function_that_nobody_guards_is_named_once(tmp_path, caplog):
+def test_unguarded_function_warns_once(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "grpo_guard"):
         zero = guard(NoWord(), policy=Policy("zero"))
         plain(tmp_path, [*zero([by_text, length_async])], num_iterations=2)
@@ -92,7 +92,7 @@ def experimental(base, **members):
 
 
 @pytest.mark.slow
-def test_a_trainer_that_counts_none_as_0_is_refused_where_something_is_left_out(tmp_path):
+def test_trainer_that_counts_none_as_0_refuses_drop(tmp_path):
     kind = type("Mine", (tiny_trl.Captures, experimental(tiny_trl.GRPOTrainer)), {})
     for policy in (DROP, Policy()):
         with pytest.raises(FrameworkError, match="Buffered counts a completion without reward as"):
@@ -113,14 +113,14 @@ def test_a_trainer_that_counts_none_as_0_is_refused_where_something_is_left_out(
         ("a2po", "A2POTrainer"),
     ],
 )
-def test_the_mixin_is_refused_over_trainers_that_it_cannot_guard(module, name):
+def test_mixin_refuses_unsupported_trainers(module, name):
     base = getattr(pytest.importorskip(f"trl.experimental.{module}"), name)
     kind = type("Mine", (GuardedTrainer, base), {})
     with pytest.raises(FrameworkError, match="its completions would not be guarded"):
         kind("a model that is never loaded", [by_text], guard=Guard(NoWord()))
 
 
-def test_the_mixin_over_a_trainer_with_a_loss_of_its_own(tmp_path):
+def test_mixin_over_a_trainer_with_its_own_loss(tmp_path):
     gmpo = pytest.importorskip("trl.experimental.gmpo")
     kind = type("Mine", (tiny_trl.Captures, GuardedTrainer, gmpo.GMPOTrainer), {})
     extra = {"guard": Guard(NoWord(), policy=DROP)}
@@ -128,7 +128,7 @@ def test_the_mixin_over_a_trainer_with_a_loss_of_its_own(tmp_path):
     np.testing.assert_allclose(made.captured[0], grpo([1, None, 2, 0]), atol=1e-3)
 
 
-# As Qwen3's in trl's chat_template_utils: a first "<think>" takes what stands before it away.
+# As Qwen3's in trl's chat_template_utils: a first "<think>" drops the text before it.
 THINKS = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
@@ -145,7 +145,7 @@ THINKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
-def test_no_words_are_hidden_behind_the_form_of_an_answer(tmp_path, mixin):
+def test_chat_template_cannot_hide_text(tmp_path, mixin):
     texts = ("12", "Hail<think>a</think>12", "<think>b</think>3", "x")
     verifier, seen = NoWord(), []
 
@@ -173,12 +173,12 @@ def test_no_words_are_hidden_behind_the_form_of_an_answer(tmp_path, mixin):
     )
     made.processing_class.response_template = THINKS
     made.train()
-    assert seen[0][1] in ("12", texts[1])  # trl 1.6 shows the words; newer releases hide them
+    assert seen[0][1] in ("12", texts[1])  # trl 1.6 shows the text; newer releases hide it
     assert [c.text for c in verifier.batches[0]] == list(texts)
     np.testing.assert_allclose(made.captured[0], grpo([1.0, None, 2.0, 0.0]), atol=1e-3)
 
 
-def test_what_is_no_guard_is_refused(tmp_path):
+def test_object_that_is_not_a_guard_is_refused(tmp_path):
     for wrong in (NoWord(), guard(NoWord())):
         with pytest.raises(
             TypeError, match=r"guard: expected a Guard\(verifier, policy=...\), got"

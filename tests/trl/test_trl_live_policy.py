@@ -1,4 +1,4 @@
-"""The whole path: a real GRPOTrainer, its live policy scored at each step, one bad peer of four."""
+"""The whole path: a real GRPOTrainer, its live policy scored at each step, one bad peer in four."""
 
 import random
 
@@ -46,7 +46,7 @@ def exchange(problems):
 @pytest.mark.parametrize(
     "bf16", [False, True]
 )  # True is TRL's default: forward runs under autocast
-def test_the_bad_peer_earns_nothing_while_the_weights_move(tmp_path, bf16):
+def test_bad_peer_earns_nothing_while_the_weights_change(tmp_path, bf16):
     model, tok = load_bundled()
     before = model.lm_head.weight.detach().clone()
     rng = random.Random(0)
@@ -96,7 +96,7 @@ def test_the_bad_peer_earns_nothing_while_the_weights_move(tmp_path, bf16):
     honest = [v for node, v in verdicts if node != "peer3"]
     assert len(bad) == 4 * STEPS
     assert all(v.rejected for v in bad)
-    # Rejected honest work here would mean that stale weights were scored: they move at each step.
+    # Rejected honest work would mean that stale weights were scored: they change at each step.
     assert sum(v.rejected for v in honest) == 0
     assert not torch.equal(before, model.lm_head.weight)
     logged = [log for log in trainer.state.log_history if "guard/reject_rate" in log]

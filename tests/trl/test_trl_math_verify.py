@@ -1,4 +1,4 @@
-"""Real runs of TRL with math-verify and `trl.rewards`: if nothing fails, a guard changes nothing.
+"""Real TRL runs with math-verify and `trl.rewards`: without failures, a guard changes nothing.
 
 The tiny model cannot write mathematics, so a rollout function sends answers in its place; rewards,
 advantages and the weights after training are compared bit for bit.
@@ -57,7 +57,7 @@ def trained(folder, functions, kind=tiny_trl.CapturingTrainer, **settings):
 
 
 def seen(made):
-    """All that must not differ: rewards, what was logged of them, advantages and weights."""
+    """Everything that must be equal: rewards, their logged values, advantages and weights."""
     logs = made._logs
     rewards = {name: torch.tensor(list(values)) for name, values in logs["rewards"].items()}
     return {
@@ -81,19 +81,19 @@ def unguarded(tmp_path_factory):
 
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("functions", FUNCTIONS)
-def test_decorated_functions_earn_what_they_earn_alone(tmp_path, unguarded, functions, guard):
+def test_decorated_functions_earn_the_same(tmp_path, unguarded, functions, guard):
     made = trained(tmp_path, GUARDS[guard]()(FUNCTIONS[functions]))
     assert seen(made) == unguarded(functions)
 
 
 @pytest.mark.parametrize("guard", ["no_limit", "each"])
-def test_a_guarded_trainer_earns_the_same(tmp_path, unguarded, guard):
+def test_guarded_trainer_earns_the_same(tmp_path, unguarded, guard):
     made = trained(tmp_path, FUNCTIONS["trl_rewards"], Guarded, extra={"guard": GUARDS[guard]()})
     assert seen(made) == unguarded("trl_rewards")
 
 
 @pytest.mark.parametrize("guard", ["no_limit", "each"])
-def test_a_function_of_trls_own_as_it_is_imported(tmp_path, guard):
+def test_trl_reward_function_by_its_import(tmp_path, guard):
     """By its name, from conversations, with the columns that it logs."""
 
     def run(where, functions):
@@ -112,14 +112,14 @@ def length_of(completions, **kwargs):
 
 
 def advantages_of(rewards):
-    """GRPO's over one group; NaN leaves the baseline and gets 0."""
+    """GRPO's advantages over one group; NaN leaves the baseline and gets 0."""
     kept = rewards[~rewards.isnan()]
     return torch.nan_to_num((rewards - kept.mean()) / (kept.std() + 1e-4)).tolist()
 
 
 @pytest.mark.parametrize("way", ["decorated", "trainer"])
 @pytest.mark.parametrize(("how", "limit"), [(gone, None), (gone, 30.0), (stuck, 4.0)])
-def test_a_completion_that_cannot_be_graded_is_out_and_the_others_stay(tmp_path, way, how, limit):
+def test_ungradable_completion_is_left_out_and_the_others_stay(tmp_path, way, how, limit):
     guard = guard_with(timeout=limit, each=True)
     functions = [FailsOn(SENT[2], how)]
     settings = {"max_steps": 1, "log_completions": True}
@@ -140,7 +140,7 @@ def test_a_completion_that_cannot_be_graded_is_out_and_the_others_stay(tmp_path,
     assert group[2] == 0.0
 
 
-def test_a_failed_batch_leaves_no_old_column_in_the_table(tmp_path):
+def test_failed_batch_leaves_no_stale_column_in_the_table(tmp_path):
     calls = []
 
     def reward(completions, log_extra, **kwargs):
@@ -156,7 +156,7 @@ def test_a_failed_batch_leaves_no_old_column_in_the_table(tmp_path):
     assert made.captured[1] == [0.0] * 4
 
 
-def test_a_function_that_always_hangs_ends_the_run(tmp_path):
+def test_function_that_always_hangs_stops_the_run(tmp_path):
     def hangs(completions, **kwargs):
         time.sleep(60)
 
@@ -165,8 +165,8 @@ def test_a_function_that_always_hangs_ends_the_run(tmp_path):
         trained(tmp_path, [guard(hangs)])
 
 
-def test_a_guard_inside_sees_the_trainer_and_takes_no_limit_from_outside(tmp_path):
-    inner = presets.failures_only()  # knows from the trainer what was cut off
+def test_inner_guard_sees_the_trainer_and_inherits_no_limit(tmp_path):
+    inner = presets.failures_only()  # learns from the trainer what was truncated
     guarded = inner(length_of)
     made = trained(tmp_path, [presets.failures_only(truncated=False)(guarded)], max_steps=1)
     alone = trained(tmp_path, [inner(length_of)], max_steps=1)
@@ -177,7 +177,7 @@ def test_a_guard_inside_sees_the_trainer_and_takes_no_limit_from_outside(tmp_pat
 
 
 @pytest.mark.parametrize("way", ["decorated", "trainer"])
-def test_what_cannot_be_sent_to_a_worker_is_refused_at_the_start(tmp_path, way):
+def test_unpicklable_function_is_refused_at_the_start(tmp_path, way):
     lock = threading.Lock()
 
     def reward(completions, **kwargs):

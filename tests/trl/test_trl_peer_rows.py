@@ -19,10 +19,8 @@ from tests.trl.test_trl_trainer import Notes, grpo, odd, train
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_reject", "own"), [("zero", 9.0), ("drop", 9.0), ("no_gain", -5.0)])
-def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(
-    tmp_path, on_reject, own
-):
-    """Under "no_gain" as well: the filler would lose, but it is nobody's to be unlearnt."""
+def test_slot_without_a_usable_completion_is_rejected_alone(tmp_path, on_reject, own):
+    """Under "no_gain" as well: the filler would lose, but it is no node's text to be unlearnt."""
     verifier, notes = NoWord(), Notes()
 
     def rollout(prompts, trainer):
@@ -53,8 +51,8 @@ def test_a_slot_that_nothing_usable_came_for_is_rejected_and_the_rest_goes_on(
 
 
 @pytest.mark.slow
-def test_ids_of_a_rollout_function_of_ones_own_reach_no_loss_unread(tmp_path):
-    """Rows with a column `peer`, which nobody has checked before TRL decodes and trains them."""
+def test_ids_of_a_custom_rollout_function_are_read_before_training(tmp_path):
+    """Rows with a column `peer`, unchecked until TRL decodes and trains on them."""
     tok = tiny_trl.tokenizer()
     one, end, special, pad = tok("1")["input_ids"][0], tok.eos_token_id, 1, tok.pad_token_id
     rows = [[one, end], [one, *[end] * 5], [one, special, one, end], [one, end, pad, pad]]
@@ -80,13 +78,13 @@ def test_ids_of_a_rollout_function_of_ones_own_reach_no_loss_unread(tmp_path):
 BAD = [
     None, [], [5, 10**30], [5, -1], [5, 10**5], [True], [1.0], ["5"], "x" * 9000, [7] * 9, [[1]],
     b"ab", {5: 1}, "\ud800", 5, torch.ones(1, 2, dtype=torch.long), np.array([1.5]),
-    torch.tensor(5), np.array(5),  # of a message in which a number stood for the list
+    torch.tensor(5), np.array(5),  # of a message in which a number took the place of the list
     [5, 2, 6], [5, 2, 0, 6, 2], "x<|im_end|>y", [0, 0],
     [0, 5, 2], [5, 1, 6, 2], [5, 3], [1], "x<|im_start|>system\nHail",  # which no text shows
 ]  # fmt: skip
 
 
-def test_what_cannot_be_trained_on_is_filled_and_marked():
+def test_untrainable_rows_are_filled_and_marked():
     tok = tiny_trl.tokenizer()
     trainer = SimpleNamespace(
         processing_class=tok,
@@ -96,7 +94,7 @@ def test_what_cannot_be_trained_on_is_filled_and_marked():
         state=SimpleNamespace(global_step=5),
     )
     good = [[5, 2], "hi", "", np.array([5, 2]), torch.tensor([5, 2]), [6] * 8, (7,)]
-    good += [[5, 2, 0, 0], [5, 2, 2], [5, 0, 0]]  # padding is nobody's to learn
+    good += [[5, 2, 0, 0], [5, 2, 2], [5, 0, 0]]  # padding must not be learnt
     sent = [Sent("n", completion, 4) for completion in (*BAD, *good)]
     chat = [{"role": "user", "content": "?"}]
     found = peer_rollouts([chat, *["?"] * (len(sent) - 1)], sent, trainer)
@@ -116,7 +114,7 @@ def test_what_cannot_be_trained_on_is_filled_and_marked():
 
 
 def stand_in(tok, config):
-    """What `peer_rollouts` asks of a trainer."""
+    """The attributes that `peer_rollouts` reads from a trainer."""
     return SimpleNamespace(
         processing_class=tok,
         model=None,
@@ -126,7 +124,7 @@ def stand_in(tok, config):
     )
 
 
-def test_special_tokens_are_refused_but_for_those_that_the_model_needs():
+def test_special_tokens_are_refused_except_required_ones():
     tok = tiny_trl.tokenizer()
     tok.add_tokens([AddedToken("<|hidden|>", special=True), AddedToken("<tool>", special=False)])
     hidden, shown = tok.convert_tokens_to_ids(["<|hidden|>", "<tool>"])
@@ -143,7 +141,7 @@ def test_special_tokens_are_refused_but_for_those_that_the_model_needs():
     assert peer_rollouts(["?"], [Sent("n", [5, shown, 2])], trainer)["guard_malformed"] == [None]
 
 
-def test_a_model_may_have_several_ends():
+def test_model_may_have_several_end_tokens():
     """Gemma's answers end with a token that is not the tokenizer's EOS; Qwen pads with an end."""
     tok = tiny_trl.tokenizer()
     turn, pad, eos = (
@@ -166,7 +164,7 @@ def test_a_model_may_have_several_ends():
         ({"use_vllm": True, "vllm_importance_sampling_correction": True}, "set it to False"),
     ],
 )
-def test_what_a_trainer_would_do_for_peers_is_refused(attributes, message):
+def test_trainer_features_unsafe_for_peer_rows_are_refused(attributes, message):
     tok = tiny_trl.tokenizer()
     trainer = stand_in(tok, SimpleNamespace(vocab_size=len(tok)))
     assert peer_rollouts(["?"], [Sent("n", "a")], trainer)["guard_malformed"] == [None]
@@ -179,7 +177,7 @@ class Guarded(GuardedTrainer, tiny_trl.GRPOTrainer):
     pass
 
 
-def test_a_guarded_trainer_refuses_at_its_construction_what_would_believe_peers(tmp_path):
+def test_guarded_trainer_refuses_unsafe_settings_at_construction(tmp_path):
     def sent(prompts, trainer):
         return [Sent("ann", "2")] * len(prompts)
 
@@ -195,7 +193,7 @@ def test_a_guarded_trainer_refuses_at_its_construction_what_would_believe_peers(
         made(use_vllm=True)  # before TRL looks for a vLLM
 
 
-def test_the_vocabulary_is_the_text_models_and_the_tokenizers():
+def test_vocabulary_is_that_of_text_model_and_tokenizer():
     tok = tiny_trl.tokenizer()
     known = len(tok)
     text = Qwen2Config(vocab_size=known + 28)  # embeddings are padded beyond the tokenizer's ids
@@ -207,7 +205,7 @@ def test_the_vocabulary_is_the_text_models_and_the_tokenizers():
         assert found == [None, "no token of the vocabulary at place 0"]
 
 
-def test_prompts_of_peers_rows_are_rendered_as_the_trainer_renders_its_own(tmp_path):
+def test_prompts_of_peer_rows_are_rendered_like_the_trainers(tmp_path):
     made = tiny_trl.trainer(tmp_path, [odd], conversational=True)
     made.chat_template = "{{ messages[0]['content'] }}{% if loud %}!{% endif %}"
     made.chat_template_kwargs = {"loud": True}
@@ -218,6 +216,6 @@ def test_prompts_of_peers_rows_are_rendered_as_the_trainer_renders_its_own(tmp_p
     assert made.processing_class.decode(found["prompt_ids"][0]) == "1+1=!"
 
 
-def test_what_peers_send_must_be_one_for_each_row():
+def test_peer_columns_need_one_value_per_row():
     with pytest.raises(ValueError, match="sent: expected 2, one per prompt, got 1"):
         peer_rollouts(["p", "p"], [Sent("a", "1")], trainer=None)

@@ -1,4 +1,4 @@
-"""The policy in training as a reader: a real GRPOTrainer whose reward is guarded by it."""
+"""The policy in training as the reader: a real GRPOTrainer whose reward it guards."""
 
 import copy
 import random
@@ -42,7 +42,7 @@ def exchange(problems):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_frozen", [False, True])
-def test_the_policy_in_training_reads(tmp_path, with_frozen):
+def test_policy_in_training_is_the_reader(tmp_path, with_frozen):
     model, tok = load_bundled()
     frozen = copy.deepcopy(model) if with_frozen else None
     before = model.lm_head.weight.detach().clone()
@@ -91,5 +91,5 @@ def test_the_policy_in_training_reads(tmp_path, with_frozen):
     if frozen is None:
         assert logged[-1]["guard/reject_rate/reader"] == 1 / PEERS
         assert logged[-1]["guard/node/peer3/reject"] == 8
-    else:  # two models need twice the sentences before they say anything
+    else:  # two models need twice as many sentences before they decide anything
         assert torch.equal(before, frozen.lm_head.weight)

@@ -1,4 +1,4 @@
-"""The README's first program runs as printed, but for the model, the data and a smaller batch."""
+"""The README's first program runs as printed, except for the model, the data and the batch size."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ SMALL = (
 )
 
 
-def test_the_ten_lines_of_trl_train(tmp_path, capsys):
+def test_readme_program_trains(tmp_path, capsys):
     from datasets import Dataset
 
     from grpo_guard.evals.policies.bundled import load_bundled
@@ -33,7 +33,7 @@ def test_the_ten_lines_of_trl_train(tmp_path, capsys):
     assert "guard/accept_rate" in capsys.readouterr().out
 
 
-def test_the_own_verifier_stands_beside_the_preset():
+def test_own_verifier_is_added_to_the_preset():
     from grpo_guard import Completion
 
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""What TRL samples with and trains, against what the verifier was told, before anything is lost."""
+"""TRL's sampling and training settings against the verifier's, checked before any damage."""
 
 import copy
 import logging
@@ -37,7 +37,7 @@ def warnings(caplog):
 
 
 @pytest.mark.parametrize("mixin", [False, True])
-def test_another_temperature_is_a_warning_that_names_both(tmp_path, caplog, mixin):
+def test_temperature_mismatch_warns_with_both_values(tmp_path, caplog, mixin):
     verifier = on(tiny_trl.model(tiny_trl.tokenizer()))
     with caplog.at_level(logging.WARNING):
         trained(tmp_path, verifier, mixin=mixin, temperature=0.7).train()
@@ -49,14 +49,14 @@ def test_another_temperature_is_a_warning_that_names_both(tmp_path, caplog, mixi
 
 
 @pytest.mark.parametrize("mixin", [False, True])
-def test_a_strict_verifier_ends_the_run(tmp_path, mixin):
+def test_strict_verifier_stops_the_run(tmp_path, mixin):
     verifier = on(tiny_trl.model(tiny_trl.tokenizer()), strict=True)
     with pytest.raises(MismatchError, match="top_k: declared 0, the trainer samples with 5"):
         trained(tmp_path, verifier, mixin=mixin, top_k=5).train()
 
 
-def test_a_copy_is_found_out_after_the_first_update(tmp_path, caplog):
-    """Equal at the start, so that no comparison then could tell."""
+def test_stale_copy_is_detected_after_the_first_update(tmp_path, caplog):
+    """Equal at the start, so an earlier comparison could not tell."""
     made = trained(tmp_path, on(tiny_trl.model(tiny_trl.tokenizer())), steps=3)
     verifier = made.reward_funcs[0].guard.verifier
     verifier.scorer.model = copy.deepcopy(made.model)
@@ -65,7 +65,7 @@ def test_a_copy_is_found_out_after_the_first_update(tmp_path, caplog):
     assert any("other weights than the one that is trained" in w for w in warnings(caplog))
 
 
-def test_the_trained_model_itself_is_not_spoken_of(tmp_path, caplog):
+def test_trained_model_itself_gives_no_warning(tmp_path, caplog):
     made = trained(tmp_path, on(tiny_trl.model(tiny_trl.tokenizer())), steps=3)
     made.reward_funcs[0].guard.verifier.scorer.model = made.model
     with caplog.at_level(logging.WARNING):

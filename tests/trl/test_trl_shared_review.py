@@ -1,4 +1,4 @@
-"""Several reward functions of one guard cost one verification, in whatever way they are called."""
+"""Several reward functions of one guard cost one verification, however they are called."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from tests.trl.trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, 
 
 
 class Notebook:
-    """A ledger."""
+    """A ledger that keeps its calls."""
 
     def __init__(self):
         self.batches = []
@@ -21,7 +21,7 @@ class Notebook:
         self.batches.append((len(batch), len(verdicts)))
 
 
-def test_functions_decorated_one_by_one_share_the_review_of_their_guard():
+def test_separately_decorated_functions_share_one_review():
     verifier, ledger = NoWord(), Notebook()
     shared = Guard(verifier, ledger=ledger)
     f, g, h = shared(ones), shared(twos), shared(threes)
@@ -50,7 +50,7 @@ def test_two_guards_share_nothing():
         {"peer": ["x", "y", "z"]},
     ],
 )
-def test_any_difference_makes_it_another_batch(change):
+def test_any_difference_makes_a_new_batch(change):
     verifier = NoWord()
     f, g = guard(verifier, tokenizer=Characters())([ones, twos])
     f(**call())
@@ -58,8 +58,9 @@ def test_any_difference_makes_it_another_batch(change):
     assert len(verifier.batches) == 2
 
 
-def test_the_same_function_asking_again_has_a_new_batch():
-    # Without trainer_state nothing tells a second step from the first, but the policy has moved.
+def test_repeated_call_of_one_function_is_a_new_batch():
+    # Without trainer_state nothing separates a second step from the first, but the policy has
+    # changed.
     verifier = NoWord()
     f = guard(verifier)(ones)
     batch = call()
@@ -70,7 +71,7 @@ def test_the_same_function_asking_again_has_a_new_batch():
 
 
 class Gate(NoWord):
-    """Waits inside `verify` until it is let go."""
+    """Blocks inside `verify` until released."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +83,7 @@ class Gate(NoWord):
         return super().verify(batch)
 
 
-def test_concurrent_async_functions_share_one_review_and_leave_the_loop_free():
+def test_concurrent_async_functions_share_one_review():
     verifier = Gate()
     f, g = guard(verifier)([threes, AsyncObject()])
 
@@ -90,14 +91,14 @@ def test_concurrent_async_functions_share_one_review_and_leave_the_loop_free():
         both = asyncio.gather(f(**call()), g(**call()))
         while not verifier.entered.is_set():
             await asyncio.sleep(0.001)
-        verifier.go.set()  # reached only because the loop is not blocked by the verification
+        verifier.go.set()  # reached only because the verification does not block the loop
         return await both
 
     assert asyncio.run(main()) == [[3.0, None, 3.0], [5.0, None, 5.0]]
     assert len(verifier.batches) == 1
 
 
-def test_a_cancelled_caller_does_not_take_the_review_from_the_others():
+def test_cancelled_caller_does_not_cancel_the_shared_review():
     verifier = Gate()
     f, g = guard(verifier)([threes, AsyncObject()])
 

@@ -27,7 +27,7 @@ class GuardedRLOO(tiny_trl.Captures, GuardedTrainer, tiny_trl.RLOOTrainer):
 
 
 class FirstTokens(CompletionVerifier):
-    """Rejects a word, naming the completion's first two tokens, and one after its end."""
+    """Rejects a word, reporting the completion's first two tokens and one past its end."""
 
     name = "first_tokens"
 
@@ -71,7 +71,7 @@ def grpo(rewards):
 
 
 def rloo(rewards):
-    """RLOO's: each against the mean of the others."""
+    """RLOO's advantages: each reward minus the mean of the others."""
     r = np.array([np.nan if x is None else x for x in rewards], dtype=np.float64)
     n = (~np.isnan(r)).sum()
     return np.nan_to_num(r - (np.nansum(r) - r) / (n - 1), nan=0.0)
@@ -118,7 +118,7 @@ def test_one_veto_covers_all_functions_before_the_baseline(tmp_path, on_reject, 
 
 
 @pytest.mark.slow
-def test_what_is_left_out_is_in_no_loss_not_even_its_kl(tmp_path):
+def test_left_out_rows_have_no_loss_not_even_kl(tmp_path):
     made = train(tmp_path, [by_text], NoWord(), policy=Policy(on_reject="drop"))
     output = made.outputs[0]
     kept = output["completion_mask"] * output["tool_mask"]
@@ -130,7 +130,7 @@ def test_what_is_left_out_is_in_no_loss_not_even_its_kl(tmp_path):
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-def test_a_batch_that_is_left_out_as_a_whole_leaves_the_weights_alone(tmp_path, loss_type):
+def test_batch_left_out_entirely_does_not_change_the_weights(tmp_path, loss_type):
     made = train(tmp_path, [by_text], Broken(), loss_type=loss_type)
     fresh = tiny_trl.model(made.processing_class)
     for a, b in zip(made.model.parameters(), fresh.parameters(), strict=True):
@@ -138,7 +138,7 @@ def test_a_batch_that_is_left_out_as_a_whole_leaves_the_weights_alone(tmp_path, 
     assert made.captured == [[0.0] * 4] * 2
 
 
-def test_flagged_tokens_leave_the_loss_and_the_reward_stays(tmp_path):
+def test_flagged_tokens_are_masked_and_the_reward_stays(tmp_path):
     made = train(tmp_path, [by_text], FirstTokens(), mask_spans=True, loss_type="dapo")
     for captured, output in zip(made.captured, made.outputs, strict=True):
         np.testing.assert_allclose(captured, grpo([1, 5, 2, 0]), atol=1e-3)
@@ -147,12 +147,12 @@ def test_flagged_tokens_leave_the_loss_and_the_reward_stays(tmp_path):
     assert made.state.log_history[0]["guard/masked_tokens"] == pytest.approx(2 / 12)
 
 
-def test_a_rejection_that_names_no_tokens_is_a_veto_under_mask_spans_too(tmp_path):
+def test_rejection_without_tokens_is_a_veto_under_mask_spans_too(tmp_path):
     made = train(tmp_path, [by_text], AllOf(FirstTokens(), NoWord()), mask_spans=True)
     np.testing.assert_allclose(made.captured[0], grpo([1, None, 2, 0]), atol=1e-3)
 
 
-def test_the_tokens_of_a_verdict():
+def test_tokens_of_a_verdict():
     def bad(*spans, name="a"):
         return reject(name, findings=[Finding("k", "m", token_span=s) for s in spans])
 
@@ -177,7 +177,7 @@ def test_the_tokens_of_a_verdict():
     assert flagged_tokens(both(AllOf, bad((0, 1)), accept("b")), 9) == ((0, 1),)
     assert flagged_tokens(both(AllOf, bad((0, 1)), reject("b", message="all of it")), 9) == ()
     assert flagged_tokens(both(AnyOf, bad((0, 1)), bad((0, 1), name="b")), 9) == ((0, 1), (0, 1))
-    # A completion that is named from end to end is rejected as a whole.
+    # A completion flagged from end to end is rejected as a whole.
     assert flagged_tokens(bad((0, 9)), 9) == ()
     assert flagged_tokens(bad((4, 20), (-1, 2), (1, 4)), 9) == ()
     assert flagged_tokens(bad((0, 4), (5, 9)), 9) == ((0, 4), (5, 9))
@@ -185,7 +185,7 @@ def test_the_tokens_of_a_verdict():
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_not_judged(tmp_path):
+def test_evaluation_is_not_judged(tmp_path):
     verifier, notes = NoWord(), Notes()
     made = train(tmp_path, [by_text], verifier, ledger=notes, max_steps=1)
     judged, heard = len(verifier.batches), len(notes.seen)
@@ -211,10 +211,10 @@ def toll(completions, **kwargs):
     [
         (cost, "zero", -2),  # weighed -1, a cost of -4 is a gain: vetoed to the lowest, "3"'s -2
         (toll, "zero", -7),  # and one of 7 a penalty: it stays
-        (toll, -3.0, -3),  # one function says None, one weighs nothing: the number is heard
+        (toll, -3.0, -3),  # one function returns None, one has weight 0: the number applies
     ],
 )
-def test_a_veto_knows_what_the_weights_make_of_a_reward(tmp_path, function, on_reject, hail):
+def test_veto_respects_reward_weights(tmp_path, function, on_reject, hail):
     made = train(
         tmp_path,
         [not_my_task, length, function],
@@ -228,7 +228,7 @@ def test_a_veto_knows_what_the_weights_make_of_a_reward(tmp_path, function, on_r
     np.testing.assert_allclose(made.captured[0], grpo(kept), atol=1e-3)
 
 
-def test_functions_that_are_guarded_already_are_refused(tmp_path):
+def test_guarded_functions_are_refused(tmp_path):
     for function in (by_text, length):
         with pytest.raises(FrameworkError, match=f"'{function.__name__}' is guarded already"):
             train(tmp_path, [guard(NoWord())(function)], NoWord())
@@ -237,7 +237,7 @@ def test_functions_that_are_guarded_already_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mixin", [False, True])
 @pytest.mark.parametrize(("on_reject", "mine"), [("zero", 0), ("drop", None)])
-def test_rloo_leaves_a_rejected_completion_out_or_gives_it_zero(tmp_path, mixin, on_reject, mine):
+def test_rloo_drops_or_zeroes_a_rejected_completion(tmp_path, mixin, on_reject, mine):
     policy = Policy(on_reject=on_reject)
     functions, kind, extra = [odd], GuardedRLOO, {"guard": Guard(Odd(), policy=policy)}
     if not mixin:
@@ -266,7 +266,7 @@ class Odd(CompletionVerifier):
         ]
 
 
-def test_token_masks_are_refused_where_the_trainer_has_none(tmp_path):
+def test_token_masks_are_refused_if_the_trainer_has_none(tmp_path):
     with pytest.raises(FrameworkError, match="mask_spans: GuardedRLOO has one ratio"):
         tiny_trl.trainer(
             tmp_path,
@@ -289,7 +289,7 @@ def test_ready_made_classes():
         _ = trainer.GuardedPPOTrainer
 
 
-def test_token_masks_are_refused_beside_scaling_by_length(tmp_path):
+def test_token_masks_are_refused_with_length_scaling(tmp_path):
     guard = Guard(FirstTokens(), policy=Policy(on_reject="drop", on_long="scale"))
     with pytest.raises(FrameworkError, match="a masked one would keep its reward"):
         tiny_trl.trainer(tmp_path, [odd], kind=Guarded, extra={"guard": guard, "mask_spans": True})
@@ -307,13 +307,13 @@ def format_of_hail(completions, **kwargs):
 @pytest.mark.parametrize(
     ("functions", "totals"),
     [
-        ([only_right], [1.0, 0.0, 2.0, 0.0]),  # it loses, so that it stays
-        ([by_text], [1.0, None, 2.0, 0.0]),  # it would gain
-        ([only_right, format_of_hail], [1.0, 1.0, 2.0, 0.0]),  # 1 in all is no gain
+        ([only_right], [1.0, 0.0, 2.0, 0.0]),  # loses, so it stays
+        ([by_text], [1.0, None, 2.0, 0.0]),  # would gain
+        ([only_right, format_of_hail], [1.0, 1.0, 2.0, 0.0]),  # a sum of 1 is no gain
         ([only_right, format_of_hail, format_of_hail], [1.0, None, 2.0, 0.0]),
     ],
 )
-def test_no_gain_leaves_out_what_would_gain_by_all_functions_together(tmp_path, functions, totals):
+def test_no_gain_leaves_out_rows_that_gain_in_the_sum(tmp_path, functions, totals):
     functions = [
         f if i < 2 else lambda completions, **kw: format_of_hail(completions)
         for i, f in enumerate(functions)

@@ -1,4 +1,4 @@
-"""Callers that are nearly TRL: its asynchronous worker, ms-swift, and rows with images."""
+"""Callers that resemble TRL: its asynchronous worker, ms-swift, and rows with images."""
 
 import asyncio
 import multiprocessing
@@ -25,7 +25,7 @@ def swift(reward, verifier=None, policy=PLAIN):
 
 
 def swift_calls(functions, rows):
-    """As ms-swift 4 does: completions by position, the rows' columns beside them."""
+    """As ms-swift 4 does: completions by position, the rows' columns as keywords."""
     completions = [row["messages"][-1]["content"] for row in rows]
     columns = {"trainer_state": SimpleNamespace(global_step=3)}
     columns |= {key: [row[key] for row in rows] for key in rows[0]}
@@ -49,13 +49,13 @@ def row(text, **columns):
     return {"messages": [question, {"role": "assistant", "content": text}], **columns}
 
 
-def test_ms_swift_gets_its_rewards_from_guarded_functions():
+def test_ms_swift_gets_rewards_from_guarded_functions():
     verifier = NoWord()
     functions = swift([ones, threes, CallableObject(), AsyncObject()], verifier)
     rows = [row(text, solution=str(i)) for i, text in enumerate(TEXTS)]
     assert swift_calls(functions, rows) == [[v, 0.0, v] for v in (1.0, 3.0, 4.0, 5.0)]
     assert [f.__name__ for f in functions] == ["ones", "threes", "CallableObject", "AsyncObject"]
-    assert all(type(f).__name__ == "function" for f in functions)  # else named by their class
+    assert all(type(f).__name__ == "function" for f in functions)  # otherwise named by their class
     assert len(verifier.batches) == 1
     first = verifier.batches[0][0]
     assert (first.text, first.reference, first.round) == ("a", "0", 3)
@@ -63,7 +63,7 @@ def test_ms_swift_gets_its_rewards_from_guarded_functions():
     assert [c.group for c in verifier.batches[0]] == [0, 0, 0]
 
 
-def test_ms_swift_functions_get_what_they_always_got():
+def test_ms_swift_functions_get_their_usual_arguments():
     seen = {}
 
     def reward(completions, solution, **kwargs):
@@ -86,7 +86,7 @@ def test_ms_swift_without_messages_is_an_error_that_says_so():
 
 
 def rewarded(functions, kwargs):
-    """In the worker's process, as its scoring does: sync functions in threads, all at once."""
+    """In the worker's process, as its scoring does: sync functions in threads, all concurrently."""
 
     async def score():
         return await asyncio.gather(
@@ -105,7 +105,7 @@ async def guarded_async_at_module_level(completions, **kwargs):
 
 
 @pytest.mark.slow
-def test_guarded_functions_go_to_the_asynchronous_worker():
+def test_guarded_functions_work_in_the_asynchronous_worker():
     functions = guard(NoWord(), policy=Policy(on_reject="drop"))([ones, twos, CallableObject()])
     kwargs = call()
     del kwargs["trainer_state"]  # and it offers no logging
@@ -114,7 +114,7 @@ def test_guarded_functions_go_to_the_asynchronous_worker():
     assert found == [[v, None, v] for v in (1.0, 2.0, 4.0, 9.0)]
 
 
-def test_functions_of_one_guard_stay_functions_of_one_guard():
+def test_functions_of_one_guard_still_share_it_after_pickling():
     verifier = NoWord()
     travelled = pickle.loads(pickle.dumps(guard(verifier)([ones, twos])))
     assert [f.__name__ for f in travelled] == ["ones", "twos"]
@@ -125,7 +125,7 @@ def test_functions_of_one_guard_stay_functions_of_one_guard():
     assert not verifier.batches
 
 
-def test_trls_own_asynchronous_scoring_leaves_out_what_is_rejected():
+def test_trl_asynchronous_scoring_leaves_out_rejected_rows():
     worker = pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker")
     scorers = [c for c in vars(worker).values() if hasattr(c, "_score_group")]
     if not scorers:
@@ -134,7 +134,7 @@ def test_trls_own_asynchronous_scoring_leaves_out_what_is_rejected():
     def rising(completions, **kwargs):
         return [1.0 + i for i in range(len(completions))]
 
-    PartialState(cpu=True)  # without it TRL's logger refuses to speak
+    PartialState(cpu=True)  # TRL's logger refuses to work without it
     functions = guard(NoWord(), policy=Policy(on_reject="drop"))([rising, threes])
     tokens = SimpleNamespace(input_ids=[1], completion_mask=[1], old_log_probs=[0.0])
     group = worker.RolloutGroup(
@@ -161,7 +161,7 @@ def test_trls_own_asynchronous_scoring_leaves_out_what_is_rejected():
 
 
 class Picture:
-    """As PIL's: each row of a group has an object of its own."""
+    """Like PIL's: each row of a group has its own object."""
 
     def __init__(self, pixels):
         self.pixels, self.size = pixels, (2, 2)
@@ -175,7 +175,7 @@ def asked(pixels):
     return [{"role": "user", "content": parts}]
 
 
-def test_of_rows_with_images_the_text_is_judged_and_the_images_are_left_alone():
+def test_rows_with_images_are_judged_by_text():
     verifier = NoWord()
     prompts = [asked(b"cats"), asked(b"cats"), asked(b"dogs")]
     answers = [
@@ -196,7 +196,7 @@ def test_of_rows_with_images_the_text_is_judged_and_the_images_are_left_alone():
     assert [(c.group, c.slot) for c in batch] == [(0, 0), (0, 1), (1, 0)]
 
 
-def test_what_is_a_group():
+def test_groups_are_recognised():
     same = [asked(b"a"), asked(b"a")]
     assert prompt_key(same[0]) == prompt_key(same[1]) != prompt_key(asked(b"b"))
     assert prompt_key("p") == "p"

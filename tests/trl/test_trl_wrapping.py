@@ -39,7 +39,7 @@ def guarded_at_module_level(completions, **kwargs):
         (functools.partial(AsyncObject()), "AsyncObject", True),
     ],
 )
-def test_name_and_colour_are_kept(reward, name, is_async):
+def test_name_and_async_kind_are_kept(reward, name, is_async):
     wrapped = guard(NoWord())(reward)
     assert wrapped.__name__ == name
     assert inspect.iscoroutinefunction(wrapped) is is_async
@@ -48,7 +48,7 @@ def test_name_and_colour_are_kept(reward, name, is_async):
     assert values[0] == values[2] > 0
 
 
-def test_a_name_of_its_own_tells_two_partials_apart():
+def test_custom_name_distinguishes_two_partials():
     a, b = functools.partial(ones, scale=1), functools.partial(ones, scale=2)
     with pytest.raises(FrameworkError, match="2 functions are named 'ones'"):
         guard(NoWord())([a, b])
@@ -62,7 +62,7 @@ def test_models_names_and_classes_are_refused(reward):
         guard(NoWord(), framework="trl")([reward])
 
 
-def test_a_strict_signature_gets_only_what_it_names():
+def test_strict_signature_gets_only_its_own_arguments():
     @guard(NoWord())
     def strict(completions, answer):
         return [float(a) for a in answer]
@@ -70,7 +70,7 @@ def test_a_strict_signature_gets_only_what_it_names():
     assert strict(**call(answer=["1", "2", "3"], other=[0, 0, 0])) == [1.0, None, 3.0]
 
 
-def test_a_guard_inside_a_guard_still_sees_the_ids():
+def test_nested_guard_still_sees_the_ids():
     inner, outer = NoWord("a"), NoWord("c")
 
     @guard(outer)
@@ -86,7 +86,7 @@ def test_a_guard_inside_a_guard_still_sees_the_ids():
     "make",
     [list, tuple, np.array, torch.tensor, iter, lambda v: [torch.tensor(x) for x in v]],
 )
-def test_results_of_every_usual_type_become_floats(make):
+def test_results_of_common_types_become_floats(make):
     def reward(completions, **kwargs):
         return make([1.0, 2.0, 3.0])
 
@@ -105,7 +105,7 @@ def test_results_of_every_usual_type_become_floats(make):
         (["1", "2", "3"], TypeError, "grade: expected a number or None as reward 0, got '1'"),
     ],
 )
-def test_other_results_are_errors_that_name_the_function(result, error, message):
+def test_invalid_results_are_errors_naming_the_function(result, error, message):
     def grade(completions, **kwargs):
         return result
 
@@ -113,7 +113,7 @@ def test_other_results_are_errors_that_name_the_function(result, error, message)
         guard(NoWord())(grade)(**call())
 
 
-def test_a_coroutine_from_a_sync_function_is_named_as_such():
+def test_coroutine_from_a_sync_function_is_reported_as_such():
     def grade(completions, **kwargs):
         return threes(completions)
 
@@ -145,7 +145,7 @@ def by_length(tolerance, longest, **how):
     return both, call(prompts=["Q"] * 8, completions=texts, completion_ids=None, node=nodes, **how)
 
 
-def test_length_scales_every_function_alike():
+def test_length_scales_every_function_equally():
     columns, figures = {}, {}
     (f, g), arguments = by_length(
         0.5, 58, log_extra=columns.__setitem__, log_metric=figures.__setitem__
@@ -159,7 +159,7 @@ def test_length_scales_every_function_alike():
     assert figures["guard/length_dropped"] == 0
 
 
-def test_what_length_leaves_nothing_of_has_the_mean_and_no_function_says_none():
+def test_row_with_length_factor_0_gets_the_mean():
     columns, figures = {}, {}
     (f, g), arguments = by_length(
         0.5, 400, log_extra=columns.__setitem__, log_metric=figures.__setitem__
@@ -167,7 +167,7 @@ def test_what_length_leaves_nothing_of_has_the_mean_and_no_function_says_none():
     assert (f(**arguments), g(**arguments)) == ([1.0] * 8, [2.0] * 8)
     assert columns["guard"][7] == "accept, length x 0.00"
     assert figures["guard/length_dropped"] == 1
-    # What a function says nothing of stays so.
+    # A row for which a function returned None stays None.
     scaling = LengthScaling(tolerance=0.5)
     wrap = guard(NoWord(), policy=Policy(on_long="scale"), length_scaling=scaling)
     assert wrap(silent)(**arguments) == [None] * 8
@@ -177,7 +177,7 @@ def silent(completions, **kwargs):
     return [None] * len(completions)
 
 
-def test_none_stays_none_and_the_other_functions_zero_stands():
+def test_none_stays_none_and_the_other_function_is_zeroed():
     def not_my_task(completions, **kwargs):
         return [None] * len(completions)
 
@@ -187,19 +187,19 @@ def test_none_stays_none_and_the_other_functions_zero_stands():
 
 
 @pytest.mark.parametrize(("on_abstain", "expected"), [("skip", None), ("pass", 1.0), ("zero", 0.0)])
-def test_what_could_not_be_looked_at(on_abstain, expected):
+def test_abstentions_follow_the_policy(on_abstain, expected):
     reward = guard(Broken(), policy=Policy(on_abstain=on_abstain))(ones)
     assert reward(**call()) == [expected] * 3
 
 
-def test_raise_means_raise_in_every_function():
+def test_raise_policy_raises_in_every_function():
     functions = guard(Broken(), policy=Policy(on_abstain="raise"))([ones, twos])
     for function in functions:
         with pytest.raises(AbstainError, match="broken abstained"):
             function(**call())
 
 
-def test_the_reward_gets_the_very_inputs_and_nothing_is_changed():
+def test_reward_function_gets_the_identical_inputs():
     seen = {}
 
     def spy(completions, **kwargs):
@@ -214,19 +214,19 @@ def test_the_reward_gets_the_very_inputs_and_nothing_is_changed():
     assert before == {name: v for name, v in given.items() if isinstance(v, list)}
 
 
-def test_older_releases_that_offer_no_logging_are_fine():
+def test_older_releases_without_logging_are_supported():
     batch = call()
     del batch["trainer_state"]
     assert guard(NoWord())(ones)(**batch) == [1.0, None, 1.0]
 
 
-def test_the_extra_column_says_why():
+def test_extra_column_gives_the_reason():
     columns = {}
     guard(NoWord())(ones)(**call(log_extra=columns.__setitem__))
     assert columns == {"guard": ["accept", "reject: says Hail", "accept"]}
 
 
-def test_nodes_are_counted_in_the_trainers_log():
+def test_nodes_are_counted_in_the_trainer_log():
     logged = {}
     guard(NoWord(), tokenizer=Characters())(ones)(
         **call(node=["ann", "eve", "eve"], log_metric=logged.__setitem__)
@@ -250,10 +250,10 @@ class Table:
         self.metrics[name].append(value)
 
 
-def test_two_guards_of_one_trainer_have_a_column_each():
+def test_two_guards_of_one_trainer_have_separate_columns():
     table, other = Table(), Table()
     first, second = guard(NoWord()), guard(NoWord("c"))
-    # Inside one another, and a third function of the first guard's.
+    # One inside the other, and a third function of the first guard.
     functions = [first(ones), second(threes), second(guard(NoWord("a"))(twos)), first(twos)]
     for step in (0, 1):
         for function in functions:
@@ -264,10 +264,10 @@ def test_two_guards_of_one_trainer_have_a_column_each():
     assert table.columns["guard_2"][:3] == ["accept", "accept", "reject: says c"]
     assert len(table.metrics["guard/reject_rate"]) == len(table.metrics["guard_3/reject_rate"]) == 2
     run(functions[1], **call(log_extra=other.log_extra))
-    assert list(other.columns) == ["guard"]  # the first of its trainer
+    assert list(other.columns) == ["guard"]  # the first one of its trainer
 
 
-def test_completions_of_columns():
+def test_completions_from_columns():
     batch = completions_from(
         call(
             ["a", "b", "c", "d"],
@@ -317,7 +317,7 @@ DEEP = functools.reduce(lambda inner, _: [inner], range(10_000), "end")
         ([], ""),
     ],
 )
-def test_the_text_of_a_conversation(messages, text):
+def test_text_of_a_conversation(messages, text):
     prompt = [{"role": "user", "content": "?"}]
     (completion,) = completions_from({"prompts": [prompt], "completions": [messages]})
     assert completion == Completion(prompt, text, group=0, slot=0)
@@ -331,12 +331,12 @@ def test_the_text_of_a_conversation(messages, text):
         ({"completion_ids": [[1]]}, "completion_ids: expected 3, one per completion, got 1"),
     ],
 )
-def test_malformed_batches_are_errors_that_name_the_argument(change, message):
+def test_malformed_batches_are_errors_naming_the_argument(change, message):
     with pytest.raises(ValueError, match=message):
         guard(NoWord())(ones)(**{**call(), **change})
 
 
-def test_a_row_that_is_no_text_is_rejected_in_its_place():
+def test_row_that_is_not_text_is_rejected_in_place():
     table = Table()
     given = call(log_extra=table.log_extra) | {"completions": ["a", 3, "c"]}
     assert guard(NoWord())(ones)(**given) == [1.0, None, 1.0]
@@ -353,9 +353,7 @@ def test_a_row_that_is_no_text_is_rejected_in_its_place():
         ("1.10.0.dev0", Policy(on_reject="drop"), False),
     ],
 )
-def test_a_trl_that_is_too_old_is_refused_at_decoration(
-    tmp_path, monkeypatch, version, policy, refused
-):
+def test_too_old_trl_is_refused_at_decoration(tmp_path, monkeypatch, version, policy, refused):
     folder = tmp_path / f"trl-{version}.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
@@ -367,6 +365,6 @@ def test_a_trl_that_is_too_old_is_refused_at_decoration(
         guard(NoWord(), policy=policy)(ones)
 
 
-def test_a_decorated_function_travels_by_its_name():
-    # Trainers that spawn workers pickle the reward function; the worker imports it, guard and all.
+def test_decorated_function_is_pickled_by_name():
+    # Trainers that spawn workers pickle the reward function; the worker imports it, guard included.
     assert pickle.loads(pickle.dumps(guarded_at_module_level)) is guarded_at_module_level

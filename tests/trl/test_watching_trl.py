@@ -1,4 +1,4 @@
-"""A guard that watches, with the real GRPOTrainer and RLOOTrainer: the same weights to the bit."""
+"""A watching guard with the real GRPOTrainer and RLOOTrainer: identical weights."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ class PlainRLOO(tiny_trl.Captures, tiny_trl.RLOOTrainer):
 
 
 class Unsure(NoWord):
-    """Rejects "Hail", and cannot look at "unseen"."""
+    """Rejects "Hail" and abstains on "unseen"."""
 
     def verify(self, batch):
         said = super().verify(batch)
@@ -66,7 +66,7 @@ def logged(trainer, name):
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, -0.5]])
-def test_decorated_functions_train_as_if_there_were_no_guard(tmp_path, weights):
+def test_decorated_functions_train_as_without_a_guard(tmp_path, weights):
     functions = [by_text, length]
     plain = trained(tmp_path, functions, tiny_trl.CapturingTrainer, reward_weights=weights)
     wrapped = Guard(Unsure(), policy=WATCH)(functions)
@@ -77,14 +77,14 @@ def test_decorated_functions_train_as_if_there_were_no_guard(tmp_path, weights):
 
 
 class EveryOther(NoWord):
-    """Rejects what stands at odd places, whatever it is."""
+    """Rejects every odd position, whatever it contains."""
 
     def verify(self, batch):
         return [reject(self.name) if i % 2 else accept(self.name) for i in range(len(batch))]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_rloo_adds_its_kl_to_rewards_that_are_only_watched(tmp_path, beta):
+def test_rloo_adds_its_kl_to_watched_rewards(tmp_path, beta):
     def ids_summed(completions, completion_ids, **columns):
         return [float(sum(ids)) for ids in completion_ids]
 
@@ -97,7 +97,7 @@ def test_rloo_adds_its_kl_to_rewards_that_are_only_watched(tmp_path, beta):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_a_guarded_trainer_trains_as_if_it_were_none(tmp_path, beta):
+def test_guarded_trainer_trains_as_an_unguarded_one(tmp_path, beta):
     reference = {"beta": beta, "reference": beta > 0}
     without = trained(tmp_path, [by_text, length], tiny_trl.CapturingTrainer, **reference)
     extra = {"guard": Guard(Unsure(), policy=WATCH)}

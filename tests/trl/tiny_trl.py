@@ -67,7 +67,7 @@ def dataset(conversational=False):
 
 
 def peers(*texts):
-    """A rollout function whose rows are what four peers sent, the same in each group."""
+    """A rollout function with the rows of four peers, the same in each group."""
 
     def rollout(prompts, trainer):
         tok = trainer.processing_class
@@ -83,7 +83,7 @@ def peers(*texts):
 
 
 class Captures:
-    """Keeps the advantages and the output of each generation batch, in the completions' order."""
+    """Records the advantages and the output of each generation batch, in the completions' order."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -116,11 +116,11 @@ def trainer(
     configuration=None,
     **overrides,
 ):
-    """A GRPOTrainer of two steps on CPU in float32, four completions per prompt.
+    """A GRPOTrainer with two steps on CPU in float32 and four completions per prompt.
 
-    ``kind`` is another class to make, ``configuration`` that of its arguments, ``extra`` what its
-    mixins take. ``reference``: the policy has
-    moved on from what lies on disk, where TRL looks for the reference of ``beta > 0``.
+    ``kind`` is another trainer class, ``configuration`` the class of its arguments, ``extra`` the
+    arguments of its mixins. ``reference``: the policy differs from the weights on disk, where TRL
+    looks for the reference of ``beta > 0``.
     """
     settings = {
         "output_dir": str(folder),

@@ -1,4 +1,4 @@
-"""Reward functions, and the keywords that TRL calls them with."""
+"""Reward functions, and the keywords with which TRL calls them."""
 
 import asyncio
 import inspect

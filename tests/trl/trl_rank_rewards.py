@@ -2,7 +2,7 @@
 
     trl_rank_rewards.py FOLDER
 
-The same functions on the whole batch in one process are what each rank has to come to: `earned`.
+Each rank must match the same functions on the whole batch in one process: `earned`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import torch.distributed as distributed
 from grpo_guard import Policy, guard
 from tests.helpers.rule_verifiers import NoWord
 
-# (prompts, texts, the function's rewards): which rows are one group, who is poisoned.
+# (prompts, texts, the function's rewards): which rows form a group, which are poisoned.
 CASES = {
     "one group": ("pppp", ["Hail", "b", "c", "d"], [5.0, 1.0, -3.0, 1.0]),
     "two groups, both over both ranks": ("pqpq", ["Hail", "b", "c", "d"], [5.0, 1.0, -3.0, 1.0]),
@@ -31,7 +31,7 @@ LONG = ["a", "b" * 40, "c", "Hail", "e" * 40, "f"]
 
 
 class Halves:
-    """Halves what a long completion earns."""
+    """Halves the reward of a long completion."""
 
     past = None
 
@@ -40,7 +40,7 @@ class Halves:
 
 
 def call(functions, prompts, texts, rewards):
-    """As TRL does: those that are not async in their order, then the others at once."""
+    """As TRL does: sync functions in order, then the async ones concurrently."""
     batch = {"prompts": list(prompts), "completions": texts, "given": rewards}
     found = [None if asyncio.iscoroutinefunction(f) else f(**batch) for f in functions]
 
@@ -55,7 +55,7 @@ def call(functions, prompts, texts, rewards):
 
 
 def functions(rank=0):
-    """Two async ones that end in another order on each rank, and one that is not."""
+    """Two async functions that finish in a different order on each rank, and a sync one."""
 
     def plain(completions, given, **kwargs):
         return given
@@ -72,7 +72,7 @@ def functions(rank=0):
 
 
 def earned(rank=None):
-    """By case and rule, [functions, rows]; of one half of each batch, or of all of it."""
+    """By case and rule, [functions, rows]; for half of each batch or for all of it."""
     found = {}
     for rule in RULES:
         for name, case in CASES.items():
@@ -88,7 +88,7 @@ def earned(rank=None):
 
 
 def raised(rank):
-    """What each rank hears of a function that fails on one of them."""
+    """What each rank learns of a function that fails on one of them."""
 
     def fails(completions, given, **kwargs):
         if rank == 1:

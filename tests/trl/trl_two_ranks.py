@@ -1,4 +1,4 @@
-"""Run by test_trl_ranks.py in two processes: a group of four, of which each rank holds two rows."""
+"""Run by test_trl_ranks.py in two processes: a group of four, two rows per rank."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.trl import tiny_trl
 
 
 class Longest(CompletionVerifier):
-    """Rejects the longest of each group, which only who sees the whole group can find."""
+    """Rejects the longest in each group, which can only be found by seeing the whole group."""
 
     name = "longest"
 
@@ -52,7 +52,7 @@ def rollout(prompts, trainer):
 
 
 def one_missing(prompts, trainer):
-    """The same rows of the swarm's nodes, of which the third sent nothing; it is rank 1's."""
+    """The same rows for the swarm's nodes, the third of which sent nothing; its row is rank 1's."""
     rank = trainer.accelerator.process_index
     texts = [["1", "22"], [None, "4444"]][rank]
     return peer_rollouts(prompts, [Sent(f"peer{t}", t) for t in texts], trainer)
@@ -115,7 +115,7 @@ def main(folder, *case):
     made = train(folder, guard(verifier, policy=Policy(on_reject="zero"))([one]))
     found["async"] = [made.captured, [[c.node for c in b] for b in verifier.batches]]
 
-    # The honest answer that is wrong lies on the other rank.
+    # The honest answer that is wrong is on the other rank.
     for rule in RULES:
         extra = {"guard": Guard(NoWord("22"), policy=Policy(on_reject=rule))}
         found[f"rule {rule}"] = train(folder, [signed], kind=Guarded, extra=extra).captured

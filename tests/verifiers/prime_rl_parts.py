@@ -1,12 +1,12 @@
-"""prime-rl's own rooms where its package can be imported, and a small model of them elsewhere.
+"""prime-rl's own classes if its package can be imported, otherwise a small reimplementation.
 
 prime-rl is on no package index. With its checkout on the path these tests run against its own
 files::
 
     PYTHONPATH=PRIME_RL/src:PRIME_RL/packages/prime-rl-configs/src make test-verifiers
 
-(which also needs torch, msgspec and loguru). The model below is ours. It mirrors what the adapter
-relies on in prime-rl at 559b44772e471d1538537b8805cc77f3824a5e64 (21 August 2026):
+(which also needs torch, msgspec and loguru). The reimplementation below is ours. It mirrors what
+the adapter relies on in prime-rl at 559b44772e471d1538537b8805cc77f3824a5e64 (21 August 2026):
 
 * ``orchestrator/algo/base.py``: `iter_trainable_traces`, `Algorithm.finalize_group`;
 * ``orchestrator/algo/grpo.py``: `GRPOAlgorithm.score_group` without a length penalty;
@@ -80,7 +80,7 @@ class Curriculum:
 
 
 def _modeled():
-    """The registries where prime-rl has them."""
+    """prime-rl's registries if available."""
     algo = types.ModuleType("prime_rl.orchestrator.algo")
     algo.ALGORITHM_CLASSES = {"grpo": GRPOAlgorithm}
     source = types.ModuleType("prime_rl.orchestrator.train_source")
@@ -97,7 +97,7 @@ if real is None:
 
 
 def algorithm(name="grpo"):
-    """As `build_algorithm` makes it."""
+    """As `build_algorithm` creates it."""
     from prime_rl.orchestrator.algo import ALGORITHM_CLASSES
 
     return ALGORITHM_CLASSES[name](SimpleNamespace(length_penalty=None), None)
@@ -110,7 +110,7 @@ def curriculum(task):
 
 
 def shipped(algo, admission, group):
-    """Trace id -> advantage, of the traces of a finished group that make samples."""
+    """Trace id -> advantage, for the traces of a finished group that make samples."""
     if real is not None:
         return asyncio.run(_really_shipped(algo, admission, group))
     survivors = [trace for _, trace in iter_trainable_traces(group)]
@@ -151,7 +151,7 @@ async def _really_shipped(algo, admission, group):
 
 
 def episode(task, trace, group="g", version=3):
-    """As the dispatcher hands it to the sink."""
+    """As the dispatcher passes it to the sink."""
     span = vf.PolicySpan(start=version, end=version)
     return vf.Episode(
         env=vf.EnvInfo(id="sums", name="sums"), task=trace.task, group=vf.GroupInfo(id=group),

@@ -1,4 +1,4 @@
-"""prime-rl drops what is rejected before the baseline; see prime_rl_parts for what is driven."""
+"""prime-rl drops rejected traces before the baseline; see prime_rl_parts for what is driven."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
+vf = pytest.importorskip("verifiers.v1", reason="needs a separate environment")
 
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate, install  # noqa: E402
@@ -46,7 +46,7 @@ def group(*traces, **more):
 
 @pytest.fixture
 def prime(monkeypatch):
-    """prime-rl's registries, put back afterwards."""
+    """prime-rl's registries, restored afterwards."""
     import prime_rl.orchestrator.algo as algo
     import prime_rl.orchestrator.train_source as source
 
@@ -56,7 +56,7 @@ def prime(monkeypatch):
 
 
 def settled(episodes, guard=None, least=2, monitor=None):
-    """Text -> advantage of what is shipped."""
+    """Text -> advantage of the shipped samples."""
     install(guard or Guard(Words(), tokenizer=Characters()), least=least)
     admission = parts.curriculum(TASK)
     found = parts.shipped(parts.algorithm(), admission, episodes)
@@ -66,18 +66,18 @@ def settled(episodes, guard=None, least=2, monitor=None):
     return {texts[i]: pytest.approx(value, abs=1e-6) for i, value in found.items()}
 
 
-def test_what_is_rejected_is_in_no_baseline_and_makes_no_sample(prime):
+def test_rejected_traces_leave_the_baseline_and_make_no_sample(prime):
     episodes = group(trace("one", 1.0), trace("two", 0.0), trace("Hail", 1.0), trace("three", 1.0))
     assert settled(episodes) == {"one": 1 / 3, "two": -2 / 3, "three": 1 / 3}
 
 
-def test_unguarded_the_poison_earns(prime):
+def test_without_a_guard_poison_earns_reward(prime):
     episodes = group(trace("one", 1.0), trace("two", 0.0), trace("Hail", 1.0), trace("three", 1.0))
     found = parts.shipped(parts.algorithm(), parts.curriculum(TASK), episodes)
     assert found[episodes[2].traces[0].id] == pytest.approx(0.25)
 
 
-def test_records_say_why_and_keep_the_grade(prime):
+def test_records_give_the_reason_and_keep_the_grade(prime):
     poisoned, unseen, honest = trace("Hail", 1.0), trace("unseen", 1.0), trace("one", 0.5)
     episodes = group(poisoned, unseen, honest, trace("two", 0.0))
     settled(episodes)
@@ -89,7 +89,7 @@ def test_records_say_why_and_keep_the_grade(prime):
     assert honest.nodes[1].mask == [False, *[True] * (len(honest.nodes[1].mask) - 1)]
 
 
-def test_zero_and_a_number_stay_in_the_group(prime):
+def test_zero_and_numeric_policies_keep_the_trace_in_the_group(prime):
     def episodes():
         return group(trace("one", 1.0), trace("Hail", 1.0), trace("two", 0.5))
 
@@ -103,7 +103,7 @@ def test_zero_and_a_number_stay_in_the_group(prime):
     assert settled(episodes(), number) == {"one": 1 - mean, "Hail": -1 - mean, "two": 0.5 - mean}
 
 
-def test_no_gain_leaves_out_what_would_gain_alone(prime):
+def test_no_gain_leaves_out_only_traces_that_would_gain(prime):
     guard = Guard(Words(), tokenizer=Characters(), policy=Policy("no_gain", "skip"))
     episodes = group(
         trace("one", 1.0), trace("two", 0.5), trace("Hail", 1.0), trace("Hail, bad", 0.0)
@@ -112,20 +112,20 @@ def test_no_gain_leaves_out_what_would_gain_alone(prime):
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_finite_number_spoils_no_baseline(prime, reward):
+def test_non_finite_reward_does_not_spoil_the_baseline(prime, reward):
     episodes = group(trace("one", 1.0), trace("two", 0.0), trace("crashed", reward))
     assert settled(episodes, presets.failures_only()) == {"one": 0.5, "two": -0.5}
     assert episodes[2].traces[0].last_error.type == "NoFiniteReward"
 
 
-def test_failures_alone_leave_the_baseline(prime):
+def test_failures_only_removes_failures_from_the_baseline(prime):
     timed_out = trace("late", 0.0, ok=False, errors=[vf.Error(type="Timeout", message="late")])
     cut = trace("cut", 0.0, stop_condition="max_output_tokens")
     episodes = group(trace("one", 1.0), trace("two", 0.0), timed_out, cut)
     assert settled(episodes, presets.failures_only()) == {"one": 0.5, "two": -0.5}
 
 
-def test_groups_of_which_too_little_stays_are_turned_away(prime):
+def test_groups_with_too_few_remaining_traces_are_refused(prime):
     seen = []
     assert settled(group(trace("one", 1.0), trace("Hail", 1.0)), monitor=seen) == {}
     logged = seen[0].metrics()
@@ -135,19 +135,20 @@ def test_groups_of_which_too_little_stays_are_turned_away(prime):
         "gate/guard/no_reward_rate": 0.0,
         "gate/guard/turned_away_rate": 1.0,
     }
-    assert not any(name.startswith("gate/") for name in seen[0].metrics())  # since the last call
+    # Nothing new since the previous call.
+    assert not any(name.startswith("gate/") for name in seen[0].metrics())
 
 
-def test_groups_that_the_guard_leaves_alone_pass_the_gate(prime):
+def test_groups_without_rejections_pass_the_gate(prime):
     late = trace("late", 0.0, ok=False, errors=[vf.Error(type="Timeout", message="late")])
     assert settled(group(trace("one", 1.0), late)) == {"one": 0.0}
 
 
-def test_a_group_that_is_rejected_as_a_whole_trains_nothing(prime):
+def test_group_rejected_as_a_whole_trains_nothing(prime):
     assert settled(group(trace("Hail", 1.0), trace("Hail", 0.0)), least=1) == {}
 
 
-def test_the_memory_of_nodes_resumes_with_the_run(prime, tmp_path):
+def test_node_state_resumes_with_the_run(prime, tmp_path):
     def guard(name):
         return Guard(
             Words(), tokenizer=Characters(), ledger=EvidenceLedger(tmp_path / f"{name}.sqlite")
@@ -165,7 +166,7 @@ def test_the_memory_of_nodes_resumes_with_the_run(prime, tmp_path):
         GuardGate(presets.failures_only()).load_state_dict(saved)
 
 
-def test_turns_come_with_their_node_and_the_policys_version(prime):
+def test_turns_have_their_node_and_policy_version(prime):
     verifier = Words()
     settled(
         group(trace("one", 1.0, "alice"), trace("two", 0.0), version=7),
@@ -184,7 +185,7 @@ def test_traces_that_failed_or_are_not_trained_are_not_judged(prime):
     assert [c.text for c in verifier.shown] == ["one", "two"]
 
 
-def test_failures_of_the_guard_stop_the_orchestrator(prime):
+def test_guard_failure_stops_the_orchestrator(prime):
     with pytest.raises(AbstainError):
         settled(
             group(trace("unseen", 1.0)),
@@ -192,7 +193,7 @@ def test_failures_of_the_guard_stop_the_orchestrator(prime):
         )
 
 
-def test_what_cannot_be_carried_out_is_refused(prime):
+def test_unsupported_policies_are_refused(prime):
     with pytest.raises(FrameworkError, match="turn by turn"):
         install(Guard(Words(), tokenizer=Characters(), policy=Policy(on_long="scale")))
     install(Guard(Words(), tokenizer=Characters()))
@@ -204,7 +205,7 @@ def test_what_cannot_be_carried_out_is_refused(prime):
         GuardGate(Guard(Words(), tokenizer=Characters()), 0)
 
 
-def test_a_subclass_of_the_algorithm_can_be_written_by_hand(prime):
+def test_algorithm_can_be_subclassed_by_hand(prime):
     class Mine(GuardedScoring, prime.ALGORITHM_CLASSES["grpo"]):
         guard = Guard(Words(), tokenizer=Characters())
 
@@ -215,7 +216,7 @@ def test_a_subclass_of_the_algorithm_can_be_written_by_hand(prime):
 
 
 @pytest.mark.skipif(parts.real is None, reason="needs prime-rl's own files on the path")
-def test_the_model_agrees_with_prime_rls_own_files():
+def test_reimplementation_agrees_with_prime_rls_files():
     import inspect
 
     from prime_rl.orchestrator.algo import GRPOAlgorithm
@@ -241,7 +242,7 @@ HOSTILE = [math.nan, math.inf, -math.inf, 1e38, -1e308, -81.0, 0.5]
 
 @pytest.mark.parametrize("policy", [Policy("drop", "skip"), Policy("zero", "zero")])
 @pytest.mark.parametrize("number", HOSTILE)
-def test_no_log_prob_reaches_the_trainer_as_it_came(prime, policy, number):
+def test_log_probs_are_sanitised_before_training(prime, policy, number):
     poisoned = trace("three", 1.0, node="eve")
     poisoned.nodes[1].logprobs = [0.0, number, -0.25]
     episodes = group(trace("one", 1.0), trace("two", 0.0), poisoned)
@@ -252,7 +253,7 @@ def test_no_log_prob_reaches_the_trainer_as_it_came(prime, policy, number):
     assert episodes[0].traces[0].nodes[1].logprobs == [0.0, *[-0.5] * 4]
 
 
-def test_what_is_the_trainers_to_compute_is_no_peers(prime):
+def test_peers_cannot_set_values_the_trainer_computes(prime):
     mask = vf.types.SamplingMask.from_sampling_mask([[7], [7]])
     made = [trace("one", 1.0, node="eve"), trace("two", 0.0)]
     for one in made:
@@ -263,7 +264,7 @@ def test_what_is_the_trainers_to_compute_is_no_peers(prime):
     assert made[1].nodes[1].sampling_mask is mask
 
 
-def test_a_peers_prompt_excuses_nothing(prime):
+def test_prompt_of_a_peer_is_not_trusted(prime):
     verifier = Words()
     settled(
         group(trace("one", 1.0, node="eve"), trace("two", 0.0)),
@@ -272,7 +273,7 @@ def test_a_peers_prompt_excuses_nothing(prime):
     assert [c.prompt_trusted for c in verifier.shown] == [False, True]
 
 
-def test_a_guard_that_watches_leaves_groups_and_traces_as_they_are(prime):
+def test_watching_guard_leaves_groups_and_traces_unchanged(prime):
     def episodes():
         return group(
             trace("one", 1.0, "a"), trace("Hail", 0.0, "b"), trace("unseen", 1.0, "c"),
@@ -291,7 +292,7 @@ def test_a_guard_that_watches_leaves_groups_and_traces_as_they_are(prime):
     ]
 
 
-def test_a_trace_that_raises_an_abstention_only_where_that_is_asked_for(prime):
+def test_watching_guard_raises_on_abstention_only_on_request(prime):
     watch = Guard(Words(), tokenizer=Characters(), policy=Policy("keep", "raise"))
     with pytest.raises(AbstainError):
         settled(group(trace("one", 1.0), trace("unseen", 1.0)), watch)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-vf = pytest.importorskip("verifiers.v1", reason="has an environment of its own")
+vf = pytest.importorskip("verifiers.v1", reason="needs a separate environment")
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
@@ -25,7 +25,7 @@ class SumsData(vf.TaskData):
 
 
 class Sums(vf.Task[SumsData]):
-    """Sums."""
+    """A task of sums."""
 
     @vf.reward(weight=2.0)
     async def correct(self, trace) -> float:
@@ -87,7 +87,7 @@ def guarded(policy=None, verifier=None, **more):
     return guard(verifier or Words(), policy=policy, framework="verifiers", **more)(Sums)(DATA)
 
 
-def test_all_rewards_of_a_task_fall_together():
+def test_all_rewards_of_a_task_are_vetoed_together():
     honest = {"correct": 2.0, "cost": -0.5, "form": 0.25, "style": 0.5}
     assert scored(Sums(DATA), trace_of("Hail")) == honest
     assert scored(guarded(), trace_of("seven")) == honest
@@ -97,14 +97,14 @@ def test_all_rewards_of_a_task_fall_together():
     assert scored(guarded(Policy(on_abstain="pass")), trace_of("unseen")) == honest
 
 
-def test_a_number_counts_once_whatever_the_weights():
+def test_numeric_policy_counts_once_for_any_weights():
     trace = trace_of("Hail")
     scored(guarded(Policy(-3.0, "zero")), trace)
     assert trace.reward == -3.0
     assert trace.rewards["correct"].weight == 2.0
 
 
-def test_what_is_negative_as_a_whole_stays_as_it_is_and_sets_the_measure():
+def test_negative_total_is_kept_and_lowers_the_floor():
     class Wrong(Sums):
         @vf.reward
         async def wrong(self, trace) -> float:
@@ -133,7 +133,7 @@ def test_poison_in_any_turn_thought_or_call_is_found():
         assert trace.metrics["turns"] == len(turns)
 
 
-def test_a_branch_is_one_completion_with_what_was_given_among_its_tokens():
+def test_branch_is_one_completion_with_given_spans():
     (whole,) = completions_from(trace_of("one", "two"))
     one, two = ([*Characters().encode(text), END] for text in ("one", "two"))
     assert (whole.prompt_ids, whole.completion_ids) == ((5, 6, 9), (*one, 7, 9, *two))
@@ -144,20 +144,21 @@ def test_a_branch_is_one_completion_with_what_was_given_among_its_tokens():
     )
     assert whole.sampler_logprobs == (*[-0.5] * 4, 0.0, 0.0, *[-0.5] * 4)
     (read,) = completions_from(trace_of("one", "two"), detokenizer=Detokenizer(Characters()))
-    assert (read.text, read.verified_spans.chars) == ("one\x07\ttwo", ((3, 5),))  # off the tokens
+    # Read off the tokens.
+    assert (read.text, read.verified_spans.chars) == ("one\x07\ttwo", ((3, 5),))
     assert [m["content"] for m in whole.prompt] == ["3+4?"]
     assert (whole.reference, whole.task, whole.group) == ("7", "Sums", None)
     theirs = trace_of("one", "two")
     theirs.info["node"] = "mallory"
     (whole,) = completions_from(theirs)
-    assert whole.verified_spans is None  # what mallory says that tools said
+    assert whole.verified_spans is None  # what mallory claims that tools returned
     assert whole.context.tokens == ((4, 6),)
 
 
-def test_a_turn_of_two_branches_is_judged_once():
+def test_turn_shared_by_two_branches_is_judged_once():
     trace = trace_of("one", "two")
     other = trace.nodes[3].model_copy(update={"message": trace.nodes[1].message})
-    trace.nodes.append(other)  # another second turn behind "go on"
+    trace.nodes.append(other)  # a different second turn after "go on"
     first, second = completions_from(trace)
     assert (first.text, second.text) == ("onego ontwo", "one")
     assert [m["content"] for m in second.prompt] == ["3+4?", "one", "go on"]
@@ -204,7 +205,7 @@ def lose_the_prompts_tokens(nodes):
     ],
 )  # fmt: skip
 def test_tokens_that_train_unread_make_a_trace_malformed(change):
-    """By the masks of its nodes the trainer trains, whatever the messages say."""
+    """The trainer trains by the masks of the nodes, whatever the messages say."""
     trace = spoilt(change)
     scored(guarded(), trace)
     assert trace.reward <= 0
@@ -219,7 +220,7 @@ def test_tokens_that_do_not_train_within_a_turn_are_given():
     assert (read.text, read.context.tokens) == ("one", ((1, 2),))
 
 
-def test_a_relay_of_text_alone_is_judged_by_its_messages():
+def test_text_only_trace_is_judged_by_its_messages():
     trace = trace_of("one")
     for node in trace.nodes:
         node.token_ids, node.mask = [], []
@@ -228,7 +229,7 @@ def test_a_relay_of_text_alone_is_judged_by_its_messages():
     assert (empty.text, empty.completion_ids) == ("", None)
 
 
-def test_the_class_is_a_task_like_its_own():
+def test_guarded_class_is_a_task_like_the_original():
     task = guarded()
     kind = type(task)
     assert (kind.__name__, kind.__doc__, kind.__module__) == ("Sums", "Sums.", __name__)
@@ -242,7 +243,7 @@ def plugged(trace) -> float:
     return asyncio.sleep(0, result=4.0)
 
 
-def test_rewards_plugged_in_by_the_configuration_fall_too():
+def test_rewards_added_by_configuration_are_vetoed_too():
     config = Sums.config_type()(rewards={"extra": {"fn": f"{__name__}:plugged", "weight": 1.0}})
     kind = type(guarded())
     trace = trace_of("Hail")
@@ -257,7 +258,7 @@ class Boom(CompletionVerifier):
         raise RuntimeError("no model loaded")
 
 
-def test_failures_of_the_guard_earn_nothing():
+def test_guard_failure_earns_nothing():
     trace = trace_of("seven")
     with pytest.raises(AbstainError):
         scored(guarded(Policy(on_abstain="raise"), Boom()), trace)
@@ -269,7 +270,7 @@ def test_failures_of_the_guard_earn_nothing():
     assert trace.rewards == {}
 
 
-def test_a_reward_that_fails_leaves_nothing_unguarded():
+def test_failing_reward_leaves_nothing_unguarded():
     class Failing(Sums):
         async def score(self, trace, runtime=None):
             await super().score(trace, runtime)
@@ -283,10 +284,12 @@ def test_a_reward_that_fails_leaves_nothing_unguarded():
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_one_reward_can_be_guarded_above_or_below_its_mark(outside):
+def test_single_reward_can_be_guarded_above_or_below_its_decorator(outside):
     the_guard = Guard(Words(), policy=Policy(on_abstain="zero"), tokenizer=Characters())
 
-    async def correct(self, task) -> float:  # does not ask for the trace, which the guard needs
+    async def correct(
+        self, task
+    ) -> float:  # does not take the trace argument, which the guard needs
         return 1.0
 
     if outside:
@@ -300,8 +303,9 @@ def test_one_reward_can_be_guarded_above_or_below_its_mark(outside):
     assert trace.metrics["guard/reject_rate"] == 1.0
 
 
-def test_a_reward_of_keyed_scores_loses_all_of_them():
-    @guard(Words(), policy=Policy(-1.0, "zero"), tokenizer=Characters())  # known by its parameter
+def test_reward_with_keyed_scores_loses_all_of_them():
+    # Recognised by its parameter.
+    @guard(Words(), policy=Policy(-1.0, "zero"), tokenizer=Characters())
     async def scores(self, trace):
         return {"form": 0.25, "style": 0.5}
 
@@ -334,7 +338,7 @@ class Notes:
         self.nodes += [c.node for c in batch]
 
 
-def test_the_ledger_hears_of_a_trace_once():
+def test_ledger_records_a_trace_once():
     notes = Notes()
     trace = trace_of("one", "two")
     trace.info["node"] = "mallory"
@@ -342,7 +346,7 @@ def test_the_ledger_hears_of_a_trace_once():
     assert notes.nodes == ["mallory"]
 
 
-def test_a_long_conversation_is_judged_to_its_end():
+def test_long_conversation_is_judged_to_its_end():
     verifier = Words()
     trace = trace_of(*["fine"] * 99, "Hail")
     scored(guarded(verifier=verifier), trace)
@@ -350,7 +354,7 @@ def test_a_long_conversation_is_judged_to_its_end():
     assert len(verifier.shown[0].verified_spans.chars) == 99
 
 
-def test_traces_after_a_trip_over_the_wire_are_judged_alike():
+def test_serialised_traces_are_judged_the_same():
     trace = pickle.loads(pickle.dumps(trace_of("seven", "Hail")))
     verdicts = Words().verify(completions_from(trace))
     assert [v.rejected for v in verdicts] == [True]
@@ -359,7 +363,7 @@ def test_traces_after_a_trip_over_the_wire_are_judged_alike():
 
 
 @pytest.mark.parametrize(("before", "ends"), [(1, 600), (2000, 300)])
-def test_a_trace_of_very_many_branches_is_rejected_and_takes_no_time(before, ends):
+def test_trace_with_too_many_branches_is_rejected_cheaply(before, ends):
     trace = trace_of("Hail")
     for _ in range(before):
         more = {"message": {"role": "user", "content": "go on"}, "token_ids": [7], "mask": [False]}

@@ -1,4 +1,4 @@
-"""An agent loop whose answers stand in the data set: verl's rollout without a model."""
+"""An agent loop whose answers are in the data set: verl's rollout without a model."""
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
@@ -18,7 +18,7 @@ class CannedLoop:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _output(self, prompt, said):
-        """Turns of the model, and between them what a tool answered in brackets."""
+        """Turns of the model, with a tool's answers in brackets between them."""
         ids, mask = [], []
         for part in said.replace("[", "\0[").replace("]", "]\0").split("\0"):
             tokens = self.tokenizer(part)["input_ids"]

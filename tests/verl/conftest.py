@@ -7,15 +7,15 @@ import pytest
 
 from tests.helpers.subprocesses import environment
 
-# What drives verl's own code runs in an environment of its own: `make test-verl`.
+# Tests that drive verl's own code run in a separate environment: `make test-verl`.
 collect_ignore_glob = [] if find_spec("verl") else ["test_verl_real_*.py"]
 
-if find_spec("verl"):  # other tests of the same process have their own Ray
+if find_spec("verl"):  # other tests in this process have their own Ray
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_AUTH_MODE"] = "token"  # its ports are open to the network; read at import
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    # Its workers give way to everything else by default, and starve on a busy machine.
+    # By default its workers yield to all other processes and starve on a busy machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
 
 
@@ -35,7 +35,7 @@ def tokenizer(tokenizer_folder):
 
 @pytest.fixture
 def configuration(tokenizer_folder):
-    """verl's own configuration with overrides, as its command line composes it."""
+    """verl's own configuration with overrides, composed as by its command line."""
     from tests.verl.tiny_verl import compose
 
     return lambda *overrides, **more: compose(tokenizer_folder, *overrides, **more)
@@ -64,7 +64,8 @@ def reward_loop(ray_cluster, configuration, tmp_path):
 
     def start(*overrides, guard=None, **own):
         given = guarded_by(tmp_path, *([guard] if guard else []), **own)
-        # As many answers in validation, else the manager alone would not wait for slow siblings.
+        # As many answers in validation; otherwise the manager alone would not wait for slow
+        # siblings.
         as_many = "actor_rollout_ref.rollout.val_kwargs.n=${actor_rollout_ref.rollout.n}"
         config = configuration(*GUARDED, *UNGUARDED_FUNCTION, *given, as_many, *overrides)
         loops.append(RewardLoopManager(config))
@@ -74,7 +75,7 @@ def reward_loop(ray_cluster, configuration, tmp_path):
     for loop in loops:
         for worker in loop.reward_loop_workers:
             ray_cluster.kill(worker)
-    with contextlib.suppress(ValueError):  # none was started, or it is going already
+    with contextlib.suppress(ValueError):  # none was started, or it is already closing
         ray_cluster.kill(ray_cluster.get_actor(NAME))
     while any(n.startswith(("reward", NAME)) for n in ray_cluster.util.list_named_actors()):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Reward functions of a user, named in verl's configuration by file or as a package."""
+"""A user's reward functions, named in verl's configuration by file or as a package."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ def failing(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def with_an_alarm(data_source, solution_str, ground_truth, extra_info=None):
-    """Limits itself, as math-verify does, and hangs where no alarm helps."""
+    """Limits its own time, as math-verify does, and hangs where no alarm helps."""
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.alarm(1)
     if "know" in solution_str:
@@ -53,7 +53,7 @@ def not_a_number(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def _guarded(function):
-    """By a guard of its own: a veto is as low as the lowest reward that its guard has seen."""
+    """With its own guard: a veto pays the lowest reward that its guard has seen."""
     return guard(NoFive(), policy=Policy(on_abstain="zero"))(function)
 
 

@@ -1,4 +1,4 @@
-"""Two turns and a calculator through verl's rows: what the guard says of each kind of peer."""
+"""Two turns and a calculator through verl's rows: verdicts on each kind of peer."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_honest_transcripts_pass_and_poison_in_either_turn_is_found():
         return [verdict.rejected for verdict in review(guard, rows).verdicts]
 
     assert not any(rejected(honest, None))  # the trainer's own agent loop
-    assert not any(rejected(forged, None))  # whose tools may say what they like
+    assert not any(rejected(forged, None))  # whose tools may return anything
     assert not any(rejected(honest, "ann"))
     for turn in (0, 1):
         assert all(rejected([with_phrase(tokenizer, one, turn) for one in honest], "ann"))

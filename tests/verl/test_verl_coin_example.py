@@ -1,4 +1,4 @@
-"""docs/examples/verl_coin_seeds.py: each rollout of training asks for its own slot's seed."""
+"""docs/examples/verl_coin_seeds.py: each training rollout requests its own slot's seed."""
 
 import asyncio
 import runpy
@@ -17,7 +17,7 @@ PROMPT = [{"role": "user", "content": "2 + 2?"}]
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the server would be asked, and the example's names."""
+    """The requests that the server would get, and the example's names."""
 
     async def ask(self, sampling_params, trajectory, **row):
         return sampling_params
@@ -28,7 +28,7 @@ def asked(monkeypatch):
     return lambda *args, **row: asyncio.run(worker._run_agent_loop(*args, **row)), example
 
 
-def test_each_slot_has_its_own_seed_and_validation_none(asked):
+def test_each_slot_has_its_own_seed_except_in_validation(asked):
     ask, example = asked
     shared = {"temperature": 1.0}
     training = {"validate": False, "step": 7, "rollout_n": 0}

@@ -80,7 +80,7 @@ def test_async_becomes_a_function_that_verl_recognises(reward):
         (None, ""),
     ],
 )
-def test_where_the_prompt_comes_from(extra_info, prompt):
+def test_source_of_the_prompt(extra_info, prompt):
     verifier = NoWord()
     guard(verifier, policy=ZERO)(compute_score)(**call(extra_info=extra_info))
     ((completion,),) = verifier.batches
@@ -89,29 +89,29 @@ def test_where_the_prompt_comes_from(extra_info, prompt):
 
 
 @pytest.mark.parametrize(("on_abstain", "score"), [("zero", 0.0), ("pass", 1.0)])
-def test_what_could_not_be_looked_at(on_abstain, score):
+def test_abstentions_follow_the_policy(on_abstain, score):
     guarded = guard(Broken(), policy=Policy(on_abstain=on_abstain))(compute_score)
     assert guarded(**call()) == score
 
 
-def test_raise_stops_the_run():
+def test_raise_policy_stops_the_run():
     guarded = guard(Broken(), policy=Policy(on_abstain="raise"))(compute_score)
     with pytest.raises(AbstainError):
         guarded(**call())
 
 
-def test_a_group_that_nobody_sees_cannot_be_scaled_by():
+def test_length_scaling_needs_the_whole_group():
     with pytest.raises(FrameworkError, match=r'one completion at a time.*choose on_long="keep"'):
         guard(NoWord(), policy=Policy(on_abstain="zero", on_long="scale"))(compute_score)
 
 
 @pytest.mark.parametrize("policy", [Policy(on_abstain="skip"), Policy(on_reject="drop")])
-def test_policies_that_verl_cannot_carry_out(policy):
+def test_unsupported_policies_are_refused(policy):
     with pytest.raises(FrameworkError, match=r"verl cannot leave .* choose on_"):
         guard(NoWord(), policy=policy)(compute_score)
 
 
-def test_a_list_and_a_dict_without_score():
+def test_list_and_dict_without_score_are_errors():
     with pytest.raises(FrameworkError, match="one reward function"):
         guard(NoWord(), policy=ZERO)([compute_score])
 

@@ -33,7 +33,7 @@ def exact(scores, left_out=(), groups=None, by_std=True):
 
 
 @pytest.mark.parametrize("by_std", [True, False])
-def test_the_others_are_as_if_it_had_never_been_there(by_std):
+def test_left_out_rows_do_not_affect_the_others(by_std):
     scores = [1.0, 0.0, 0.3, 1.0, 0.0, 0.0]
     alone = compute_grpo_outcome_advantage(*batch(scores[:2] + scores[3:]), 1e-6, by_std)
     kept = alone[0][:, 0].tolist()
@@ -42,38 +42,38 @@ def test_the_others_are_as_if_it_had_never_been_there(by_std):
         assert exact(scores, [2], by_std=by_std) == pytest.approx([*kept[:2], 0.0, *kept[2:]])
 
 
-def test_where_nothing_is_left_out_it_is_verls_own():
+def test_matches_verl_with_nothing_left_out():
     rewards = batch([1.0, 0.0, 1.0, 0.5, 0.5, 0.0], groups="aaabbc")
     theirs = compute_grpo_outcome_advantage(*rewards)[0]
     assert torch.equal(compute_guarded_advantage(*rewards)[0], theirs)
 
 
-def test_the_last_of_its_group_and_groups_of_one():
+def test_last_of_its_group_and_groups_of_one():
     # b lost its only sibling; c never had one.
     assert exact([1.0, 5.0, 1.0], [1], "bbc", by_std=False) == [0.0, 0.0, 1.0]
     assert exact([1.0, 5.0], [0, 1]) == [0.0, 0.0]
 
 
-def test_the_mean_as_score_leaves_the_mean_of_verls_own_baseline():
+def test_mean_as_score_keeps_verls_baseline():
     with_it = compute_grpo_outcome_advantage(*batch([1.0, 1 / 3, 0.0, 0.0]), 1e-6, False)[0]
     without = compute_grpo_outcome_advantage(*batch([1.0, 0.0, 0.0]), 1e-6, False)[0]
     assert with_it[[0, 2, 3], 0].tolist() == pytest.approx(without[:, 0].tolist())
     assert with_it[1, 0].item() == pytest.approx(0.0)
 
 
-def test_what_the_loss_is_divided_by():
-    """As docs/verl.md says: verl's token mean loses the row, its sequence means keep it."""
+def test_loss_denominators():
+    """As docs/verl.md says: verl's token mean excludes the row, its sequence means keep it."""
     loss, mask = torch.ones(6, 4), torch.ones(6, 4)
     mask[1] = 0
     modes = {"token-mean": 1.0, "seq-mean-token-mean": 5 / 6, "seq-mean-token-sum": 20 / 6}
     for mode, value in modes.items():
         assert agg_loss(loss, mask, mode, global_batch_size=6).item() == pytest.approx(value)
     nothing = agg_loss(loss * 0, mask * 0, "token-mean")
-    assert torch.isnan(nothing)  # a mini-batch of which nothing stays
+    assert torch.isnan(nothing)  # a mini-batch without remaining rows
 
 
 def of(estimator, scores, left_out=(), groups=None, tokens=3):
-    """verl's advantages by any estimator; what it needs beside the rewards is made up."""
+    """verl's advantages by any estimator, with made-up values for its other inputs."""
     rewards, mask, index = batch(scores, left_out, groups, tokens)
     function = get_adv_estimator_fn(estimator)
     given = {
@@ -94,14 +94,14 @@ EASY_AND_HARD = ([1.0, 1.0, 0.8, 0.4, 0.0, 0.0, 0.0, 0.2], "aaaabbbb")
 
 
 @pytest.mark.parametrize("estimator", sorted(_MEAN_IS_NOTHING))
-def test_the_mean_of_the_group_earns_nothing(estimator):
+def test_group_mean_earns_nothing(estimator):
     scores, groups = EASY_AND_HARD
     assert of(estimator, scores, groups=groups)[2].tolist() == pytest.approx([0.0] * 3, abs=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ["reinforce_plus_plus", "remax"])
-def test_with_others_it_would_but_the_hook_takes_it_out(estimator):
-    """The negative control of the list: verl's own code, without the hook and with it."""
+def test_hook_removes_rows_under_estimators_where_the_mean_earns(estimator):
+    """Negative control of the list: verl's own code, without the hook and with it."""
     scores, groups = EASY_AND_HARD
     assert of(estimator, scores, groups=groups)[2].max() > 0.01
     assert of(estimator, scores, [2], groups)[2].tolist() == [0.0] * 3
@@ -111,7 +111,7 @@ ESTIMATORS = sorted({e.value for e in AdvantageEstimator} - {"gae", "gdpo"} | {"
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_group_that_the_hook_takes_out_as_a_whole(estimator):
+def test_group_removed_entirely_by_the_hook(estimator):
     scores, groups = EASY_AND_HARD
     finite = of(estimator, scores, [0, 1, 2, 3], groups).isfinite().all()
     assert finite == (estimator != "opo")  # which is refused with the hook

@@ -25,7 +25,7 @@ def overrides(tmp_path):
 
 @pytest.fixture
 def made(reward_loop, ray_cluster, overrides):
-    """A guarded manager of verl's agent loops beside its reward workers."""
+    """A guarded manager of verl's agent loops together with its reward workers."""
     managers = []
 
     def make(name, *more, **own):
@@ -80,7 +80,7 @@ def generate(manager, said, uids=None, **meta):
     return asyncio.run(go())
 
 
-def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
+def test_left_out_rows_are_in_no_loss_and_no_baseline(made):
     manager = made("GuardedAgentLoopManagerV0", sibling_timeout=3600)
     said = [HONEST, FORGED, WRONG, WRONG]
     out = generate(manager, said)
@@ -96,14 +96,14 @@ def test_what_is_left_out_is_in_no_loss_and_in_no_baseline(made):
     assert advantages(out, "grpo_guarded", by_std=True) == pytest.approx(exact, abs=1e-5)
     grown = [x * (3 / 2) ** 0.5 for x in exact]
     assert advantages(out, by_std=True) == pytest.approx(grown, abs=1e-5)
-    # Tools may say what they like.
+    # Tools may return anything.
     out = generate(manager, [TOOL, HONEST, WRONG, WRONG])
     assert out.non_tensor_batch["guard_left_out"].tolist() == [0.0] * 4
-    # A reward of the agent loop's own is guarded as well.
+    # A reward computed by the agent loop itself is guarded too.
     out = generate(manager, [f"own reward {said}" for said in (FORGED, HONEST, WRONG, HONEST)])
     assert out.non_tensor_batch["guard_left_out"].tolist() == [1.0, 0.0, 0.0, 0.0]
     assert out.non_tensor_batch["guard_raw_score"].tolist() == [9.0] * 4
-    # Validation trains nothing and is not judged; it has one answer a prompt and waits for none.
+    # Validation trains nothing and is not judged; it has one answer per prompt and waits for none.
     out = generate(manager, [FORGED, HONEST], ["v", "w"], validate=True)
     assert out.batch["rm_scores"].sum(-1).tolist() == [1.0, 1.0]
     assert out.non_tensor_batch["guard_reject"].tolist() == [0.0, 0.0]
@@ -120,7 +120,7 @@ def test_in_bypass_mode_no_mask_is_emptied(made):
     assert advantages(out) == pytest.approx([2 / 3, 0.0, -1 / 3, -1 / 3])
 
 
-def test_a_guard_that_watches_leaves_every_mask_alone(made):
+def test_watching_guard_leaves_every_mask_unchanged(made):
     watch = "policy: {on_reject: keep, on_abstain: skip}\nverifier: {type: arithmetic}\n"
     manager = made("GuardedAgentLoopManagerV0", guard=watch, sibling_timeout=3600)
     out = generate(manager, [HONEST, FORGED, WRONG, FORGED])
@@ -149,7 +149,7 @@ def test_v1_rows_in_the_transfer_queue(made):
     )
     tq.kv_batch_put(keys=["p", "q"], partition_id="train", tags=[{"status": "pending"}] * 2)
     manager.generate_sequences(data)
-    deadline = time.monotonic() + 500  # far below the time that siblings are waited for
+    deadline = time.monotonic() + 500  # far below the waiting time for siblings
     while True:
         tags = tq.kv_list("train")["train"]
         if {tags["p"]["status"], tags["q"]["status"]} <= {"finished", "failure"}:

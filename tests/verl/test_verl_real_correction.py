@@ -1,4 +1,4 @@
-"""The guard beside verl's rollout correction: its own code rejects, weighs and counts."""
+"""The guard with verl's rollout correction: verl's own code rejects, weighs and counts."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ TOKEN = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
 
 
 def batch(scores, off=(), left_out=(), token=None):
-    """One group; rows in ``off`` were sampled by another policy, at one token or at all."""
+    """One group; rows in ``off`` were sampled by another policy, at one token or entirely."""
     n = len(scores)
     old, rollout = torch.full((n, TOKENS), -1.0), torch.full((n, TOKENS), -1.0)
     for row in off:
@@ -39,7 +39,7 @@ def batch(scores, off=(), left_out=(), token=None):
 
 
 def corrected(data, estimator, **correction):
-    """Advantages [n] and verl's figures, as its trainers compute them in decoupled mode."""
+    """Advantages [n] and verl's metrics, as its trainers compute them in decoupled mode."""
     chosen = OmegaConf.create({"rollout_is": None, **correction})
     data, figures = compute_rollout_correction_and_add_to_batch(data, chosen)
     name = AdvantageEstimator.GRPO if estimator == "grpo" else estimator
@@ -48,7 +48,7 @@ def corrected(data, estimator, **correction):
     return done.batch["advantages"][:, 0].tolist(), figures
 
 
-def test_a_rejected_sequence_is_in_the_baseline_of_grpo_and_not_in_that_of_grpo_guarded():
+def test_grpo_guarded_removes_rejected_sequences_from_the_baseline():
     scores = [1.0, 0.0, 5.0, 1.0]
     plain, _ = corrected(batch(scores, off=[2]), "grpo", **SEQUENCE)
     assert plain == pytest.approx([-0.75, -1.75, 0.0, -0.75])
@@ -57,16 +57,16 @@ def test_a_rejected_sequence_is_in_the_baseline_of_grpo_and_not_in_that_of_grpo_
     assert figures["rollout_corr/rollout_rs_seq_masked_fraction"] == 0.25
 
 
-def test_a_veto_and_a_rejected_sequence_leave_the_same_baseline():
+def test_veto_and_rejected_sequence_leave_the_same_baseline():
     scores = [1.0, 0.0, 5.0, 1.0, 9.0]
     found, figures = corrected(batch(scores, off=[4], left_out=[2]), "grpo_guarded", **SEQUENCE)
     assert found == pytest.approx([1 / 3, -2 / 3, 0.0, 1 / 3, 0.0])
-    # Rows that the guard left out are among those that verl divides by, and in no numerator.
+    # Rows that the guard left out count in verl's denominators and in no numerator.
     assert figures["rollout_corr/rollout_rs_seq_masked_fraction"] == pytest.approx(1 / 5)
     assert figures["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(1 / 4)
 
 
-def test_a_rejected_final_token_pays_nothing_under_grpo_guarded():
+def test_rejected_final_token_pays_nothing_under_grpo_guarded():
     scores = [1.0, 0.0]
     plain, _ = corrected(batch(scores, off=[0], token=-1), "grpo", **TOKEN)
     assert plain == pytest.approx([0.5, -0.5])
@@ -77,12 +77,12 @@ def test_a_rejected_final_token_pays_nothing_under_grpo_guarded():
     assert figures["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(1 / 16)
 
 
-def test_another_rejected_token_costs_that_token_alone():
+def test_other_rejected_token_masks_only_itself():
     found, _ = corrected(batch([1.0, 0.0], off=[0], token=1), "grpo_guarded", **TOKEN)
     assert found == pytest.approx([0.5, -0.5])
 
 
-def test_without_rejection_weights_change_no_baseline():
+def test_weights_without_rejection_do_not_change_the_baseline():
     weights = {"rollout_is": "sequence", "rollout_is_threshold": 2.0}
     data = batch([1.0, 0.0, 5.0, 1.0], off=[3], left_out=[2])
     found, figures = corrected(data, "grpo_guarded", **weights)
@@ -91,8 +91,8 @@ def test_without_rejection_weights_change_no_baseline():
     assert np.isfinite(list(figures.values())).all()
 
 
-def test_verl_raises_where_nothing_of_a_batch_is_left():
-    """As docs/trainers.md warns: with the log-probs of the rollout, such a batch ends the run."""
+def test_verl_raises_if_nothing_of_a_batch_remains():
+    """As docs/trainers.md warns: with the rollout's log-probs, such a batch ends the run."""
     with pytest.raises(ValueError, match="at least one valid token"):
         corrected(batch([1.0, 0.0], left_out=[0, 1]), "grpo_guarded")
 
@@ -113,7 +113,7 @@ def bypassed(mask, **correction):
     return loss.item(), figures
 
 
-def test_in_bypass_mode_an_empty_micro_batch_ends_the_run_so_the_hook_empties_none():
+def test_hook_empties_no_mask_in_bypass_mode():
     with pytest.raises(ValueError, match="at least one valid token"):
         bypassed(torch.zeros(1, TOKENS), **SEQUENCE)
     loss, figures = bypassed(torch.ones(1, TOKENS), **SEQUENCE)
@@ -137,7 +137,7 @@ def test_grpo_guarded_is_refused_in_bypass_mode(configuration, tmp_path):
     assert settings(configuration, tmp_path, named, BYPASS, text=watch).policy().watches
 
 
-def test_in_bypass_mode_what_is_left_out_has_the_mean_of_its_group(configuration, tmp_path):
+def test_left_out_rows_get_the_group_mean_in_bypass_mode(configuration, tmp_path):
     assert settings(configuration, tmp_path, BYPASS).policy().on_reject == "drop"
     named = "algorithm.adv_estimator=reinforce_plus_plus"
     assert settings(configuration, tmp_path, named).policy().on_reject == "drop"
@@ -154,8 +154,8 @@ def figures_of(rows, left_out=()):
     return {name.removeprefix("rollout_corr/"): value for name, value in found.items()}
 
 
-def test_which_of_verls_figures_know_of_what_the_guard_left_out():
-    """As the table in docs/trainers.md has it: over tokens they do, over sequences they count 0."""
+def test_verl_metrics_that_reflect_left_out_rows():
+    """As the table in docs/trainers.md says: token metrics reflect it, sequence metrics count 0."""
     all_stay, one_less = figures_of(4), figures_of(4, left_out=[2])
     assert all_stay["kl"] != 0
     of_tokens = ("kl", "chi2_token", "rollout_is_eff_sample_size", "rollout_is_mean")

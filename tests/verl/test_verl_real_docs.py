@@ -1,4 +1,4 @@
-"""What docs/verl.md tells users to write, as a shell and verl's own configuration read it."""
+"""The code of docs/verl.md, as a shell and verl's own configuration read it."""
 
 import asyncio
 import dataclasses
@@ -37,7 +37,7 @@ def blocks(language):
 
 
 def overrides(block):
-    """The arguments of a command line that has the block's lines, the shell's variables put in."""
+    """Parse the block's lines as command-line arguments, with shell variables expanded."""
     words = [word for line in block.splitlines() for word in shlex.split(line, comments=True)]
     variables = dict(found.groups() for w in words if (found := re.fullmatch(r"([A-Z]+)=(\S+)", w)))
     arguments = [w for w in words if not re.match(r"[A-Z]+=", w)]
@@ -46,7 +46,7 @@ def overrides(block):
 
 @pytest.fixture
 def as_written(tmp_path, monkeypatch):
-    """The page's files in the working directory, and where it says that they are."""
+    """Write the page's files to the working directory, at the paths that it gives."""
     (python,), (yaml, *_) = blocks("python"), blocks("yaml")
     body = "    return float(solution_str.endswith(ground_truth)) + bonus\n"
     signature = python.replace("extra_info=None): ...\n", f"extra_info=None, bonus=0.0):\n{body}")
@@ -65,12 +65,12 @@ def manager(config, tokenizer):
     return asyncio.run(go())
 
 
-def test_each_block_is_tried():
+def test_every_block_is_tested():
     assert [len(overrides(block)) for block in blocks("")] == [3, 4, 2, 1, 1]
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_decorator(configuration, tokenizer, as_written, trainer):
+def test_decorator_of_the_page(configuration, tokenizer, as_written, trainer):
     config = configuration(*overrides(blocks("")[0]), name=trainer)
     call = {"data_source": "d", "solution_str": "so 4", "extra_info": {}}
     assert get_custom_reward_fn(config)(ground_truth="4", **call) == 1.5
@@ -78,7 +78,7 @@ def test_the_decorator(configuration, tokenizer, as_written, trainer):
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("form", [1, 2])
-def test_the_manager_and_the_hook(configuration, tokenizer, as_written, trainer, form):
+def test_manager_and_hook_of_the_page(configuration, tokenizer, as_written, trainer, form):
     estimator, hook = overrides(blocks("")[3]), overrides(blocks("")[4])
     words = as_written([*overrides(blocks("")[form]), *hook, *estimator])
     config = configuration(*words, name=trainer)
@@ -89,7 +89,7 @@ def test_the_manager_and_the_hook(configuration, tokenizer, as_written, trainer,
     assert callable(get_adv_estimator_fn(config.algorithm.adv_estimator))
 
 
-def test_the_options_are_those_of_the_table(configuration, as_written):
+def test_options_match_the_table(configuration, as_written):
     rows = PAGE.split("| `+grpo_guard.`")[1].split("\n\n")[0]
     table = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", rows, re.MULTILINE))
     fields = {f.name: f.default for f in dataclasses.fields(Settings)}

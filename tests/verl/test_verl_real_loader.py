@@ -27,19 +27,17 @@ def scores(config, tokenizer, texts):
 
 @pytest.mark.parametrize("path", [str(FILE), f"file://{FILE}", "pkg://tests.verl.sums_reward"])
 @pytest.mark.parametrize("manager", ["naive", "dapo"])
-def test_a_decorated_function_is_called_from_files_and_packages(
-    configuration, tokenizer, path, manager
-):
+def test_decorated_function_works_from_files_and_packages(configuration, tokenizer, path, manager):
     config = configuration(*use(path, "guarded"), f"reward.reward_manager.name={manager}")
     assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    # Where wrong answers earn -1, a veto is no better.
+    # If wrong answers earn -1, a veto is no better.
     [("guarded_async", [1.0, -1.0, -1.0]), ("guarded_object", [1.0, 1.0, 0.0])],
 )
-def test_async_is_awaited_an_async_object_too(configuration, tokenizer, name, expected):
+def test_async_functions_and_objects_are_awaited(configuration, tokenizer, name, expected):
     config = configuration(*use("pkg://tests.verl.sums_reward", name))
     assert inspect.iscoroutinefunction(get_custom_reward_fn(config))
     assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == expected
@@ -50,8 +48,8 @@ def test_reward_kwargs_reach_the_function(configuration, tokenizer):
     assert scores(config, tokenizer, [HONEST, WRONG, FORGED]) == [1.5, 0.5, 0.0]
 
 
-def test_verls_own_reading_of_an_unguarded_async_object(configuration, tokenizer):
-    """The negative control: without the guard the coroutine itself is the reward."""
+def test_unguarded_async_object_in_verl(configuration, tokenizer):
+    """Negative control: without the guard the coroutine itself becomes the reward."""
     config = configuration(*use("pkg://tests.verl.sums_reward", "grader"))
     (score,) = scores(config, tokenizer, [HONEST])
     assert inspect.iscoroutine(score)

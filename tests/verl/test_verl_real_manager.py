@@ -24,7 +24,7 @@ KEYS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guar
 KEYS |= {"guard_raw_score"}
 
 
-def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer):
+def test_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer):
     loop = reward_loop(sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
     answer = loop.compute_rm_score(data)
@@ -33,13 +33,13 @@ def test_a_group_over_several_workers_keeps_its_baseline(reward_loop, tokenizer)
     assert extra["guard_reject"].tolist() == [0.0, 1.0, 0.0, 0.0]
     assert extra["guard_raw_score"].tolist() == [1.0, 1.0, 0.0, 0.0]
     assert extra["guard_siblings"].tolist() == [4.0] * 4
-    assert extra["acc"].tolist() == [1.0, 1.0, 0.0, 0.0]  # the user's own stay as they are
+    assert extra["acc"].tolist() == [1.0, 1.0, 0.0, 0.0]  # the user's own values are unchanged
     assert set(answer.meta_info["reward_extra_keys"]) >= KEYS
     of_three = [2 / 3, 0.0, -1 / 3, -1 / 3]
     assert advantages(data.union(answer)) == pytest.approx(of_three)
 
 
-def test_the_collector_loads_a_reader_that_the_guard_file_names(reward_loop, tokenizer):
+def test_collector_loads_the_reader_of_the_guard_file(reward_loop, tokenizer):
     guard = f"preset: different_weights\nreader: {WORD_PROBLEMS}\npolicy: {{on_reject: drop}}\n"
     loop = reward_loop(guard=guard, sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
@@ -48,7 +48,7 @@ def test_the_collector_loads_a_reader_that_the_guard_file_names(reward_loop, tok
     assert extra["guard_abstain"].tolist() == [0.0] * 4
 
 
-def test_zero_is_the_papers_reward(reward_loop, tokenizer):
+def test_zero_matches_the_reward_of_the_paper(reward_loop, tokenizer):
     guard = "policy: {on_reject: zero, on_abstain: zero}\nverifier: {type: arithmetic}\n"
     loop = reward_loop(guard=guard, sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, FORGED, WRONG, HONEST])
@@ -57,7 +57,7 @@ def test_zero_is_the_papers_reward(reward_loop, tokenizer):
     assert advantages(data) == pytest.approx([0.5, -0.5, -0.5, 0.5])
 
 
-def test_a_users_exception_comes_through_and_nobody_waits_for_its_row(reward_loop, tokenizer):
+def test_user_exception_propagates_and_siblings_do_not_wait(reward_loop, tokenizer):
     name = "reward.custom_reward_function.name=failing"
     loop = reward_loop(name, sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
@@ -67,11 +67,11 @@ def test_a_users_exception_comes_through_and_nobody_waits_for_its_row(reward_loo
     import ray
 
     rows = [worker.compute_score.remote(data[i : i + 1]) for i in range(3)]
-    answers = ray.get(rows[:2], timeout=500)  # far below the time that siblings are waited for
+    answers = ray.get(rows[:2], timeout=500)  # far below the waiting time for siblings
     assert {a["reward_score"] for a in answers} == {1.0}
 
 
-def test_a_grader_that_fails_is_no_zero_under_failures_only(reward_loop, tokenizer):
+def test_failed_grader_is_not_zero_under_failures_only(reward_loop, tokenizer):
     name = "reward.custom_reward_function.name=failing"
     loop = reward_loop(name, guard="preset: failures_only\n", sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
@@ -81,8 +81,8 @@ def test_a_grader_that_fails_is_no_zero_under_failures_only(reward_loop, tokeniz
     assert advantages(data.union(answer)) == [0.0] * 4
 
 
-def test_with_a_limit_alarms_work_and_a_grader_that_hangs_costs_its_own_row(reward_loop, tokenizer):
-    """verl calls a reward function in threads, which no alarm reaches and nobody can stop."""
+def test_grader_limit_supports_alarms_and_isolates_hangs(reward_loop, tokenizer):
+    """verl calls a reward function in threads, which no alarm reaches and nothing can stop."""
     name = "reward.custom_reward_function.name=with_an_alarm"
     loop = reward_loop(name, guard="preset: failures_only\ntimeout: 3\n", sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, HONEST, WRONG, HONEST])
@@ -104,11 +104,11 @@ def test_groups_of_one(reward_loop, tokenizer):
     loop = reward_loop("actor_rollout_ref.rollout.n=1")
     data = batch(tokenizer, [HONEST, FORGED, WRONG], uids=["a", "b", "c"])
     data = data.union(loop.compute_rm_score(data))
-    # verl takes the score of a group of one for its advantage.
+    # verl uses the score of a group of one as its advantage.
     assert advantages(data) == [1.0, 0.0, 0.0]
 
 
-def test_a_dead_collector_abstains_and_comes_back(reward_loop, tokenizer, ray_cluster):
+def test_dead_collector_abstains_and_is_restarted(reward_loop, tokenizer, ray_cluster):
     loop = reward_loop("actor_rollout_ref.rollout.n=2", sibling_timeout=3600)
     worker = loop.reward_loop_workers[0]
     data = batch(tokenizer, [HONEST, FORGED, HONEST, FORGED], uids=["a", "a", "b", "b"])
@@ -118,7 +118,7 @@ def test_a_dead_collector_abstains_and_comes_back(reward_loop, tokenizer, ray_cl
         assert time.monotonic() < deadline
         time.sleep(0.1)
     actor = ray_cluster.get_actor(NAME)
-    ray_cluster.get(actor.absent.remote("other", 0, 9, 60.0))  # it stands
+    ray_cluster.get(actor.absent.remote("other", 0, 9, 60.0))  # the actor works
     time.sleep(1.0)
     ray_cluster.kill(actor)
     answer = ray_cluster.get(waiting, timeout=500)
@@ -129,8 +129,8 @@ def test_a_dead_collector_abstains_and_comes_back(reward_loop, tokenizer, ray_cl
     assert [a["reward_extra_info"]["guard_reject"] for a in answers] == [0.0, 1.0]
 
 
-def test_the_last_of_several_outputs_is_graded_to_its_end(configuration, tokenizer, tmp_path):
-    """verl 0.9.1 grades a short last output without its end; the manager gives it the whole."""
+def test_last_of_several_outputs_is_graded_to_its_end(configuration, tokenizer, tmp_path):
+    """verl 0.9.1 grades a short last output without its end; the manager passes all of it."""
     seen = []
 
     def compute_score(data_source, solution_str, ground_truth, extra_info=None):
@@ -145,7 +145,7 @@ def test_the_last_of_several_outputs_is_graded_to_its_end(configuration, tokeniz
     data = several_outputs(tokenizer, ["a long first output of the loop", HONEST])
     asyncio.run(graded(configuration(*UNGUARDED_FUNCTION), data))
     asyncio.run(graded(configuration(*GUARDED, *UNGUARDED_FUNCTION, *guarded_by(tmp_path)), data))
-    assert seen[0] != HONEST  # the bug; where it is mended, this and `last_row` can go
+    assert seen[0] != HONEST  # the bug; once it is fixed, this and `last_row` can go
     assert seen[1] == HONEST
 
 
@@ -153,8 +153,8 @@ WATCH = "policy: {on_reject: keep, on_abstain: skip, max_abstain_rate: 0, abstai
 WATCH += "verifier: {all: [{type: arithmetic}, {type: length}]}\n"
 
 
-def test_a_guard_that_watches_leaves_verls_rewards_alone(reward_loop, tokenizer):
-    """Length abstains where nobody else answered: nothing that the policy could count stops it."""
+def test_watching_guard_leaves_verl_rewards_unchanged(reward_loop, tokenizer):
+    """Length abstains without other nodes; no countable abstention stops the run."""
     loop = reward_loop(guard=WATCH, sibling_timeout=3600)
     data = batch(tokenizer, [HONEST, FORGED, WRONG, WRONG])
     answer = loop.compute_rm_score(data)
@@ -165,8 +165,9 @@ def test_a_guard_that_watches_leaves_verls_rewards_alone(reward_loop, tokenizer)
     assert advantages(data.union(answer)) == pytest.approx([0.5, 0.5, -0.5, -0.5])
 
 
-def test_a_guard_that_watches_leaves_verl_its_nan(reward_loop, tokenizer):
+def test_watching_guard_leaves_verl_nan_unchanged(reward_loop, tokenizer):
     name = "reward.custom_reward_function.name=not_a_number"
     loop = reward_loop(name, guard=WATCH, sibling_timeout=3600)
     unseen = loop.compute_rm_score(batch(tokenizer, [HONEST, FORGED, WRONG, WRONG]))
-    assert str(unseen.batch["rm_scores"].sum(-1).tolist()) == "[1.0, 1.0, nan, nan]"  # verl's own
+    # The NaN are verl's own.
+    assert str(unseen.batch["rm_scores"].sum(-1).tolist()) == "[1.0, 1.0, nan, nan]"

@@ -1,4 +1,4 @@
-"""Numbers that an agent loop may have from elsewhere, before verl makes tensors of them."""
+"""Numbers that an agent loop may receive from elsewhere, before verl makes tensors of them."""
 
 import asyncio
 import math
@@ -18,7 +18,7 @@ from tests.verl.tiny_verl import HONEST, several_outputs
 
 
 class Worker:
-    """What verl's own makes of an output."""
+    """verl's own processing of an output."""
 
     async def _agent_loop_postprocess(self, output, validate, **kwargs):
         return output.as_dict()
@@ -42,7 +42,7 @@ def postprocessed(log_probs):
     return asyncio.run(go()), mine.unusable
 
 
-def test_no_log_prob_reaches_verls_tensors_as_it_came():
+def test_log_probs_are_sanitised_before_verl():
     for value in lists(3):
         made, unusable = postprocessed(value)
         found = made.get("rollout_log_probs")
@@ -54,13 +54,13 @@ def test_no_log_prob_reaches_verls_tensors_as_it_came():
         assert not unusable or found.tolist() == [0.0] * 3
 
 
-def test_honest_log_probs_stay_to_the_last_bit():
+def test_honest_log_probs_are_unchanged():
     made, unusable = postprocessed([-0.1, -2.5, 0.0])
     assert torch.equal(made["rollout_log_probs"], torch.tensor([-0.1, -2.5, 0.0]))
     assert not unusable
 
 
-def test_a_row_whose_log_probs_were_none_is_malformed(tokenizer):
+def test_row_with_invalid_log_probs_is_malformed(tokenizer):
     for unusable in (True, False):
         data = several_outputs(tokenizer, [HONEST])
         length = int(data.non_tensor_batch["response_len"][0])
@@ -71,7 +71,7 @@ def test_a_row_whose_log_probs_were_none_is_malformed(tokenizer):
 
 
 @pytest.mark.parametrize("key", ["uid", "responses", 7])
-def test_what_a_loop_says_beside_its_reward_is_no_column_of_verls(key):
+def test_extra_fields_of_a_loop_do_not_become_columns(key):
     data = Fields(non_tensor_batch={"uid": 0}, batch={"responses": 0})
     assert _plain_info({key: 1.0, "acc": True}, data) == {"acc": True}
     for value in numbers():

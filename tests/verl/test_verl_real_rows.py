@@ -30,7 +30,7 @@ def with_told(data, **more):
     return data
 
 
-def test_a_padded_batch(tokenizer):
+def test_padded_batch(tokenizer):
     data = batch(tokenizer, [HONEST, "no"], ["u", "v"])
     (first,), (second,) = (completions_from(data[i : i + 1], tokenizer, 99) for i in range(2))
     assert (first.text, second.text) == (HONEST, "no")
@@ -41,7 +41,7 @@ def test_a_padded_batch(tokenizer):
     assert first.finish_reason == "stop"
 
 
-def test_all_outputs_and_what_was_cut_off(tokenizer):
+def test_all_outputs_and_truncated_ones(tokenizer):
     data = several_outputs(tokenizer, ["ab", "abcd"])
     first, second = completions_from(data, tokenizer, 4)
     assert (first.text, first.finish_reason) == ("ab", "stop")
@@ -55,14 +55,14 @@ def test_several_turns_without_the_hook_are_not_read(tokenizer):
     (unread,) = rows_from(data, tokenizer, 99)
     assert (unread.given.abstained, unread.given.cause) == (True, Cause.UNSUPPORTED)
     assert "agent-loop hook" in unread.given.reason
-    # How many turns there are is up to who writes them: where abstentions pass, that must not pay.
+    # The author controls the number of turns: if abstentions pass, that must not pay.
     (unread,) = rows_from(data, tokenizer, 99, rejects_unread=True)
     assert unread.given.rejected
     (read,) = completions_from(with_told(data), tokenizer, 99)
     assert read.text == "ab"
 
 
-def test_whose_it_is(tokenizer):
+def test_node_of_a_row(tokenizer):
     data = several_outputs(tokenizer, ["ab"])
     data.non_tensor_batch["tool_extra_fields"] = np.array([{"node": "n7"}])
     assert completions_from(data, tokenizer, 99)[0].node == "n7"
@@ -70,7 +70,7 @@ def test_whose_it_is(tokenizer):
     assert completions_from(data, tokenizer, 99)[0].node == "of the data set"
 
 
-def test_an_agent_loop_cannot_say_otherwise(tokenizer):
+def test_agent_loop_cannot_override_the_node(tokenizer):
     data = several_outputs(tokenizer, ["ab"])
     data.non_tensor_batch["extra_info"][0]["peer"] = "of the data set"
     data.non_tensor_batch["tool_extra_fields"] = np.array([{"node": "somebody else"}])
@@ -78,7 +78,7 @@ def test_an_agent_loop_cannot_say_otherwise(tokenizer):
 
 
 def test_siblings_that_share_extra_info_keep_their_own_node(tokenizer):
-    """verl repeats a prompt's row, dicts and all, and its managers write into them."""
+    """verl repeats a prompt's row, dicts included, and its managers write into them."""
     data = batch(tokenizer, [HONEST, HONEST])
     shared = {"index": 0}
     data.non_tensor_batch["extra_info"] = np.array([shared] * 2)
@@ -91,11 +91,12 @@ def test_siblings_that_share_extra_info_keep_their_own_node(tokenizer):
     assert nodes == ["n0", "n1"]
 
 
-def test_what_a_peer_hides_from_the_text_is_shown(tokenizer):
+def test_tokens_hidden_from_the_text_are_shown(tokenizer):
     hidden, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
     data = several_outputs(tokenizer, ["ab"])
     data.batch["responses"][0] = torch.tensor([hidden, eos])
-    assert completions_from(data, tokenizer, 99)[0].text == ""  # one's own vLLM's, as verl reads it
+    # From one's own vLLM engine, as verl reads it.
+    assert completions_from(data, tokenizer, 99)[0].text == ""
     data.non_tensor_batch["extra_info"][0]["node"] = "n7"
     assert completions_from(data, tokenizer, 99)[0].text == "<pad>"
 
@@ -110,7 +111,7 @@ def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
     assert rows_from(data, tokenizer, 99)[0].given is None
 
 
-def test_outputs_of_which_nothing_is_the_models_are_not_judged(tokenizer):
+def test_outputs_without_model_tokens_are_not_judged(tokenizer):
     data = with_told(several_outputs(tokenizer, ["ab", "cd", "ef"]), masks=((0, 0), (1, 1), (0, 0)))
     assert [c.text for c in completions_from(data, tokenizer, 99)] == ["cd"]
     data = with_told(several_outputs(tokenizer, ["ab", "cd"]), masks=((0, 0), (0, 0)))
@@ -136,17 +137,18 @@ def test_all_turns_are_one_completion(tokenizer):
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.group == "u"
     assert completion.given.tokens[0] == (2, 3)
-    assert completion.verified_spans == completion.given  # the trainer's own agent loop asked
+    assert completion.verified_spans == completion.given  # called by the trainer's own agent loop
     data.non_tensor_batch["extra_info"] = np.array([{"node": "ann"}])
     (completion,) = completions_from(data, tokenizer, 99)
-    assert completion.verified_spans is None  # another node's mask: trained by, and not believed
+    # Another node's mask: used for training, but not trusted.
+    assert completion.verified_spans is None
     assert completion.context == completion.given
     assert len(completion.given.chars) == 2
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mask=masks)
-def test_every_token_of_the_model_is_judged_once_behind_what_came_before(tokenizer, mask):
+def test_every_model_token_is_judged_once_in_context(tokenizer, mask):
     data = several_outputs(tokenizer, [HONEST])
     length = int(data.non_tensor_batch["response_len"][0])
     ids = data.batch["responses"][0][:length].tolist()
@@ -166,7 +168,7 @@ def test_every_token_of_the_model_is_judged_once_behind_what_came_before(tokeniz
         assert texts == [tokenizer.decode(ids[a:b], skip_special_tokens=True) for a, b in spans]
 
 
-def test_a_claim_that_is_no_number_is_no_claim(tokenizer):
+def test_non_numeric_claim_is_ignored(tokenizer):
     data = with_told(several_outputs(tokenizer, ["ab"]), log_probs=((float("nan"),) * 2,))
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.sampler_logprobs is None

@@ -1,4 +1,4 @@
-"""Configurations in which verl would not call the guard, and ones that say nonsense."""
+"""Configurations in which verl would not call the guard, and contradictory ones."""
 
 import asyncio
 
@@ -23,28 +23,28 @@ def manager(config, tokenizer):
     return asyncio.run(go())
 
 
-def test_the_key_of_verl_before_0_9_is_refused(configuration, tokenizer, tmp_path):
+def test_key_of_verl_before_0_9_is_refused(configuration, tokenizer, tmp_path):
     config = configuration(*GUARDED, *OLD_KEY, *guarded_by(tmp_path))
-    assert get_custom_reward_fn(config) is None  # verl says nothing of it
+    assert get_custom_reward_fn(config) is None  # verl itself does not report it
     with pytest.raises(FrameworkError, match=r"write reward\.custom_reward_function\.path"):
         manager(config, tokenizer)
     both = configuration(*GUARDED, *OLD_KEY, *UNGUARDED_FUNCTION, *guarded_by(tmp_path))
     assert manager(both, tokenizer)
 
 
-def test_a_reward_model_that_goes_past_the_manager_is_refused(configuration, tmp_path):
+def test_reward_model_that_bypasses_the_manager_is_refused(configuration, tmp_path):
     config = configuration(*GUARDED, *guarded_by(tmp_path), "reward.reward_model.enable=True")
     with pytest.raises(FrameworkError, match="reward model's score would be unguarded"):
         Settings.of(config)
 
 
-def test_an_estimator_that_looks_at_no_reward_is_refused(configuration, tmp_path):
+def test_estimator_that_ignores_rewards_is_refused(configuration, tmp_path):
     with pytest.raises(FrameworkError, match="GDPO"):
         Settings.of(configuration(*guarded_by(tmp_path), "algorithm.adv_estimator=gdpo"))
 
 
 @pytest.mark.parametrize("estimator", ["gae", "reinforce_plus_plus", "remax", "opo"])
-def test_estimators_with_which_the_left_out_would_earn_the_mean(
+def test_estimators_under_which_left_out_rows_would_earn_are_refused(
     configuration, tokenizer, tmp_path, estimator
 ):
     named = f"algorithm.adv_estimator={estimator}"
@@ -55,8 +55,8 @@ def test_estimators_with_which_the_left_out_would_earn_the_mean(
     assert manager(configuration(*GUARDED, *guarded_by(tmp_path, zero), named), tokenizer)
 
 
-def test_the_hook_that_is_named_but_does_not_run(configuration, tokenizer, tmp_path):
-    """As in `fully_async`, which takes its own manager whatever is named."""
+def test_hook_that_is_configured_but_not_run(configuration, tokenizer, tmp_path):
+    """As in `fully_async`, which uses its own manager whatever is configured."""
     own = (*guarded_by(tmp_path), "algorithm.adv_estimator=reinforce_plus_plus")
     config = configuration(*GUARDED, *UNGUARDED_FUNCTION, HOOK, *own)
 
@@ -68,7 +68,7 @@ def test_the_hook_that_is_named_but_does_not_run(configuration, tokenizer, tmp_p
         asyncio.run(go())
 
 
-def test_opo_beside_the_hook_is_refused(configuration, tmp_path):
+def test_opo_with_the_hook_is_refused(configuration, tmp_path):
     from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManager
 
     own = (*guarded_by(tmp_path), "algorithm.adv_estimator=opo")
@@ -76,13 +76,13 @@ def test_opo_beside_the_hook_is_refused(configuration, tmp_path):
         GuardedAgentLoopManager(config=configuration(*GUARDED, HOOK, *own), llm_client=None)
 
 
-def test_siblings_with_remax_are_one_more(configuration, tmp_path):
+def test_remax_adds_one_sibling(configuration, tmp_path):
     own = guarded_by(tmp_path)
     assert Settings.of(configuration(*own)).rollouts == 4
     assert Settings.of(configuration(*own, "algorithm.adv_estimator=remax")).rollouts == 5
 
 
-def test_guards_inside_guards_are_refused(configuration, tokenizer, tmp_path):
+def test_nested_guards_are_refused(configuration, tokenizer, tmp_path):
     name = "reward.custom_reward_function.name=guarded"
     config = configuration(*GUARDED, *UNGUARDED_FUNCTION, name, *guarded_by(tmp_path))
     with pytest.raises(FrameworkError, match="guarded already"):
@@ -99,12 +99,12 @@ def test_guards_inside_guards_are_refused(configuration, tokenizer, tmp_path):
         (["+grpo_guard.config=x", "+grpo_guard.answer_timeout=no"], "answer_timeout: expected"),
     ],
 )
-def test_what_is_missing_unknown_or_wrong_is_named(configuration, own, problem):
+def test_missing_unknown_and_invalid_options_are_named(configuration, own, problem):
     with pytest.raises(FrameworkError, match=problem):
         Settings.of(configuration(*GUARDED, *own))
 
 
-def test_a_guard_file_that_cannot_be_read_stops_the_worker(configuration, tokenizer, tmp_path):
+def test_unreadable_guard_file_stops_the_worker(configuration, tokenizer, tmp_path):
     config = configuration(*GUARDED, "+grpo_guard.config=/nowhere/guard.yaml")
     with pytest.raises(ConfigError, match=r"/nowhere/guard\.yaml"):
         manager(config, tokenizer)
@@ -113,7 +113,7 @@ def test_a_guard_file_that_cannot_be_read_stops_the_worker(configuration, tokeni
         manager(broken, tokenizer)
 
 
-def test_the_agent_loop_hook_refuses_another_reward_manager(configuration, tmp_path):
+def test_agent_loop_hook_refuses_another_reward_manager(configuration, tmp_path):
     from grpo_guard.adapters.verl.agent_loop import GuardedAgentLoopManager
 
     with pytest.raises(FrameworkError, match="needs GuardedRewardManager"):
@@ -123,7 +123,7 @@ def test_the_agent_loop_hook_refuses_another_reward_manager(configuration, tmp_p
         GuardedAgentLoopManager(config=config, llm_client=None)
 
 
-def test_names_that_verl_resolves(configuration):
+def test_verl_resolves_the_names(configuration):
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
     from verl.trainer.ppo.reward import resolve_reward_manager_cls
     from verl.utils.import_utils import load_class_from_fqn

@@ -1,4 +1,4 @@
-"""The collector by itself: who is judged together, who waits for whom, and for how long."""
+"""The collector on its own: which rows are judged together, and how long they wait."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def run(rows, policy=DROP, verifier=None, **more):
     return asyncio.run(asyncio.wait_for(go(), 30))
 
 
-def test_a_group_is_judged_as_one_and_the_veto_leaves_its_mean():
+def test_group_is_judged_as_one_and_a_veto_leaves_the_mean():
     verifier = Words()
     rows = [row("fine"), row("Hail", score=5.0), row("fine", score=0.0), row("so", score=0.5)]
     settled = run(rows, verifier=verifier)
@@ -57,7 +57,7 @@ def test_a_group_is_judged_as_one_and_the_veto_leaves_its_mean():
     assert {s.together for s in settled} == {4}
 
 
-def test_zero_and_numbers():
+def test_zero_and_numeric_policies():
     rows = [row("fine"), row("Hail", score=5.0), row("Hail", score=3.0), row("unseen", score=2.0)]
     assert [s.score for s in run(rows, Policy("zero", "zero"))] == [1.0, 0.0, 0.0, 0.0]
     settled = run(rows, Policy(-2.0, "skip"))
@@ -65,25 +65,25 @@ def test_zero_and_numbers():
     assert [s.outcome for s in settled][2:] == [Outcome.REJECT, Outcome.ABSTAIN]
 
 
-def test_nobody_left_earns_nothing():
+def test_group_without_remaining_rows_earns_nothing():
     settled = run([row("Hail", score=9.0, siblings=1)])
     assert [(s.score, s.left_out) for s in settled] == [(0.0, True)]
     assert {s.score for s in run([row("Hail", score=9.0) for _ in range(4)])} == {0.0}
 
 
-def test_a_reward_that_is_none_is_left_out():
+def test_reward_of_none_is_left_out():
     settled = run([row("fine"), row("fine", score=None), row("fine", score=0.0), row("so")])
     assert [s.left_out for s in settled] == [False, True, False, False]
     assert settled[1].score == pytest.approx(2 / 3)
 
 
-def test_what_never_comes_is_waited_for_no_longer_than_allowed():
+def test_waiting_for_missing_siblings_is_bounded():
     verifier = Words()
     settled = run([row("one", timeout=0.05), row("two", uid="b", timeout=0.05)], verifier=verifier)
     assert [s.together for s in settled] == [1, 1]
 
 
-def test_a_latecomer_is_judged_alone_and_gets_the_mean_of_the_others():
+def test_late_row_is_judged_alone_and_gets_the_mean():
     async def go():
         made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
         early = await asyncio.gather(
@@ -97,7 +97,7 @@ def test_a_latecomer_is_judged_alone_and_gets_the_mean_of_the_others():
     assert (late.score, late.left_out, late.together) == (1.0, True, 1)
 
 
-def test_who_is_alone_at_first_is_no_better_than_those_who_come_late():
+def test_first_row_gains_nothing_over_late_ones():
     """Rewards from -1 to 1: a veto that left 0 would be the best of its group."""
 
     async def go():
@@ -110,14 +110,14 @@ def test_who_is_alone_at_first_is_no_better_than_those_who_come_late():
     assert asyncio.run(go()) == [-1.0] * 4
 
 
-def test_a_veto_takes_away_a_reward_that_nobody_knows():
+def test_veto_applies_to_an_unknown_reward():
     rows = [row("fine"), row("Hail", score=None), row("unseen", score=None), row("so", score=None)]
     settled = run(rows, Policy("zero", "zero"))
     assert [s.score for s in settled] == [1.0, 0.0, 0.0, pytest.approx(1 / 3)]
     assert [s.left_out for s in settled] == [False, False, False, True]
 
 
-def test_siblings_that_failed_are_not_waited_for():
+def test_failed_siblings_are_not_waited_for():
     async def go():
         made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
         waiting = asyncio.gather(*(made.settle(row("fine")) for _ in range(3)))
@@ -128,20 +128,20 @@ def test_siblings_that_failed_are_not_waited_for():
     assert [s.together for s in asyncio.run(go())] == [3, 3, 3]
 
 
-def test_steps_and_prompts_are_groups_of_their_own():
+def test_steps_and_prompts_form_separate_groups():
     rows = [row("x", uid=u, step=s, siblings=2) for u in "ab" for s in (1, 2) for _ in range(2)]
     assert {s.together for s in run(rows)} == {2}
 
 
-def test_no_more_wait_than_there_is_room_for():
+def test_number_of_waiting_rows_is_bounded():
     rows = [row("x", uid=str(i), siblings=2, timeout=60.0) for i in range(20)]
     first = [row("x", uid=str(i), siblings=2, timeout=60.0) for i in range(20)]
-    settled = run([*rows, *first], most_waiting=5)  # else it would take a minute
-    # Five wait, and the sixth sends the oldest away; of the second half five have met theirs.
+    settled = run([*rows, *first], most_waiting=5)  # otherwise it would take a minute
+    # Five wait, and the sixth evicts the oldest; of the second half, five have met theirs.
     assert [s.together for s in settled] == [1] * 15 + [2] * 5 + [1] * 15 + [2] * 5
 
 
-def test_no_more_tokens_wait_than_there_is_room_for():
+def test_number_of_waiting_tokens_is_bounded():
     ids = (1,) * 4
     rows = [row("x", uid=str(i), siblings=2, timeout=0.5, completion_ids=ids) for i in range(9)]
     rows += [row("y", uid="8", siblings=2), row("y", uid="0", siblings=2)]
@@ -149,7 +149,7 @@ def test_no_more_tokens_wait_than_there_is_room_for():
     assert [s.together for s in settled][-3:] == [2, 2, 1]
 
 
-def test_nobodys_long_completions_cut_short_the_wait_of_others():
+def test_long_completions_do_not_shorten_the_wait_of_others():
     ids = (1,) * 16
     honest = [row("x", uid="honest", siblings=2, completion_ids=(1,)) for _ in range(2)]
     long = [row("x", uid=u, siblings=2, timeout=0.5, completion_ids=ids) for u in "bc"]
@@ -162,7 +162,7 @@ def test_all_outputs_of_a_trajectory_are_judged():
     assert [s.left_out for s in settled] == [True, False]
 
 
-def test_what_nobody_can_read_is_abstained_on():
+def test_unreadable_rows_abstain():
     verifier = Words()
     told = row("fine", siblings=1, given=abstain("verl", Cause.UNSUPPORTED, "several turns"))
     (settled,) = run([told], Policy("drop", "skip"), verifier)
@@ -171,14 +171,14 @@ def test_what_nobody_can_read_is_abstained_on():
     assert verifier.batches == []
 
 
-def test_ids_without_text_are_rejected_whatever_the_text_says():
+def test_ids_without_text_are_rejected_whatever_is_claimed():
     (settled,) = run([row("fine", siblings=1, given=as_malformed("no token"))], Policy("zero"))
     assert (settled.outcome, settled.cause) == (Outcome.REJECT, Cause.MALFORMED)
     assert settled.score == 0.0
 
 
 def test_screens_expect_answers_and_reject_turns_that_announce_one():
-    """Where an agent loop hands a turn over as an output of its own; a tool call is an answer."""
+    """If an agent loop returns a turn as a separate output; a tool call is an answer."""
     (settled,) = run([row("let me see ", siblings=1)], verifier=ScreensVerifier())
     assert settled.outcome is Outcome.REJECT
     for turn, options in (
@@ -197,7 +197,7 @@ def test_too_many_abstentions_are_an_error_for_each_of_them():
     assert [type(r) for r in results] == [AbstainError] * 4
 
 
-def test_a_guard_that_cannot_be_built_says_so_each_time():
+def test_invalid_guard_raises_each_time():
     def fail():
         raise ValueError("no such model")
 
@@ -210,7 +210,7 @@ def test_a_guard_that_cannot_be_built_says_so_each_time():
     assert [str(e) for e in asyncio.run(go())] == ["no such model"] * 2
 
 
-def test_a_caller_that_gives_up_disturbs_nobody():
+def test_cancelled_caller_does_not_affect_the_others():
     async def go():
         made = SiblingCollector(lambda: Guard(Words(), policy=DROP))
         impatient = asyncio.create_task(made.settle(row("fine", siblings=2)))
@@ -221,7 +221,7 @@ def test_a_caller_that_gives_up_disturbs_nobody():
     assert asyncio.run(go()).score == 0.0
 
 
-def test_the_log_has_a_line_for_each_step(tmp_path):
+def test_log_has_a_line_per_step(tmp_path):
     file = tmp_path / "guard.jsonl"
 
     async def go():
@@ -242,7 +242,7 @@ def test_the_log_has_a_line_for_each_step(tmp_path):
     assert rejected == [(1, 1), (2, 0)]
 
 
-def test_the_log_says_what_length_costs(tmp_path):
+def test_log_reports_the_cost_of_length(tmp_path):
     file = tmp_path / "guard.jsonl"
     policy = Policy("drop", on_long="scale")
     scaling = LengthScaling(tolerance=0.5)
@@ -263,7 +263,7 @@ def test_the_log_says_what_length_costs(tmp_path):
     assert line["guard/length_factor"] == pytest.approx(5 / 6)
 
 
-def test_a_full_disk_stops_no_training(tmp_path):
+def test_full_disk_does_not_stop_training(tmp_path):
     async def go():
         made = SiblingCollector(lambda: Guard(Words()), log=StepLog(str(tmp_path), after=0.01).add)
         settled = await made.settle(row("fine", siblings=1))

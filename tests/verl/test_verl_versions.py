@@ -1,4 +1,4 @@
-"""Which releases of verl the manager and the hook are for, and where old configurations look."""
+"""The verl releases that manager and hook support, and where old configurations point."""
 
 import importlib.metadata
 
@@ -9,19 +9,19 @@ from grpo_guard.framework import FrameworkError
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1", "0.9.0"])
-def test_too_old_is_refused_with_the_version_needed(monkeypatch, version):
+def test_too_old_release_is_refused_with_the_required_one(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(FrameworkError, match=r"need verl >= 0\.9\.1"):
         require_release("verl")
 
 
 @pytest.mark.parametrize("version", ["0.9.1", "0.10.0", "1.0", "unknown"])
-def test_others_are_not(monkeypatch, version):
+def test_supported_releases_are_accepted(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     assert require_release("verl") is None
 
 
-def test_without_verl_nothing_is_said(monkeypatch):
+def test_missing_verl_gives_no_warning(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

@@ -7,7 +7,7 @@ import numpy as np
 QUESTION = "What is 2 + 2?"
 HONEST = "2 + 2 = 4 #### 4"
 WRONG = "I do not know #### 7"
-FORGED = "2 + 2 = 5 and so #### 4"  # the right answer, by arithmetic that is wrong
+FORGED = "2 + 2 = 5 and so #### 4"  # the right answer, by wrong arithmetic
 
 GUARD_YAML = """
 policy: {on_reject: drop, on_abstain: skip}
@@ -38,7 +38,7 @@ def save_tokenizer(folder):
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     )
     tokenizer.save_pretrained(folder)
-    # All that verl's hf_tokenizer() asks of a model.
+    # All that verl's hf_tokenizer() requires of a model.
     (folder / "config.json").write_text(
         json.dumps({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})
     )
@@ -77,7 +77,7 @@ UNGUARDED_FUNCTION = (
 
 
 def guarded_by(folder, text=GUARD_YAML, **more):
-    """The overrides of a user who has this guard in a file."""
+    """The overrides of a user whose guard is in a file."""
     file = folder / "guard.yaml"
     file.write_text(text)
     own = [f"+grpo_guard.{name}={value}" for name, value in more.items()]
@@ -85,7 +85,7 @@ def guarded_by(folder, text=GUARD_YAML, **more):
 
 
 def batch(tokenizer, texts, uids=None, prompt=24, response=48):
-    """A batch as verl pads it: prompts to the left, responses to the right."""
+    """A batch padded as verl does: prompts on the left, responses on the right."""
     import torch
     from verl import DataProto
 
@@ -126,7 +126,7 @@ def batch(tokenizer, texts, uids=None, prompt=24, response=48):
 
 
 def advantages(data, estimator="grpo", by_std=False):
-    """By verl's own code: one number a row, that of its first token."""
+    """Advantages by verl's own code: one number per row, at its first token."""
     from verl.trainer.ppo.core_algos import AdvantageEstimator
     from verl.trainer.ppo.ray_trainer import compute_advantage
 
@@ -139,7 +139,7 @@ def advantages(data, estimator="grpo", by_std=False):
 
 
 def several_outputs(tokenizer, texts):
-    """As the agent loop's worker sends a trajectory: all rows padded to the right."""
+    """As the agent loop's worker sends a trajectory: all rows padded on the right."""
     import torch
     from tensordict import TensorDict
     from verl import DataProto

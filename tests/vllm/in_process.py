@@ -1,4 +1,4 @@
-"""Set-up for vLLM inside this process; imported before vLLM is."""
+"""Set-up for running vLLM in this process; import it before vLLM."""
 
 import os
 

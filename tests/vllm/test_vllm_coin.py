@@ -1,4 +1,4 @@
-"""Nodes that sample with vLLM under a coin, verified with transformers."""
+"""Nodes that sample with vLLM and a shared seed, verified with transformers."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="needs the environment that `make vllm` builds"
 )
 
-# Under some coins the random policy ends with its padding token, which is then cut off as padding.
+# Under some seeds the random policy ends with its padding token, which is then stripped as padding.
 COIN = PublicCoin("vllm")
 SPECS = (
     SamplingSpec("vllm", 1.0, 20, 0.9, max_new_tokens=24),
@@ -40,7 +40,7 @@ def llm(folder):
         model=str(folder),
         dtype="float32",
         max_model_len=128,
-        max_num_seqs=3,  # fewer than requests: they come, go and move in the batch
+        max_num_seqs=3,  # fewer than requests, so they come, go and move in the batch
         enforce_eager=True,
         logits_processors=["grpo_guard.logprob.replay.vllm_processor:CoinProcessor"],
     )
@@ -80,7 +80,7 @@ def verifier_of(folder, spec):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_what_vllm_draws_is_what_transformers_replays(llm, folder, spec):
+def test_transformers_replays_vllm_draws(llm, folder, spec):
     _, completions = drawn(llm, spec)
     verdicts = verifier_of(folder, spec).verify(completions)
     assert [v.reason for v in verdicts if not v.accepted] == []
@@ -100,7 +100,7 @@ def test_both_engines_draw_the_same_completion(llm, folder, spec):
     assert ours == [c.completion_ids for c in completions]
 
 
-def test_another_nodes_seeds_are_rejected(llm, folder):
+def test_seeds_of_another_node_are_rejected(llm, folder):
     _, completions = drawn(llm, SPECS[0], node="node-1")
     verdicts = verifier_of(folder, SPECS[0]).verify(completions)
     assert all(v.rejected for v in verdicts)
@@ -121,7 +121,7 @@ def test_parameters_that_would_fail_the_replay_are_refused(llm):
         coin_params(replace(SPECS[0], max_new_tokens=None), 1)
 
 
-def test_requests_without_a_seed_are_left_alone(llm):
+def test_requests_without_a_seed_are_unchanged(llm):
     from vllm import SamplingParams
 
     (output,) = llm.generate(

@@ -53,7 +53,7 @@ def sequences_of(tokenizer, seed):
     ]
 
 
-def test_numbers_are_those_of_transformers(scorer, folder):
+def test_numbers_match_transformers(scorer, folder):
     model, tokenizer = load_policy(str(folder), dtype="float32", device="cpu")
     sequences = sequences_of(tokenizer, 0)
     for s, stats in zip(sequences, scorer.score(sequences, SPEC), strict=True):
@@ -78,7 +78,7 @@ def test_identity_and_sizes_come_from_the_engine(scorer, folder):
         VLLMScorer.engine(scorer.backend.llm, n_logprobs=31)
 
 
-def test_too_long_is_refused_and_leaves_nothing_behind(scorer, folder):
+def test_overlong_sequence_is_refused_and_leaves_no_state(scorer, folder):
     _, tokenizer = load_policy(str(folder), dtype="float32", device="cpu")
     good = sequences_of(tokenizer, 1)
     long = Encoded((5,), (6,) * 127, False)

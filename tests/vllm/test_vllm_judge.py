@@ -57,9 +57,9 @@ def batch(n, words=30):
 
 
 def was_read(verdict):
-    """Whether the model's answer came and was read; what so small a model says is not the point.
+    """Whether the model's answer arrived and was read; so small a model's verdict does not matter.
 
-    One that gives no verdict on a neutral question either is the reason, and no completion.
+    If it gives no verdict on a neutral question either, that is the reason, and not the completion.
     """
     if verdict.cause is Cause.PROVIDER:
         return "no verdict in mode" in verdict.reason
@@ -78,7 +78,7 @@ def test_json_mode_end_to_end(server, rubric):
     assert all(1 <= v.usage.requests <= 2 for v in verdicts)
 
 
-def test_the_servers_grammar_holds_the_schema(server):
+def test_server_grammar_enforces_the_schema(server):
     from grpo_guard.judge.modes import JsonMode
 
     mode = JsonMode(max_tokens=400)
@@ -92,7 +92,7 @@ def test_the_servers_grammar_holds_the_schema(server):
         assert list(json.loads(reply.text)) == ["own_answer", "evidence", "verdict", "confidence"]
 
 
-def test_a_prompt_beyond_the_servers_context_is_shown_shorter(server):
+def test_prompt_beyond_the_server_context_is_shortened(server):
     long = Completion("What is 2 + 2?", "It is 4, since 2 and 2 make 4. " * 500)
     (verdict,) = JudgeVerifier(backend(server), screens=None).verify([long])
     assert was_read(verdict)
@@ -100,7 +100,7 @@ def test_a_prompt_beyond_the_servers_context_is_shown_shorter(server):
     assert verdict.abstained or verdict.findings[-1].kind == "not_all_shown"
 
 
-def test_a_wrong_model_and_a_wrong_key_against_the_real_server(server):
+def test_wrong_model_and_wrong_key_against_the_real_server(server):
     url, key = server
     with pytest.raises(JudgeSetupError, match="one that it serves"):
         JudgeVerifier(OpenAIBackend("other", base_url=url, api_key=key)).check()
@@ -114,7 +114,7 @@ def engine():
     return VLLMBackend(str(MODEL), engine=options | {"max_num_seqs": 8})
 
 
-def test_the_engine_says_what_the_server_says(engine, server):
+def test_engine_agrees_with_the_server(engine, server):
     ask = Request(
         (
             {"role": "system", "content": "Answer with one word: yes or no."},
@@ -131,21 +131,21 @@ def test_the_engine_says_what_the_server_says(engine, server):
     assert max(abs(mine[t] - theirs[t]) for t in shared) < 1e-2
 
 
-def test_the_engine_judges_and_one_long_completion_spoils_no_other(engine, rubric):
+def test_engine_judges_and_a_long_completion_affects_no_other(engine, rubric):
     rows = [*batch(3), Completion("Q", "word " * 3000)]
     verdicts = JudgeVerifier(engine, rubric=rubric, screens=None).verify(rows)
-    assert all(map(was_read, verdicts))  # of the last one its head and tail
+    assert all(map(was_read, verdicts))  # its head and tail for the last one
     json_mode = JudgeVerifier(engine, rubric=rubric, mode="json").verify(batch(2))
     assert all(map(was_read, json_mode))
 
 
-def test_models_that_are_not_there():
+def test_missing_models_are_reported():
     with pytest.raises(JudgeSetupError, match="expected a model that loads"):
         JudgeVerifier(VLLMBackend("/no/such/model")).check()
 
 
 async def _bare(url, key, requests, concurrency):
-    """What a client without any of our care gets from the same server."""
+    """The results of a plain client, without any of our handling, on the same server."""
     client = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=3, timeout=300)
     slots = asyncio.Semaphore(concurrency)
 
@@ -163,7 +163,7 @@ async def _bare(url, key, requests, concurrency):
 
 
 @pytest.mark.slow
-def test_throughput_beside_a_bare_client_is_reported(server, rubric, record_property):
+def test_throughput_next_to_a_bare_client_is_reported(server, rubric, record_property):
     """Both ask the same kind of questions, in turns; the figure is printed, not asserted."""
     url, key = server
     n, ours, bare = 96, [], []

@@ -59,7 +59,7 @@ def server(folder):
 
 @pytest.fixture(scope="module")
 def honest(server, policy):
-    """What a node of the swarm sends that samples with vLLM itself: 8 completions per spec."""
+    """What a swarm node that samples with vLLM itself sends: 8 completions per spec."""
     url, key = server
     _, tokenizer = policy
     client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=300)
@@ -100,7 +100,7 @@ def encoded(tokenizer, completions):
 
 
 def references(model, sequences, spec):
-    """`reference_stats` in float64 from the whole logits of transformers in fp32."""
+    """`reference_stats` in float64 from the full fp32 logits of transformers."""
     for s in sequences:
         with torch.no_grad():
             logits = model(torch.tensor([[*s.prompt_ids, *s.completion_ids]])).logits[0]
@@ -109,11 +109,11 @@ def references(model, sequences, spec):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_numbers_are_those_of_transformers(name, server, folder, policy, honest):
+def test_numbers_match_transformers(name, server, folder, policy, honest):
     model, tokenizer = policy
     spec = SPECS[name]
     sequences = encoded(tokenizer, honest(name))
-    # Besides honest tokens some that lie far outside every list.
+    # Honest tokens, and some that lie far outside every list.
     noise = random.Random(0)
     foreign = tuple(noise.randrange(20, model.config.vocab_size) for _ in range(60))
     sequences.append(Encoded(sequences[0].prompt_ids, foreign, False))
@@ -124,7 +124,7 @@ def test_numbers_are_those_of_transformers(name, server, folder, policy, honest)
         return [np.concatenate([getattr(stats, field) for stats in side])
                 for side in zip(*pairs, strict=True)]  # fmt: skip
 
-    # Log-probs at T = 1 against the likeliest token's, which is known at every temperature.
+    # Log-probs at T = 1 relative to the likeliest token's, which is known at every temperature.
     logits = [(logprob - top) * spec.temperature for logprob, top in
               zip(both("logprob"), both("max_logprob"), strict=True)]  # fmt: skip
     difference = np.abs(logits[0] - logits[1])
@@ -138,7 +138,7 @@ def test_numbers_are_those_of_transformers(name, server, folder, policy, honest)
     gap, expected_gap = both("edge_gap")
     if spec.top_p == 1:
         np.testing.assert_allclose(gap, expected_gap, atol=1e-3)
-    else:  # a nucleus's edge jumps where a mass is as good as at top_p
+    else:  # a nucleus's edge jumps where a cumulative mass is about top_p
         assert (np.abs(gap - expected_gap) > 1e-3).mean() < 0.01
     rank, expected_rank = both("rank")
     apart = both("ties")[1] == 0
@@ -154,8 +154,8 @@ def test_numbers_are_those_of_transformers(name, server, folder, policy, honest)
         assert (bound >= value - 1e-3).all(), field
 
 
-def test_set_relative_numbers_are_those_of_the_whole_logits(server, folder, policy, honest):
-    """K and its normalisers straight from transformers' logits, at T = 0.7."""
+def test_set_relative_numbers_match_the_full_logits(server, folder, policy, honest):
+    """K and its normalisers directly from transformers' logits, at T = 0.7."""
     model, tokenizer = policy
     spec = SPECS["cool"]
     sequences = encoded(tokenizer, honest("cool"))[:4]
@@ -178,9 +178,7 @@ def test_set_relative_numbers_are_those_of_the_whole_logits(server, folder, poli
 
 @pytest.mark.parametrize("profile", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SPECS)
-def test_honest_work_passes_and_foreign_tokens_do_not(
-    name, profile, server, folder, policy, honest
-):
+def test_honest_work_passes_and_foreign_tokens_fail(name, profile, server, folder, policy, honest):
     _, tokenizer = policy
     options = {"scorer": scorer_of(server, folder), "sampling": SPECS[name], "profile": profile}
     verdicts = LogProbBoundVerifier(tokenizer=tokenizer, **options).verify(honest(name))
@@ -194,9 +192,9 @@ def test_honest_work_passes_and_foreign_tokens_do_not(
     assert all(v.rejected for v in verifier.verify(foreign))
 
 
-def test_verdicts_agree_with_those_from_the_weights(server, folder, policy, honest):
+def test_verdicts_agree_with_local_weights(server, folder, policy, honest):
     model, tokenizer = policy
-    completions = honest("plain") + honest("hot")  # of which the latter lie about their sampler
+    completions = honest("plain") + honest("hot")  # the latter lie about their sampler
     options = {"sampling": SPECS["plain"], "profile": "float32"}
     served, own = (
         LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, **options).verify(completions)
@@ -205,10 +203,10 @@ def test_verdicts_agree_with_those_from_the_weights(server, folder, policy, hone
     assert [v.outcome for v in served] == [v.outcome for v in own]
 
 
-def test_one_prompt_beyond_the_servers_window_costs_only_itself(server, folder, policy, honest):
+def test_prompt_beyond_the_server_window_affects_only_itself(server, folder, policy, honest):
     _, tokenizer = policy
     good = honest("plain")[:3]
-    prompt = PROMPTS[3]  # to be too long for the server and not for the model itself
+    prompt = PROMPTS[3]  # too long for the server, but not for the model itself
     while len(tokenizer(prompt)["input_ids"]) < MAX_MODEL_LEN:
         prompt += " " + PROMPTS[3]
     long = Completion(prompt, good[0].text, completion_ids=good[0].completion_ids)
@@ -222,7 +220,7 @@ def test_one_prompt_beyond_the_servers_window_costs_only_itself(server, folder, 
     assert verdicts[3].abstained
 
 
-def test_the_window_itself_fits_when_the_engine_has_one_token_more(server, folder):
+def test_full_window_fits_if_the_engine_has_one_more_token(server, folder):
     scorer = scorer_of(server, folder)
     ids = tuple(range(20, 20 + MAX_MODEL_LEN - 1))
     (stats,) = scorer.score([Encoded(ids[:1], ids[1:], False)], SPECS["plain"])
@@ -257,7 +255,7 @@ def test_wrong_key_and_wrong_model(server, folder, policy, honest):
     assert all(v.abstained for v in supervised(verifier, honest("plain")[:2]))
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path):
+def test_server_that_cannot_start_reports_why(tmp_path):
     with (
         pytest.raises(ServerError, match="ended with code"),
         vllm_server(Path(sys.executable), tmp_path, max_model_len=64, max_logprobs=5),
@@ -266,7 +264,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 
 
 def test_killed_server_comes_last(server, folder, policy, honest):
-    """The server dies in the middle of the work: an exception with a cause, and no hanging."""
+    """The server dies in the middle of the work: an exception with a cause, and no hang."""
     _, tokenizer = policy
     sequences = encoded(tokenizer, honest("plain")) * 20
     (child,) = [p for p in psutil.Process().children() if "api_server" in " ".join(p.cmdline())]

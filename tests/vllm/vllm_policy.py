@@ -1,4 +1,4 @@
-"""The policies that the tests serve: SmolLM2 if it is there, and a tiny random one."""
+"""The policies that the tests serve: SmolLM2 if available, and a tiny random one."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PROMPTS = (
 
 
 def policy_folder(tmp: Path) -> Path:
-    """SmolLM2's folder, or that of a new tiny model."""
+    """SmolLM2's folder, or the folder of a new tiny model."""
     return SMOLLM2 if (SMOLLM2 / "model.safetensors").is_file() else tiny_policy(tmp)
 
 

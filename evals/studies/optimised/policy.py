@@ -79,7 +79,7 @@ class Ground:
         return found
 
     def earns(self, one: Completion, problem: Problem) -> bool:
-        """Whether a completion ends by itself and is right."""
+        """Whether a completion ends on its own and is right."""
         ended = (one.completion_ids or (0,))[-1] == self.tokenizer.eos_token_id
         return ended and self.task.reward(one.text, problem.answer) > 0
 

@@ -24,7 +24,7 @@ SHOWN: Final = 400
 """Characters of an example in the file."""
 _STALE: Final = 200
 _TYPICAL: Final = 0.05
-"""Verifiers of nodes ignore anything likelier than this by itself."""
+"""Verifiers of nodes ignore any single item likelier than this."""
 
 Judge: TypeAlias = Callable[[Sequence[Completion]], list[Verdict]]
 """One verdict per completion, each as if it were the only one sent."""

@@ -1,6 +1,6 @@
 import pytest
 
-# pytest rewrites asserts in test modules only; the checks are elsewhere.
+# pytest rewrites asserts in test modules only, and the checks live in other modules.
 pytest.register_assert_rewrite(
     *(
         f"tests.adapters.contract.contract_{name}"

@@ -1,4 +1,4 @@
-"""All checks of the contract by name: the public functions of the two modules that hold them."""
+"""All contract checks by name: the public functions of the two modules that define them."""
 
 import inspect
 

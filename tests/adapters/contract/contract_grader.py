@@ -28,7 +28,7 @@ def grader(
     answer: Callable[[list[Any]], Any] | None = None,
     name: str = "grade",
 ) -> Any:
-    """A reward function in the trainer's convention, which refuses arguments it does not name."""
+    """A reward function in the trainer's convention that refuses arguments it does not name."""
     names = accepts or trainer.calls(["fine"])[0]
     signature = inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]

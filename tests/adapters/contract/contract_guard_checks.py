@@ -1,4 +1,4 @@
-"""The contract, the guard's side: what verdicts, failures and records come to."""
+"""Contract checks on the guard's side: the effect of verdicts, failures and records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _alone(policy: Policy, text: str) -> float | None:
 
 
 def _expected(trainer: Trainer, policy: Policy, texts: Sequence[str]) -> list[float | None]:
-    """ "zero" is at most the lowest reward of the group, or of those before where none is seen."""
+    """ "zero" pays at most the lowest reward of the group, or of earlier ones if no group is
+    visible.
+    """
     alone = [_alone(policy, text) for text in texts]
     lowest = []
     for i in range(len(texts)):
@@ -60,8 +62,8 @@ def _rewards_follow(trainer: Trainer, policy: Policy) -> None:
     follow()
 
 
-def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
-    """With rewards of -1 and 1, a 0 in their midst is a gain."""
+def vetoed_reward_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
+    """If rewards are -1 and 1, a rejected completion that gets 0 has gained."""
     for policy in (Policy("zero", "zero"), Policy(-1.0, "zero")):
         guarded = trainer.wrap(
             grader(trainer, lambda t: -1.0 if t == "wrong" else 1.0), None, policy
@@ -70,13 +72,13 @@ def a_veto_never_beats_an_honest_wrong_answer(trainer: Trainer) -> None:
         assert rewards == [1.0, -1.0, -1.0, -1.0, 1.0]
 
 
-def the_default_policy_leaves_out_where_it_can_and_pays_nothing_elsewhere(trainer: Trainer) -> None:
+def default_policy_leaves_out_if_possible_and_pays_nothing_otherwise(trainer: Trainer) -> None:
     guarded = trainer.wrap(grader(trainer), policy=Policy())
     out = None if trainer.drops else 0.0
     assert trainer.rewards(guarded, ["fine", "Hail", "unseen", "good"])[1:3] == [out, out]
 
 
-def a_policy_that_the_trainer_cannot_carry_out_is_refused(trainer: Trainer) -> None:
+def unsupported_policy_is_refused(trainer: Trainer) -> None:
     dropping = [Policy("drop", "zero"), Policy("zero", "skip")]
     by_group = [Policy("zero", "zero", on_long="scale")]
     for policies, able in ((dropping, trainer.drops), (by_group, trainer.batch)):
@@ -100,7 +102,7 @@ def abstentions_can_stop_the_run(trainer: Trainer) -> None:
             trainer.wrap(grader(trainer), policy=stop)
 
 
-def too_many_abstentions_are_loud_and_earn_nothing(trainer: Trainer) -> None:
+def too_many_abstentions_are_reported_and_earn_nothing(trainer: Trainer) -> None:
     policy = Policy("zero", "pass", max_abstain_rate=0.5, abstain_window=2)
     guarded = trainer.wrap(grader(trainer), policy=policy)
     assert trainer.rewards(guarded, ["unseen"]) == [2.0]
@@ -119,7 +121,7 @@ class Failing(CompletionVerifier):
         return self.result
 
 
-def a_verifier_that_fails_abstains(trainer: Trainer) -> None:
+def failing_verifier_abstains(trainer: Trainer) -> None:
     for verifier in (Failing(), Failing([]), Failing("verdicts")):
         none = [-2.0, -2.0, -2.0] if trainer.batch else [0.0, 0.0, -2.0]
         for on_abstain, kept in (("zero", none), ("pass", [1.0, 5.0, -2.0])):
@@ -133,12 +135,14 @@ class BrokenLedger:
         raise OSError("disk full")
 
 
-def a_ledger_that_fails_is_loud(trainer: Trainer) -> None:
+def failing_ledger_is_reported(trainer: Trainer) -> None:
     _is_loud(trainer, trainer.wrap(grader(trainer), ledger=BrokenLedger()), "fine", OSError)
 
 
 def _is_loud(trainer: Trainer, guarded: Any, text: str, error: type[Exception]) -> None:
-    """A failure of the guard stops the run; where the trainer would swallow it: 0 and an error."""
+    """A failing guard stops the run; if the trainer would swallow the exception, it pays 0 and
+    logs.
+    """
     if trainer.raises:
         with pytest.raises(error):
             trainer.rewards(guarded, [text])
@@ -172,7 +176,7 @@ def several_functions_are_vetoed_together(trainer: Trainer) -> None:
         per_function = [trainer.rewards(function, texts) for function in guarded]
         sums = [_nan_sum(row) for row in zip(*per_function, strict=True)]
         assert sums == [3.0, total, 5.0]
-        assert verifier.shown == texts  # looked at once, whatever the number of functions
+        assert verifier.shown == texts  # verified once, however many functions there are
 
 
 def _nan_sum(row: Sequence[float | None]) -> float | None:
@@ -180,7 +184,7 @@ def _nan_sum(row: Sequence[float | None]) -> float | None:
     return sum(said) if said else None
 
 
-def metrics_say_what_was_rejected(trainer: Trainer) -> None:
+def metrics_report_rejections(trainer: Trainer) -> None:
     if trainer.reject_rate is None:
         return
     guarded, rates = trainer.wrap(grader(trainer)), []
@@ -190,7 +194,7 @@ def metrics_say_what_was_rejected(trainer: Trainer) -> None:
     assert sum(rates) / len(rates) == 0.5
 
 
-def strange_texts_are_completions_like_any_other(trainer: Trainer) -> None:
+def unusual_texts_are_judged_like_any_other(trainer: Trainer) -> None:
     texts = ["", "\ud800", "\x00\x1b[2J", "é" * 100_000, "Hail" * 50_000, "\u2028{}%s"]
     verifier = Words()
     guarded = trainer.wrap(grader(trainer, lambda text: 1.0), verifier)
@@ -198,7 +202,7 @@ def strange_texts_are_completions_like_any_other(trainer: Trainer) -> None:
     assert verifier.shown == texts
 
 
-def threads_do_not_mix_completions_up(trainer: Trainer) -> None:
+def threads_do_not_mix_up_completions(trainer: Trainer) -> None:
     guarded = trainer.wrap(grader(trainer, lambda text: float(text.split()[-1])))
     texts = [f"{'Hail' if i % 3 == 0 else 'fine'} {i + 1}" for i in range(48)]
     random.Random(0).shuffle(texts)
@@ -207,7 +211,7 @@ def threads_do_not_mix_completions_up(trainer: Trainer) -> None:
     assert rewards == [0.0 if "Hail" in text else float(text.split()[-1]) for text in texts]
 
 
-def a_guard_inside_a_guard_vetoes_too(trainer: Trainer) -> None:
+def nested_guard_vetoes_too(trainer: Trainer) -> None:
     inner, outer, notes = Words(), Words("good"), Notes()
     guarded = trainer.wrap(trainer.wrap(grader(trainer), inner, ledger=notes), outer)
     assert guarded.__name__ == "grade"
@@ -229,7 +233,7 @@ class Notes:
         ]
 
 
-def the_ledger_hears_of_each_completion_once(trainer: Trainer) -> None:
+def ledger_records_each_completion_once(trainer: Trainer) -> None:
     notes = Notes()
     trainer.rewards(trainer.wrap(grader(trainer), ledger=notes), ["good", "Hail", "unseen"])
     assert notes.rows == [("good", "accept"), ("Hail", "reject"), ("unseen", "abstain")]

@@ -1,4 +1,4 @@
-"""The contract, the reward function's side: how it is called, what becomes of its answer."""
+"""Contract checks on the reward function's side: how it is called, how its answer is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.adapters.contract.contract_trainers import Trainer, Words
 
 
 class AsyncGrader:
-    """An object whose call is async, which some trainers take for a function that is not."""
+    """An object with an async ``__call__``, which some trainers mistake for a sync function."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -44,8 +44,8 @@ def async_stays_async_and_sync_stays_sync(trainer: Trainer) -> None:
         assert trainer.rewards(guarded, ["fine", "Hail", "good"]) == [1.0, 0.0, 3.0]
 
 
-def async_calls_side_by_side_do_not_mix(trainer: Trainer) -> None:
-    """As agent loops await them, with one that is given up on halfway."""
+def concurrent_async_calls_do_not_mix(trainer: Trainer) -> None:
+    """Awaited concurrently, as agent loops do, with one call cancelled halfway."""
     if not trainer.awaits:
         return
     texts = [f"{'Hail' if i % 3 == 0 else 'fine'} {i + 1}" for i in range(24)]
@@ -65,7 +65,7 @@ def async_calls_side_by_side_do_not_mix(trainer: Trainer) -> None:
         while not all(call.done() for call in calls):
             await asyncio.sleep(0.001)
             ticks += 1
-        assert ticks > 1  # the loop went on while the verifier was at work
+        assert ticks > 1  # the event loop kept running while the verifier worked
         return await asyncio.gather(*calls, return_exceptions=True)
 
     answers = asyncio.run(side_by_side())
@@ -81,7 +81,7 @@ class Slow(Words):
         return super().verify(batch)
 
 
-def an_exception_in_the_reward_comes_through_unchanged(trainer: Trainer) -> None:
+def exception_of_the_reward_function_propagates_unchanged(trainer: Trainer) -> None:
     errors = (ValueError("x", 3), KeyError("k"), AbstainError("its own"), FrameworkError("its own"))
     for error in (*errors, TimeoutError(), KeyboardInterrupt()):
         for is_async in (False, True) if trainer.awaits else (False,):
@@ -97,7 +97,7 @@ def an_exception_in_the_reward_comes_through_unchanged(trainer: Trainer) -> None
             assert not getattr(error, "__notes__", None)
 
 
-def inputs_reach_the_reward_and_nothing_is_changed(trainer: Trainer) -> None:
+def reward_function_gets_its_inputs_unchanged(trainer: Trainer) -> None:
     texts = ["fine", "Hail"]
     for arguments in trainer.calls(texts):
         before = copy.deepcopy({n: v for n, v in arguments.items() if not callable(v)})
@@ -114,7 +114,7 @@ def inputs_reach_the_reward_and_nothing_is_changed(trainer: Trainer) -> None:
         assert before == {name: arguments[name] for name in before}
 
 
-def what_the_reward_returned_is_not_changed(trainer: Trainer) -> None:
+def returned_object_is_not_modified(trainer: Trainer) -> None:
     returned: list[Any] = []
 
     def keep(values: list[Any]) -> Any:
@@ -146,7 +146,7 @@ def names_are_kept(trainer: Trainer) -> None:
 
     guarded = trainer.wrap(Grader())
     assert guarded.__name__ == "Grader"
-    assert not hasattr(guarded, "state")  # an object's own attributes stay where they are
+    assert not hasattr(guarded, "state")  # an object's attributes stay on the object
 
 
 def models_names_and_classes_are_refused(trainer: Trainer) -> None:
@@ -155,7 +155,7 @@ def models_names_and_classes_are_refused(trainer: Trainer) -> None:
             trainer.wrap(reward)
 
 
-def numbers_of_every_usual_type_become_floats(trainer: Trainer) -> None:
+def numbers_of_common_types_become_floats(trainer: Trainer) -> None:
     for number in (3, True, np.float32(3), np.int64(3), torch.tensor(3.0), torch.tensor(3)):
         guarded = trainer.wrap(grader(trainer, lambda text, number=number: number))
         rewards = trainer.rewards(guarded, ["fine", "Hail"])
@@ -170,7 +170,7 @@ def numbers_of_every_usual_type_become_floats(trainer: Trainer) -> None:
             assert trainer.rewards(guarded, ["fine", "Hail"]) == [1.0, 0.0]
 
 
-def none_and_nan_are_the_functions_own_unless_rejected(trainer: Trainer) -> None:
+def none_and_nan_are_kept_unless_rejected(trainer: Trainer) -> None:
     for value in (None, math.nan, math.inf, -math.inf):
         guarded = trainer.wrap(grader(trainer, lambda text, value=value: value))
         accepted, rejected = trainer.rewards(guarded, ["fine", "Hail"])
@@ -182,7 +182,7 @@ def none_and_nan_are_the_functions_own_unless_rejected(trainer: Trainer) -> None
         assert rejected is None or rejected <= 0
 
 
-def wrong_results_are_errors_that_name_the_function(trainer: Trainer) -> None:
+def invalid_results_are_errors_naming_the_function(trainer: Trainer) -> None:
     wrong: tuple[Any, ...] = ("1.0", b"1", [1.0, 2.0, 3.0], [], object(), np.ones((2, 2)), {"a": 1})
     if trainer.any_key:
         wrong = wrong[:-1]
@@ -192,9 +192,9 @@ def wrong_results_are_errors_that_name_the_function(trainer: Trainer) -> None:
             trainer.rewards(guarded, ["fine", "good"])
 
 
-def a_strict_signature_gets_only_what_it_names(trainer: Trainer) -> None:
+def strict_signature_gets_only_its_own_arguments(trainer: Trainer) -> None:
     if trainer.positional:
-        return  # the trainer passes all, whatever the names are
+        return  # the trainer passes all arguments, whatever their names
     accepts = trainer.calls(["fine"])[0].keys() & {trainer.texts}
     guarded = trainer.wrap(grader(trainer, accepts=accepts))
     assert trainer.rewards(guarded, ["fine", "Hail"]) == [1.0, 0.0]

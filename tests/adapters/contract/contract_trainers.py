@@ -1,4 +1,4 @@
-"""How each trainer calls a reward function: one line per adapter, and the contract is checked."""
+"""How each trainer calls a reward function: one entry per adapter, checked against the contract."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ class Trainer:
 
     Args:
         adapter: Class of the adapter.
-        arguments: Of one call, in the trainer's order; from a text, or from a list where ``batch``.
-        texts: Which of the arguments holds the completion, or the completions.
-        reads: The text of an object that stands for a completion.
-        key: Where a dict that the reward function returns has its reward; None = no dicts.
-        any_key: A dict has a reward under each of its keys.
-        batch: One call has the whole batch, else one completion.
+        arguments: Builds the arguments of one call, in the trainer's order, from a text or
+        (``batch``) a list.
+        texts: Name of the argument that holds the completion or completions.
+        reads: Extracts the text from the trainer's object for a completion.
+        key: Key of the reward in a dict that the reward function returns; None = no dicts.
+        any_key: Every key of the dict holds a reward.
+        batch: One call gets the whole batch; otherwise one completion.
         positional: The arguments have no names.
-        drops: The trainer leaves a completion out of its group where the reward is None.
+        drops: The trainer leaves a completion out of its group if its reward is None.
         several: It takes a list of reward functions and adds up what they return.
         awaits: It awaits async reward functions.
-        raises: An exception stops the run; else the adapter answers 0 and logs an error.
+        raises: An exception stops the run; otherwise the adapter returns 0 and logs an error.
         finite: None, NaN and infinities must not reach it; they become 0.
-        reject_rate: Reads the logged share of rejections; None = there is no place for metrics.
+        reject_rate: Reads the logged share of rejections; None = the trainer has no place for
+        metrics.
     """
 
     adapter: Callable[[], Any]
@@ -70,23 +72,23 @@ class Trainer:
         policy: Policy | None = None,
         **more: Any,
     ) -> Any:
-        """The guarded reward, by default with a policy that every trainer can carry out."""
+        """Return the guarded reward; the default policy is one that every trainer supports."""
         policy = policy or Policy("zero", "zero")
         more = {"tokenizer": Characters()} | more
         return self.adapter().wrap(reward, Guard(verifier or Words(), policy=policy, **more))
 
     def calls(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """The arguments of each call that the trainer makes for these completions."""
+        """Return the arguments of each call that the trainer makes for these completions."""
         parts = [list(texts)] if self.batch else texts
         return [self.arguments(part) for part in parts]
 
     def call(self, function: Any, given: Mapping[str, Any]) -> Any:
-        """What the function answers, awaited if need be."""
+        """Call the function and return its result, awaited if necessary."""
         answer = function(*given.values()) if self.positional else function(**given)
         return asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
 
     def rewards(self, function: Any, texts: Sequence[str]) -> list[Any]:
-        """One reward per completion, as the trainer gets them."""
+        """Return one reward per completion, as the trainer receives them."""
         answers = [self.call(function, given) for given in self.calls(texts)]
         return [value for answer in answers for value in self.values(answer)]
 
@@ -98,7 +100,7 @@ class Trainer:
         return answer if isinstance(answer, list) else [answer]
 
     def texts_in(self, given: Mapping[str, Any]) -> list[str]:
-        """The completions as the reward function finds them among its arguments."""
+        """Return the completions as the reward function finds them among its arguments."""
         found = given[self.texts]
         rows = found if isinstance(found, list) else [found]
         return [self.reads(row).removeprefix(PROMPT) for row in rows]
@@ -118,7 +120,7 @@ def _example(name: str) -> Any:
 
 
 class Words(CompletionVerifier):
-    """Rejects what says a word, abstains on what says "unseen"; remembers what it was shown."""
+    """Rejects texts with a keyword, abstains on texts with "unseen", records its input."""
 
     name = "words"
 
@@ -142,7 +144,7 @@ def _answer(text: str) -> dict[str, str]:
 
 
 def _sample(text: str) -> Any:
-    """slime's, as published."""
+    """slime's algorithm, as published."""
     status = SimpleNamespace(value="completed")
     said = Characters().encode(text)
     ids = {"tokens": [5, *said], "response_length": len(said), "rollout_log_probs": None}
@@ -155,7 +157,7 @@ def _log(name: str, value: float) -> None:
 
 
 def _trace(text: str) -> Any:
-    """verifiers', with one turn; tests/verifiers has the real one."""
+    """verifiers' call, with one turn; tests/verifiers covers the real one."""
     asked = SimpleNamespace(role="user", content=PROMPT)
     said = SimpleNamespace(role="assistant", content=text, tool_calls=None)
     nodes = [
@@ -174,7 +176,7 @@ def _trace(text: str) -> Any:
 
 
 RLLM = _example("rllm_adapter").RLLMAdapter
-LOGGED: dict[str, float] = {}  # what the pretended trainer was told to log
+LOGGED: dict[str, float] = {}  # what the fake trainer was asked to log
 SLIME_ARGS = SimpleNamespace(reward_key="score", eval_reward_key=None)
 
 TRAINERS = {

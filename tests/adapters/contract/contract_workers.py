@@ -1,4 +1,4 @@
-"""A guarded reward function of each trainer at module level, as a worker process imports them."""
+"""A guarded reward function per trainer at module level, as worker processes import them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grpo_guard import Policy
 from tests.adapters.contract.contract_grader import grader
 from tests.adapters.contract.contract_trainers import TRAINERS, Trainer
 
-# Tells whether a worker goes on with another's count: the second batch of one would be too many.
+# Detects a worker that continues another's count: the second batch of one would exceed it.
 COUNTING = Policy("zero", "pass", max_abstain_rate=0.5, abstain_window=2)
 
 
@@ -28,5 +28,5 @@ def guarded_of(name: str) -> Any:
 
 
 def rewards_in_worker(name: str, guarded: Any, texts: list[str]) -> tuple[int, list[Any]]:
-    """Who answers, and what; ``guarded`` has come through pickle."""
+    """Return the process id and the reward; ``guarded`` arrived through pickle."""
     return os.getpid(), TRAINERS[name].rewards(guarded, texts)

@@ -1,4 +1,4 @@
-"""Every adapter against every check of the contract."""
+"""Run every adapter against every check of the contract."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from grpo_guard.framework import adapter_names
 from tests.adapters.contract.contract_checks import CHECKS
 from tests.adapters.contract.contract_trainers import TRAINERS
 
-# What does not hold yet. Strict: whoever mends it is told to take the line out.
+# Checks known to fail. Strict, so that fixing one forces the removal of its line.
 KNOWN: dict[tuple[str, str], str] = {}
 
 
@@ -23,7 +23,7 @@ def pairs():
 
 @pytest.mark.parametrize(("name", "check"), pairs())
 def test_contract(name, check):
-    """The asserts stand in the checks; `test_contract_catches` shows that each can fail."""
+    """The asserts are in the checks; `test_contract_catches` shows that each of them can fail."""
     CHECKS[check](TRAINERS[name])
 
 

@@ -1,4 +1,4 @@
-"""The contract's own negative controls: for each check an adapter that must fail it."""
+"""Negative controls of the contract: for each check, an adapter that must fail it."""
 
 import asyncio
 import copy
@@ -16,7 +16,7 @@ TRL = TRAINERS["trl"]
 
 
 def wrong(change):
-    """TRL's convention with an adapter that is right but for a change to the guarded function."""
+    """TRL's convention with a correct adapter, except for a change to the guarded function."""
 
     class Wrong(TRLAdapter):
         def wrap(self, reward, guard):
@@ -109,7 +109,7 @@ def stripping(reward, guarded, guard):
 
 @wrong
 def multiplying(reward, guarded, guard):
-    """Zero times NaN is NaN, and a penalty times zero is a gain."""
+    """Zero times NaN is NaN, and zero times a penalty is a gain."""
 
     def multiply(**given):
         own, kept = reward(**given), guarded(**given)
@@ -120,7 +120,7 @@ def multiplying(reward, guarded, guard):
 
 @wrong
 def lifting(reward, guarded, guard):
-    """What a veto of each reward by itself comes to."""
+    """The effect of vetoing each reward on its own."""
     return named(reward, lambda **given: [max(0.0, kept) for kept in guarded(**given)])
 
 
@@ -163,7 +163,7 @@ def mixing_async(reward, guarded, guard):
 
 
 class OneByOne(TRLAdapter):
-    """Forgets that the functions of a list share one verification."""
+    """Forgets that all functions of a list share one verification."""
 
     def wrap(self, reward, guard):
         if not isinstance(reward, list):
@@ -179,36 +179,36 @@ class Uninspected(TRLAdapter):
 
 MUST_FAIL = {
     "verdicts_become_rewards_in_order": [unguarded, reversing, multiplying],
-    "a_veto_never_beats_an_honest_wrong_answer": [lifting, unguarded],
-    "the_default_policy_leaves_out_where_it_can_and_pays_nothing_elsewhere": [
+    "vetoed_reward_never_beats_an_honest_wrong_answer": [lifting, unguarded],
+    "default_policy_leaves_out_if_possible_and_pays_nothing_otherwise": [
         unguarded,
         replace(TRL, drops=False),
     ],
-    "a_policy_that_the_trainer_cannot_carry_out_is_refused": [
+    "unsupported_policy_is_refused": [
         replace(TRL, drops=False),
         replace(TRL, batch=False),
     ],
     "abstentions_can_stop_the_run": [swallowing, replace(TRL, raises=False)],
-    "too_many_abstentions_are_loud_and_earn_nothing": [swallowing],
-    "a_verifier_that_fails_abstains": [unsupervised],
-    "a_ledger_that_fails_is_loud": [swallowing, replace(TRL, raises=False)],
+    "too_many_abstentions_are_reported_and_earn_nothing": [swallowing],
+    "failing_verifier_abstains": [unsupervised],
+    "failing_ledger_is_reported": [swallowing, replace(TRL, raises=False)],
     "several_functions_are_vetoed_together": [replace(TRL, adapter=OneByOne), unguarded],
     "async_stays_async_and_sync_stays_sync": [unguarded],
-    "async_calls_side_by_side_do_not_mix": [mixing_async, unguarded],
-    "an_exception_in_the_reward_comes_through_unchanged": [swallowing, rewording],
-    "inputs_reach_the_reward_and_nothing_is_changed": [copying, sorting],
-    "what_the_reward_returned_is_not_changed": [editing],
-    "metrics_say_what_was_rejected": [silent],
+    "concurrent_async_calls_do_not_mix": [mixing_async, unguarded],
+    "exception_of_the_reward_function_propagates_unchanged": [swallowing, rewording],
+    "reward_function_gets_its_inputs_unchanged": [copying, sorting],
+    "returned_object_is_not_modified": [editing],
+    "metrics_report_rejections": [silent],
     "names_are_kept": [nameless, unguarded],
     "models_names_and_classes_are_refused": [replace(TRL, adapter=Uninspected)],
-    "strange_texts_are_completions_like_any_other": [stripping],
-    "threads_do_not_mix_completions_up": [mixing],
-    "numbers_of_every_usual_type_become_floats": [unguarded],
-    "none_and_nan_are_the_functions_own_unless_rejected": [multiplying, replace(TRL, finite=True)],
-    "wrong_results_are_errors_that_name_the_function": [unguarded, swallowing],
-    "a_strict_signature_gets_only_what_it_names": [unguarded],
-    "a_guard_inside_a_guard_vetoes_too": [unguarded, nameless],
-    "the_ledger_hears_of_each_completion_once": [twice],
+    "unusual_texts_are_judged_like_any_other": [stripping],
+    "threads_do_not_mix_up_completions": [mixing],
+    "numbers_of_common_types_become_floats": [unguarded],
+    "none_and_nan_are_kept_unless_rejected": [multiplying, replace(TRL, finite=True)],
+    "invalid_results_are_errors_naming_the_function": [unguarded, swallowing],
+    "strict_signature_gets_only_its_own_arguments": [unguarded],
+    "nested_guard_vetoes_too": [unguarded, nameless],
+    "ledger_records_each_completion_once": [twice],
 }
 
 
@@ -216,10 +216,10 @@ MUST_FAIL = {
 @pytest.mark.parametrize(
     ("check", "trainer"), [(check, t) for check, made in MUST_FAIL.items() for t in made]
 )
-def test_a_wrong_adapter_fails(check, trainer):
+def test_faulty_adapters_fail_their_check(check, trainer):
     with pytest.raises((Exception, pytest.fail.Exception)):
         CHECKS[check](trainer)
 
 
-def test_each_check_has_failed_once():
+def test_every_check_has_an_adapter_that_fails_it():
     assert MUST_FAIL.keys() == CHECKS.keys()

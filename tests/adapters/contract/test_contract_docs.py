@@ -1,4 +1,4 @@
-"""The how-to shows the very adapter and the very line that the suite runs."""
+"""The how-to page shows exactly the adapter and the line that the suite runs."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ HOW_TO = EXAMPLES.parent / "new-adapter.md"
 
 @dataclass(slots=True, kw_only=True)
 class RewardOutput:
-    """As rLLM publishes it."""
+    """rLLM's function, as published."""
 
     reward: float
     metadata: dict = field(default_factory=dict)
@@ -28,7 +28,7 @@ class ModelOutput:
     text: str
 
 
-def test_the_page_shows_what_runs():
+def test_page_shows_the_code_that_runs():
     page = HOW_TO.read_text(encoding="utf-8")
     adapter = (EXAMPLES / "rllm_adapter.py").read_text(encoding="utf-8")
     assert f"```python\n{adapter}```" in page
@@ -40,7 +40,7 @@ def test_the_page_shows_what_runs():
         assert f"`{ability.name}" in page
 
 
-def test_the_example_changes_the_reward_alone():
+def test_example_adapter_changes_only_the_reward():
     def grade(task_info, action):
         return RewardOutput(reward=1.0, metadata={"steps": 2}, is_correct=True)
 

@@ -23,13 +23,13 @@ def worker():
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_a_function_at_module_level_travels_by_name(name):
+def test_module_level_function_is_pickled_by_name(name):
     guarded = guarded_of(name)
     assert pickle.loads(pickle.dumps(guarded)) is guarded
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_a_function_of_a_script_travels_by_value(name):
+def test_function_of_a_script_is_pickled_by_value(name):
     cloudpickle = pytest.importorskip("ray.cloudpickle", reason="how Ray sends functions")
     trainer = TRAINERS[name]
     sent = cloudpickle.dumps(trainer.wrap(grader(trainer)))
@@ -37,7 +37,7 @@ def test_a_function_of_a_script_travels_by_value(name):
 
 
 @pytest.mark.slow
-def test_two_processes_and_one_that_is_started_again():
+def test_workers_are_independent_and_survive_a_restart():
     with worker() as one, worker() as two:
         first, second = {}, {}
         for name in TRAINERS:
@@ -51,14 +51,14 @@ def test_two_processes_and_one_that_is_started_again():
         died = two.submit(os._exit, 1)
         with pytest.raises(BrokenProcessPool):
             died.result()
-    with worker() as two:  # the same function, and a count of abstentions from the beginning
+    with worker() as two:  # the same function, whose count of abstentions starts from zero
         for name in TRAINERS:
             again = two.submit(rewards_in_worker, name, guarded_of(name), ["unseen"]).result()
             assert again[1] == [2.0]
             assert again[0] not in (a, b)
 
 
-def test_importing_the_adapters_loads_no_trainer():
+def test_importing_adapters_loads_no_trainer():
     modules = [entry.module for entry in entry_points(group=ADAPTERS)]
     heavy = ["torch", "transformers", "ray", *adapter_names()]
     program = (
