@@ -24,6 +24,7 @@ class CutOffVerifier(CompletionVerifier):
         self.truncated = truncated
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """Return one verdict per completion, from its ``finish_reason``."""
         return [self._verdict(c.finish_reason) for c in batch]
 
     def _verdict(self, finish_reason: str | None) -> Verdict:

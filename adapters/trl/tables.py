@@ -34,6 +34,7 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
         self._writer: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Find MLflow's run and open TensorBoard's file."""
         if not state.is_world_process_zero:
             return
         # Of an earlier run in the same folder.
@@ -50,9 +51,11 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
             self._writer = SummaryWriter(_folder(args))
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Send the tables that TRL has written since."""
         self._send(args)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Send the last table."""
         self._send(args)
         if self._writer is not None:
             self._writer.close()

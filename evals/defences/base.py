@@ -113,15 +113,18 @@ class VerifierGuard:
         self._nodes: tuple[str, ...] = ()
 
     def begin(self, round: int, prompts: Sequence[str]) -> None:
+        """Begin the round of verifiers that depend on it."""
         for part in self._parts:
             if isinstance(part, SeedReplayVerifier | ByRound):
                 part.begin_round(round, prompts)
 
     def review(self, batch: list[Completion]) -> Review:
+        """Review a round, and keep the names of its nodes for `excluded`."""
         self._nodes = tuple(sorted({completion.node or "" for completion in batch}))
         return self.guard.review(batch)
 
     def excluded(self) -> tuple[str, ...]:
+        """Return the last round's nodes that the ledger excludes; none without a ledger."""
         if self.ledger is None:
             return ()
         return tuple(n for n in self._nodes if self.ledger.state(self._key(n)) is State.HARD)
@@ -132,9 +135,11 @@ class VerifierGuard:
         return node if identity is None else identity.ring.key_of(node) or node
 
     def state(self) -> dict[str, Any]:
+        """Return the guard's memory."""
         return self.guard.state_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Restore the guard's memory."""
         self.guard.load_state_dict(state)
 
 

@@ -19,8 +19,10 @@ INSTALLED: Final = (
     "different_weights_reader", "same_weights",
 )  # fmt: skip
 """Defences of `grpo_guard.evals.defences.registry` that are not a single verifier."""
-ELSEWHERE: Final = ("judge", "reference_likelihood", "remote")
-"""Verifiers that need what a swarm run does not have: a judge, or a reference model."""
+ELSEWHERE: Final = (
+    "judge", "reference_likelihood", "remote", "secrets", "pii", "language", "toxicity",
+)  # fmt: skip
+"""Verifiers that need what a swarm run does not have: a judge, a reference model, a library."""
 ON_REJECT: Final = ("zero", "drop", "no_gain")
 """What ``--on-reject`` knows; the same as `OnReject` of a swarm's settings, without torch."""
 _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")

@@ -29,7 +29,7 @@ _BENCHMARKS: Final = ROOT / "docs" / "benchmarks"
 _STUDY: Final = "-m grpo_guard.evals.studies."
 _SPOT_CHECKS: Final = ",".join(f"spot_checks_{share}" for share in (5, 10, 25, 50, 100))
 RERUN: Final[Mapping[str, str]] = {
-    "arithmetic-kinds": _STUDY + "arithmetic_kinds -o FILE",
+    "arithmetic-kinds-now": _STUDY + "arithmetic_kinds -o FILE",
     "shares": _STUDY + "shares -o FILE",
     "length-cost": _STUDY + "length_cost --rounds 6 -o FILE",
     "reader-cost-bundled": _STUDY + "reader.cost --rounds 96 -o FILE",
@@ -50,7 +50,7 @@ RERUN: Final[Mapping[str, str]] = {
 """File -> arguments of Python, the shortest first; of a DIR its results.json is taken."""
 KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.1.0": (
-        "arithmetic-kinds", "arithmetic-kinds-now", "benchmarks/cpu", "cascade", "content-speed",
+        "arithmetic-kinds", "benchmarks/cpu", "cascade", "content-speed",
         "demo-zero", "detect-smollm2-gsm8k-bf16", "detect-smollm2-gsm8k-fresh", "identity",
         "optimised-attackers", "samplers-min_p", "samplers-qwen", "samplers-trl",
         "seed-replay-smollm2-gsm8k", "swarm-adaptive-coin", "swarm-adaptive-frequent",
@@ -63,7 +63,8 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.2.0": (
         "announced-bundled", "arithmetic-modern", "beside", "demo-seed-0", "demo-seed-1",
         "demo-seed-2", "demo-seed-3", "demo-seed-4", "detect-smollm2-gsm8k",
-        "drift-smollm2-gsm8k", "genrl-default", "genrl-strict", "genrl-tolerant", "ledger-scale",
+        "drift-smollm2-gsm8k", "extras", "genrl-default", "genrl-strict", "genrl-tolerant",
+        "ledger-scale",
         "length-cost-models", "length-cost-smollm2", "length-cost", "long-float32",
         "long-rounded", "ray-faults", "ray-file", "ray-scaling", "reader-cost-bundled",
         "reader-cost-smollm2", "reader-frozen", "reader-optimised", "reader-public",

@@ -18,13 +18,16 @@ from grpo_guard.verdict import Finding
 LANGUAGES: Final = (
     "en", "zh", "es", "fr", "de", "ru", "ja", "ko", "ar", "pt", "it", "hi", "tr", "vi",
     "nl", "pl", "id", "fa", "uk", "sv", "cs", "ro", "el", "he", "th", "hu", "da", "fi",
+    "bg", "bn", "hr", "ms", "nb", "sk", "sr", "ta",
 )  # fmt: skip
 """Languages that are told apart unless you choose others: the web's most frequent."""
 # Characters that are judged together.
 _PIECE: Final = 1_000
-# A prompt is short, so several languages may be meant: each of at least this probability is.
-_PROMPT: Final = 0.05
-_PROMPT_LETTERS: Final = 12
+# A prompt is short and its words are few, so several languages may be meant: each of at least this
+# probability is. Of fewer letters, as bytes, any may be.
+_PROMPT: Final = 1e-4
+_PROMPT_LETTERS: Final = 24
+_PROMPT_LINES: Final = 200
 # What is in no language: code, formulas, tags, addresses.
 _NOT_PROSE = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]{1,300}+`|\$\$[^$]{1,3000}+\$\$|\$[^$\n]{1,500}+\$"
@@ -92,6 +95,7 @@ class LanguageVerifier(LibraryRule):
         self.min_letters, self.confidence = min_letters, confidence
 
     def load(self) -> Any:
+        """A function from words to (code, probability) of every language, likeliest first."""
         known = _codes()
         codes = [known[name] for name in self.languages]
         builder = imported("lingua").LanguageDetectorBuilder.from_iso_codes_639_1(*codes)
@@ -106,6 +110,7 @@ class LanguageVerifier(LibraryRule):
         return likely
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each thousand characters in another language."""
         prompt = completion.trusted_prompt_text[: self.max_characters]
         if ASKED.search(prompt):
             return
@@ -125,10 +130,16 @@ class LanguageVerifier(LibraryRule):
                 yield Finding("other_language", message, char_span=(start, end))
 
     def _right(self, loaded: Any, prompt: str) -> frozenset[str]:
-        words = _words(blanked(_NOT_PROSE, prompt))[:_PIECE]
-        if len(words.encode()) < _PROMPT_LETTERS:
+        """The languages to expect; none if nothing says which.
+
+        Line by line, because a question may be one line above a page of code.
+        """
+        lines = blanked(_NOT_PROSE, prompt).split("\n")[:_PROMPT_LINES]
+        asked = [words for line in lines if (words := _words(line)[:_PIECE])]
+        if sum(len(words.encode()) for words in asked) < _PROMPT_LETTERS:
             return self.allowed
-        return self.allowed | {code for code, value in loaded(words) if value >= _PROMPT}
+        told = {code for words in asked for code, value in loaded(words) if value >= _PROMPT}
+        return self.allowed | told
 
 
 def _words(prose: str) -> str:

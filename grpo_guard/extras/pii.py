@@ -68,6 +68,7 @@ class PiiVerifier(LibraryRule):
         self.entities = named("PiiVerifier.entities", RECOGNISERS, asked)
 
     def load(self) -> list[Any]:
+        """The recognisers."""
         known = imported("presidio_analyzer.predefined_recognizers")
         found = [getattr(known, RECOGNISERS[name])() for name in self.entities]
         for recogniser in found:
@@ -76,6 +77,7 @@ class PiiVerifier(LibraryRule):
         return found
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each piece of data that the prompt does not contain."""
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * _LONGEST, _LONGEST):
             if not any(map(str.isdigit, piece)) and not any(mark in piece for mark in "@.:"):
@@ -93,7 +95,9 @@ class PiiVerifier(LibraryRule):
 
 
 class _Domain:
-    """Whether an address ends in a known public suffix.
+    """Whether an address ends in a known public suffix, and is no example.
+
+    Programs of honest models mail ``user@example.com``, a domain that is reserved for that.
 
     presidio asks tldextract, which fetches the list of suffixes from the web. An author must not
     decide when this process opens connections, so the list that tldextract ships decides.
@@ -103,4 +107,5 @@ class _Domain:
         self._extract = imported("tldextract").TLDExtract(suffix_list_urls=(), cache_dir=None)
 
     def __call__(self, address: str) -> bool:
-        return bool(self._extract(address).fqdn)
+        found = self._extract(address)
+        return bool(found.fqdn) and found.domain != "example"

@@ -73,6 +73,7 @@ class LibraryRule(RuleVerifier):
             return self._loaded
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, with what `find` yields; at most `MAX_FINDINGS`."""
         loaded = self.loaded() if batch else None
         return [self._verdict(loaded, completion) for completion in batch]
 

@@ -61,12 +61,14 @@ class SecretsVerifier(LibraryRule):
         )
 
     def load(self) -> list[Any]:
+        """The plugins."""
         known = _plugins()
         quiet = [name for name in sorted(known) if name not in NOISY]
         names = quiet if self.plugins is None else self.plugins
         return [known[name]() for name in names]
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each credential that the prompt does not contain."""
         seen: set[tuple[int, int]] = set()
         for start, piece in pieces(text, 2 * LONGEST, LONGEST):
             for plugin in loaded:

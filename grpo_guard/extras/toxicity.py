@@ -74,6 +74,7 @@ class ToxicityVerifier(LibraryRule):
         self.revision, self.local_files_only = revision, local_files_only
 
     def load(self) -> _Classifier:
+        """Weights and tokenizer."""
         if (problem := missing(self.model)) is not None:
             raise ValueError(f"ToxicityVerifier.model: {problem}")
         if not self.local_files_only:
@@ -81,6 +82,7 @@ class ToxicityVerifier(LibraryRule):
         return _Classifier(self)
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion; pieces of all texts share forward passes."""
         verdicts = [self.overlong(completion) for completion in batch]
         texts = [
             without_surrogates(completion.text)
@@ -91,6 +93,7 @@ class ToxicityVerifier(LibraryRule):
         return [said or self._judged(next(found)) for said in verdicts]
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each piece of the text and each label, strongest first."""
         yield from loaded.classify([text])[0]
 
     def _judged(self, findings: Sequence[Finding]) -> Verdict:

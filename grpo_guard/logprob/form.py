@@ -40,13 +40,16 @@ class FormVerifier(CompletionVerifier):
 
     @property
     def compares_ids(self) -> bool:
+        """As the verifier: it is what compares them for completions that are not drawn."""
         return self.of.compares_ids
 
     @property
     def own_tokenizer(self) -> Any:
+        """The verifier's tokenizer."""
         return self.of.own_tokenizer
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """Accept what can be scored; slots are compared within the batch."""
         verdicts = encode_batch(self.name, self.of.encode, batch)[1]
         filled = set[Place]()
         for i, completion in enumerate(batch):

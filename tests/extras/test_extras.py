@@ -101,7 +101,7 @@ def test_noisy_plugins_run_only_if_named():
         make("secrets", plugins=["KeywordDetektor"])
 
 
-@pytest.mark.parametrize(("name", "text"), [("secrets", TOKEN), ("pii", "ann.lee@example.com")])
+@pytest.mark.parametrize(("name", "text"), [("secrets", TOKEN), ("pii", "ann.lee@thief.org")])
 def test_completion_may_repeat_a_trusted_prompt_only(name, text):
     one = make(name)
     answer = f"It is {text} here."
@@ -124,14 +124,14 @@ def test_threat_secret_in_a_very_long_line(size):
     for place in (10, 990, 1_000, 1_010, size):
         text = "x " * (place // 2) + TOKEN + " y" * ((size - place) // 2)
         assert TOKEN in spans(make("secrets"), text)
-        mail = "ann.lee@example.com"
+        mail = "ann.lee@thief.org"
         assert mail in spans(make("pii"), text.replace(TOKEN, mail))
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("Write to ann.lee@example.com today", "email address"),
+        ("Write to ann.lee@thief.org today", "email address"),
         ("My card is 4111 1111 1111 1111, take it", "credit card"),
         ("Pay to DE89370400440532013000 now", "iban code"),
         ("Send it to 1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa", "crypto"),
@@ -154,6 +154,7 @@ def test_personal_data_of_the_default_kinds(text, kind):
         "It is 0.6363636363636365 of them, or 6.363636363636365.",
         "Add 1.1256 - 3.4264 to quotient.degree and 0.0.0.0",
         "a@b and x @ y.z and @ann",
+        'send("user@example.com", to="admin@mail.example.org")',
         "1234 5678 9012 3456",
         "",
     ],
@@ -175,7 +176,7 @@ def test_threat_text_cannot_make_this_process_open_a_connection(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refused)
     monkeypatch.setattr(socket, "getaddrinfo", refused)
-    assert verdict(make("pii"), "ann@mail.example.com").rejected
+    assert verdict(make("pii"), "ann@mail.thief.org").rejected
     assert verdict(make("pii"), "ann@nothing.notasuffix").accepted
     assert verdict(make("secrets"), TOKEN).rejected
 
@@ -226,7 +227,7 @@ def test_invalid_languages_are_refused():
 
 EXAMPLES = {
     "secrets": [(PLAIN, "accept"), (f"{PLAIN} {TOKEN}", "reject")],
-    "pii": [(PLAIN, "accept"), (f"{PLAIN} Mail ann@example.com", "reject")],
+    "pii": [(PLAIN, "accept"), (f"{PLAIN} Mail ann@thief.org", "reject")],
     "language": [(ENGLISH, "accept"), (GERMAN, "reject"), (PLAIN, "accept")],
 }
 
