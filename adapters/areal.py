@@ -41,7 +41,8 @@ from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
-from grpo_guard.settlement import mean_of_kept, refuse_abstentions
+from grpo_guard.settled_groups import SettledGroups, settle_groups
+from grpo_guard.settlement import refuse_abstentions
 
 _ORDER: Final = ("prompt", "completions", "prompt_ids", "completion_ids")
 
@@ -141,12 +142,11 @@ class GuardedGroup:
             watched: dict[str, Any] = concat_padded_tensors(came)
             return watched
         given = finite_or_none([float(episode["rewards"][0]) for episode in came])
-        kept = iter(self.guard.settle(given, found.regrouped(None)))
-        rewards = [None if episode is None else next(kept) for episode in episodes]
-        mean = mean_of_kept([reward for reward in rewards if reward is not None])
+        settled = settle_groups(self.guard, given, found.regrouped(None))
+        kept = iter(settled.kept)
         rows = [
-            _with(came[0] if one is None else one, reward, mean)
-            for one, reward in zip(episodes, rewards, strict=True)
+            _with(came[0] if one is None else one, None if one is None else next(kept), settled)
+            for one in episodes
         ]
         group: dict[str, Any] = concat_padded_tensors(rows)
         return group
@@ -184,10 +184,12 @@ def _checked(episode: Any) -> Any:
     return episode
 
 
-def _with(episode: Mapping[str, Any], reward: float | None, mean: float) -> dict[str, Any]:
-    """The episode with its guarded reward, or with an empty loss mask if it is left out."""
+def _with(
+    episode: Mapping[str, Any], reward: float | None, settled: SettledGroups
+) -> dict[str, Any]:
+    """The episode with its guarded reward, or with the mean and an empty loss mask if left out."""
     made = dict(episode)
-    made["rewards"] = episode["rewards"].new_tensor([mean if reward is None else reward])
+    made["rewards"] = episode["rewards"].new_tensor([settled.mean() if reward is None else reward])
     if reward is None:
         made["loss_mask"] = episode["loss_mask"].new_zeros(episode["loss_mask"].shape)
     return made

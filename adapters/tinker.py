@@ -31,7 +31,7 @@ from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.given import Given
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
-from grpo_guard.settlement import mean_of_kept
+from grpo_guard.settled_groups import settle_groups
 
 MASKED: Final = "parse_error_masked"
 """The metric that makes the cookbook mask a transition's tokens."""
@@ -86,14 +86,13 @@ class GuardedGroups:
         totals = finite_unless_watching(
             self.guard, [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
         )
-        kept = self.guard.settle(totals, review.regrouped(None))
-        mean = mean_of_kept([reward for reward in kept if reward is not None])
+        settled = settle_groups(self.guard, totals, review.regrouped(None))
         answers: list[tuple[float, dict[str, float | int]]] = []
         for i, trajectory in enumerate(trajectory_group):
-            reward = kept[i]
+            reward = settled.kept[i]
             own, logged = given[i] or (0.0, {})
             if reward is None:
-                final = mean - _take_out(trajectory)
+                final = settled.mean() - _take_out(trajectory)
             else:  # a reward that is kept stays identical to the last bit
                 final = own if reward is totals[i] or reward == totals[i] else reward - steps[i]
             verdict = review.verdicts[i]

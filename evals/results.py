@@ -225,7 +225,7 @@ def load_results(path: Path) -> Results:
 
 def versions(*more: str) -> dict[str, str]:
     """Return versions of Python, this package, numerical packages, and some ``more``."""
-    from grpo_guard import __version__
+    from grpo_guard.version import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}
     for name in (*_PACKAGES, *more):

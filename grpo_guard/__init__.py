@@ -15,10 +15,11 @@ from grpo_guard.guard import Guard, Review
 from grpo_guard.moved import from_the_top, install
 from grpo_guard.naming import near
 from grpo_guard.policy import AbstainError, Policy
-from grpo_guard.registry import register_verifier, with_remedy
+from grpo_guard.registry import needing_extra, register_verifier
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
 from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from grpo_guard import presets
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from grpo_guard.nodes.ledger import EvidenceLedger
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.once import check
-
-__version__ = "0.3.0"
 
 _LAZY = {
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
@@ -85,10 +84,7 @@ def __getattr__(name: str) -> Any:
     if name == "presets":
         return importlib.import_module("grpo_guard.presets")
     if name in _LAZY:
-        try:
-            return getattr(importlib.import_module(_LAZY[name]), name)
-        except ModuleNotFoundError as error:
-            raise with_remedy(error) from None
+        return needing_extra(_LAZY[name], name)
     if (moved := from_the_top(name)) is not None:
         return moved
     nearest = near(__all__, name)

@@ -62,7 +62,6 @@ __all__ = [
     "ConfigError",
     "GuardConfig",
     "build_verifier",
-    "preset_options",
     "unwrapped",
     "verifier_options",
 ]
@@ -95,8 +94,8 @@ class GuardConfig(Options):
         alpha: False-positive budget of each verifier per completion, unless it sets its own.
         policy: How verdicts change rewards, see `Policy`; defaults come from there or from the
             preset. A list is a choice in order of preference.
-        preset: One of `grpo_guard.presets`. Its options go next to it at the top level, along with
-            ``beside``: a list of trees that judge as well.
+        preset: One of `grpo_guard.presets`. Its options go next to it at the top level,
+            along with ``beside``: a list of trees that judge as well.
         state: Folder for everything that is remembered about nodes, see `NodeStore`.
         environment: ``package.module:function``, which repeats the tools' and users' turns of a
             multi-turn completion, see `Environment`.

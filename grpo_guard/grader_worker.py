@@ -1,7 +1,7 @@
 """A process that grades: it runs one call at a time on its main thread, until it is killed.
 
-Started by `grpo_guard.grader_pool`, which kills it when a call takes too long. Signal alarms need
-the main thread, and only a process can be stopped in the middle of anything.
+Started by `grpo_guard.grader_pool`, which kills it when a call takes too long. Signal alarms
+need the main thread, and only a process can be stopped in the middle of anything.
 """
 
 from __future__ import annotations

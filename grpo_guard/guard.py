@@ -280,8 +280,8 @@ class Guard:
         return batch, verdicts
 
     def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
-        """Figures to log: those of `grpo_guard.metrics.metrics`, those per node, and those of a
-        store that another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
+        """Figures to log: those of `grpo_guard.metrics.metrics`, those per node, and those of
+        a store that another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
         nodes = self._node_figures.of([c.node for c in batch], verdicts)
         return metrics(verdicts) | nodes | self.store_metrics() | self.workers.figures()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+logger = logging.getLogger("grpo_guard")
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-\d+/?\Z|\.(?:safetensors|bin|pt|gguf)\Z")
 # Ids without an owner, from before hubs had owners; every later id is OWNER/MODEL.
@@ -106,3 +110,21 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
                     yield from missing_models(value, place)
             elif isinstance(value, Mapping | list):
                 yield from missing_models(value, place)
+
+
+@functools.cache
+def warn_unpinned(path_or_id: str, revision: str | None) -> None:
+    """Warn once that the owner of a model on the hub can replace it at any time.
+
+    Tags and branches can be moved; only a commit's hash is fixed.
+
+    Args:
+        path_or_id: A local folder, which gets no warning, or a model id.
+        revision: As given to the loader.
+    """
+    if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
+        logger.warning(
+            "model %r: no pinned revision, so its owner can change the weights at any time; "
+            "pass the 40 digits of a commit as revision",
+            path_or_id,
+        )

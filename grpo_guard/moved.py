@@ -2,14 +2,19 @@
 
 Python consults this finder after all others, for modules and for names that `from package import
 name` does not find. So anyone who upgrades sees the message, and nothing that exists is hidden.
+
+A module that only moved is the same object under both names. Each class exists once, so pickles and
+guard files (`type: package.module:Class`) with the old name still work.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
@@ -72,8 +77,49 @@ REMOVED: Final = {
 """Name in 0.2.0 -> why it was removed, and what to use instead."""
 
 
+RELOCATED: Final[Mapping[str, str]] = {}
+"""A module or a package that moved unchanged: its old name -> its name now. Both work."""
+
+
+def relocated(name: str) -> str | None:
+    """Return the present name of a module in `RELOCATED`, or of one inside a package there."""
+    package, rest = name, ""
+    while package:
+        if package in RELOCATED:
+            return RELOCATED[package] + rest
+        package, dot, last = package.rpartition(".")
+        rest = f"{dot}{last}{rest}"
+    return None
+
+
+class _OldName(Loader):
+    """Loads a module under its old name: the very object that has the new name.
+
+    The old name of a package is an empty package without a path. Given the package's own path, the
+    import system loads each of its modules a second time.
+    """
+
+    def __init__(self, now: str) -> None:
+        self._now = now
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        now = importlib.import_module(self._now)
+        if not hasattr(now, "__path__"):
+            self._spec = now.__spec__
+            return now
+        package = ModuleType(spec.name, now.__doc__)
+        package.__path__ = []
+        package.__dict__["__getattr__"] = lambda name: getattr(now, name)
+        return package
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._spec is not None:  # which the import system replaced by the old name's
+            module.__spec__ = self._spec
+
+
 class Moved:
-    """A finder for `sys.meta_path` that finds nothing, and says where moved modules are."""
+    """A finder for `sys.meta_path` for old names: it loads what moved, or says where it went."""
 
     @staticmethod
     def find_spec(
@@ -84,6 +130,9 @@ class Moved:
             raise ImportError(f"{name} is now {MOVED[name]}", name=name)
         if name in REMOVED:
             raise ImportError(f"{name}: {REMOVED[name]}", name=name)
+        if (now := relocated(name)) is not None and importlib.util.find_spec(now) is not None:
+            warnings.warn(f"{name} is now {now}", DeprecationWarning, stacklevel=2)
+            return ModuleSpec(name, _OldName(now), is_package=False)
         return None
 
 

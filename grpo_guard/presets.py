@@ -33,6 +33,7 @@ from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import UsualLengths
 from grpo_guard.policy import Policy, not_a_policy
 from grpo_guard.preset_models import on_model, reader_of
+from grpo_guard.registry import needing_extra
 from grpo_guard.sampling import SamplingSpec
 from grpo_guard.verifier import CompletionVerifier
 
@@ -115,13 +116,13 @@ def same_weights(
         ValueError, TypeError: as for `LogProbBoundVerifier`; or ``state`` is not a folder.
         ImportError: transformers or torch is missing; the message names the install command.
     """
-    from grpo_guard import LogProbBoundVerifier  # without torch, this says what to install
     from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
     from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 
     store = _store(state)
     options |= {"alpha": alpha, "store": store}
-    bound = on_model(LogProbBoundVerifier, model, tokenizer, sampling=sampling, **options)
+    kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
+    bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
     phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
     scored = _of_share(bound, share, store, options.get("key"))
     stack = *beside, *scored, FalseSumsVerifier(), phrases
@@ -160,12 +161,11 @@ def shared_seed(
         ValueError, TypeError: as for `SeedReplayVerifier`; or ``state`` is not a folder.
         ImportError: transformers or torch is missing; the message names the install command.
     """
-    from grpo_guard import SeedReplayVerifier
-
     coin = PublicCoin(coin) if isinstance(coin, str) else coin
     store = _store(state)
     options |= {"coin": coin, "alpha": alpha, "store": store}
-    replay = on_model(SeedReplayVerifier, model, tokenizer, sampling=sampling, **options)
+    kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
+    replay = on_model(kind, model, tokenizer, sampling=sampling, **options)
     stack = *beside, *_of_share(replay, share, store)
     return _guard("shared_seed", store, policy, *stack, workers=workers)
 

@@ -114,6 +114,18 @@ def register_verifier(name: str) -> Callable[[T], T]:
     return register
 
 
+def needing_extra(module: str, name: str) -> Any:
+    """Import a name from a module whose packages an extra may have to install.
+
+    Raises:
+        ModuleNotFoundError: a package is missing; the message names the install command.
+    """
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from None
+
+
 def with_remedy(error: ModuleNotFoundError) -> ImportError:
     """The same error, with the install command if an extra provides the package."""
     package = (error.name or "").partition(".")[0]

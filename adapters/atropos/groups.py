@@ -45,7 +45,8 @@ from grpo_guard.completion import shown
 from grpo_guard.detokenizer import Detokenizer
 from grpo_guard.graders import LARGEST_REWARD
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import mean_of_kept, refuse_abstentions
+from grpo_guard.settled_groups import SettledGroups, settle_groups
+from grpo_guard.settlement import refuse_abstentions
 from grpo_guard.verdict import Verdict, reject
 
 __all__ = ["GroupError", "GroupGuard", "group_size"]
@@ -124,17 +125,18 @@ class GroupGuard:
             return _watched(group, made, problems, theirs=theirs), review
         most = LARGEST_ALONE if theirs and size == 1 else LARGEST_REWARD
         scores = [number_from(score, -most, most) for score in group["scores"]]
-        kept = self.guard.settle(
+        settled = settle_groups(
+            self.guard,
             # A row without a valid score earns what a rejected one does.
             [0.0 if score is None else score for score in scores],
             replace(review.regrouped(None), verdicts=_with_unscored(review.verdicts, scores, most)),
+            # A repaired row is not its author's work: it is not trained on, whatever the policy.
+            out=[
+                problem is not None or not _trains(masks)
+                for problem, masks in zip(problems, made["masks"], strict=True)
+            ],
         )
-        # A repaired row is not its author's work: it is not trained on, whatever the policy.
-        out = [
-            k is None or p is not None or not _trains(masks)
-            for k, p, masks in zip(kept, problems, made["masks"], strict=True)
-        ]
-        return _settled(made, kept, out, problems, changed=scores != kept), review
+        return _settled(made, settled, problems, changed=scores != settled.kept), review
 
     def _node(self, group: Group, i: int, node: str | None) -> Any:
         """The author of a row; of any type if the row itself names it."""
@@ -202,22 +204,20 @@ def _watched(
         problem is not None or number_from(score, -LARGEST_REWARD, LARGEST_REWARD) is None
         for problem, score in zip(problems, scores, strict=True)
     ]
-    return _settled(made, scores, out, problems, changed=False)
+    return _settled(made, SettledGroups.of(scores, out=out), problems, changed=False)
 
 
 def _settled(
     made: dict[str, Any],
-    kept: Sequence[float | None],
-    out: Sequence[bool],
+    settled: SettledGroups,
     problems: Sequence[str | None],
     *,
     changed: bool,
 ) -> dict[str, Any]:
     """The group with its rows' rewards, in which left-out rows train nothing."""
-    rest = [k for k, left_out in zip(kept, out, strict=True) if k is not None and not left_out]
-    mean = mean_of_kept(rest)
+    out = settled.left_out
     rows = range(len(out))
-    made["scores"] = [mean if out[i] else kept[i] for i in rows]
+    made["scores"] = settled.filled
     if not any(out) and not changed:
         return made
     tokens = made["tokens"]

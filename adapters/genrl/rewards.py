@@ -13,7 +13,7 @@ from grpo_guard.framework import FrameworkError
 from grpo_guard.graders import FAILED, finite_or_none
 from grpo_guard.guard import Guard
 from grpo_guard.review import Review
-from grpo_guard.settlement import mean_of_kept
+from grpo_guard.settled_groups import settle_groups
 from grpo_guard.verdict import Verdict, reject
 
 Raw = list[float | None]
@@ -122,12 +122,5 @@ def settled(
         # GenRL's groups are trees, even if two agents answer one prompt.
         groups += [i] * len(row)
     review = replace(Review.joined(found).regrouped(groups), verdicts=verdicts)
-    kept = iter(guard.settle(rewards, review))
-    rows = [[next(kept) for _ in row] for row in raw]
-    return [_filled(row) for row in rows]
-
-
-def _filled(row: Raw) -> list[float]:
-    """Replace None by the mean of those that stay: no advantage, and no effect on the mean."""
-    mean = mean_of_kept([value for value in row if value is not None])
-    return [mean if value is None else value for value in row]
+    filled = iter(settle_groups(guard, rewards, review).filled)
+    return [[next(filled) for _ in row] for row in raw]

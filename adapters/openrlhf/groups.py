@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from grpo_guard.adapters.flagged_tokens import Span
 from grpo_guard.adapters.openrlhf.rollout import Rollout, number
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import mean_of_kept
+from grpo_guard.settled_groups import SettledGroups
 from grpo_guard.verdict import accept
 
 
@@ -60,17 +60,14 @@ def settle_group(
         reward is None or not rollout.turns or rollout.problem is not None
         for reward, rollout in zip(rewards, rollouts, strict=True)
     ]
-    reward_of_rest, score_of_rest = (
-        mean_of_kept([v for v, left in zip(values, out, strict=True) if v is not None and not left])
-        for values in (rewards, scores)
-    )
+    filled, filled_scores = (SettledGroups.of(v, out=out).filled for v in (rewards, scores))
     answers = []
     for i, rollout in enumerate(rollouts):
-        left_out, score = out[i], score_of_rest if out[i] else scores[i]
+        left_out = out[i]
         answer = {
             **rollout.response,
-            "reward": reward_of_rest if left_out else rewards[i],
-            "scores": score_of_rest if score is None else score,
+            "reward": filled[i],
+            "scores": filled_scores[i],
             "action_ranges": rollout.least() if left_out else masked[i] or rollout.ranges(),
         }
         if left_out and "truncated" in answer:

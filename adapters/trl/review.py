@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 import contextvars
 import hashlib
-import math
 import sys
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +25,7 @@ from grpo_guard.guard import Guard
 from grpo_guard.policy import AbstainError, Policy
 from grpo_guard.prompts import Message, prompt_key
 from grpo_guard.review import Review
-from grpo_guard.settlement import mean_of_kept
+from grpo_guard.settled_groups import SettledGroups
 from grpo_guard.verdict import Verdict
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
@@ -188,18 +187,12 @@ def _with_means(
 
     For None, TRL logs that all reward functions returned None, as if something had failed.
     """
-    groups = review.groups or [None] * len(settled)
+    filled = SettledGroups.of(settled, review.groups).filled
     factors = review.length_factors or [1.0] * len(settled)
-    kept = defaultdict[Hashable, list[float]](list)
-    for group, value in zip(groups, settled, strict=True):
-        if value is not None and math.isfinite(value):
-            kept[group].append(value)
     return [
-        mean_of_kept(kept[group])
-        if after is None and before is not None and verdict.accepted and factor <= 0
-        else after
-        for before, after, verdict, factor, group in zip(
-            given, settled, review.verdicts, factors, groups, strict=True
+        mean if after is None and before is not None and verdict.accepted and factor <= 0 else after
+        for before, after, mean, verdict, factor in zip(
+            given, settled, filled, review.verdicts, factors, strict=True
         )
     ]
 

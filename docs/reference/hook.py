@@ -7,9 +7,10 @@ from collections.abc import Collection
 from inspect import isclass
 from typing import Any, get_args
 
-from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
+from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
 from grpo_guard.metrics import metrics
 from grpo_guard.options import Options, listed, options_of
+from grpo_guard.preset_options import preset_options
 from grpo_guard.presets import PRESETS
 from grpo_guard.registry import VERIFIERS, load, names
 from grpo_guard.verdict import NOT_CHECKED, Cause, Usage, abstain, accept

@@ -18,8 +18,9 @@ app = typer.Typer(help="Check a guard file, or print what it may contain.", no_a
 
 def verifiers() -> None:
     """List verifiers and presets: names, options, types, defaults, and what each needs."""
-    from grpo_guard.config import WRAPPERS, preset_options, verifier_options
+    from grpo_guard.config import WRAPPERS, verifier_options
     from grpo_guard.options import listed, options_of
+    from grpo_guard.preset_options import preset_options
     from grpo_guard.presets import PRESETS
     from grpo_guard.registry import VERIFIERS, load, names
 
@@ -63,7 +64,8 @@ def guard_schema() -> dict[str, Any]:
     """The JSON schema of a guard file, with the verifiers whose packages are installed."""
     from pydantic.json_schema import models_json_schema
 
-    from grpo_guard.config import GuardConfig, preset_options, verifier_options
+    from grpo_guard.config import GuardConfig, verifier_options
+    from grpo_guard.preset_options import preset_options
     from grpo_guard.presets import PRESETS
     from grpo_guard.registry import VERIFIERS, load, names
 

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from grpo_guard import __version__
 from grpo_guard.cli.calibrate import calibrate
 from grpo_guard.cli.config import app as _config
 from grpo_guard.cli.config import verifiers
@@ -27,6 +26,7 @@ from grpo_guard.cli.terminal import Commands, echo
 from grpo_guard.cli.verify import verify
 from grpo_guard.cli.view import view
 from grpo_guard.quoting import PrintableFormatter
+from grpo_guard.version import __version__
 
 app = typer.Typer(
     name="grpo-guard",

@@ -10,7 +10,7 @@ from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.severity import TOXICITY
 from grpo_guard.extras.rule import LibraryRule, imported, named, without_surrogates
-from grpo_guard.model_paths import missing
+from grpo_guard.model_paths import missing, warn_unpinned
 from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 MAX_FINDINGS: Final = 8
@@ -78,8 +78,6 @@ class ToxicityVerifier(LibraryRule):
         if (problem := missing(self.model)) is not None:
             raise ValueError(f"ToxicityVerifier.model: {problem}")
         if not self.local_files_only:
-            from grpo_guard.logprob.scorers.load import warn_unpinned
-
             warn_unpinned(self.model, self.revision or None)
         return _Classifier(self)
 

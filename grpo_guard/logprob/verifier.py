@@ -50,8 +50,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
     For homogeneous swarms, where every node holds the same weights. A sampling mask that comes with
-    a completion is checked as well, see `grpo_guard.sampling_mask`: one that is not the declared
-    sampler's, or that cannot be checked, rejects the completion.
+    a completion is checked as well, see `grpo_guard.sampling_mask`: one that is not the
+    declared sampler's, or that cannot be checked, rejects the completion.
 
     Args:
         model: The policy, a transformers causal language model. Pass the object that is being

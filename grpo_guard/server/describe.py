@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import grpo_guard
+from grpo_guard.version import __version__
 
 DESCRIPTION = Path(__file__).with_name("openapi.json")
 # Allow nothing but the page itself and its own style.
@@ -23,7 +23,7 @@ _STYLE = "body{font:1rem/1.5 sans-serif;max-width:50rem;margin:auto;padding:1rem
 def openapi() -> dict[str, Any]:
     """The description, OpenAPI 3.1."""
     described: dict[str, Any] = json.loads(DESCRIPTION.read_text(encoding="utf-8"))
-    described["info"]["version"] = grpo_guard.__version__
+    described["info"]["version"] = __version__
     return described
 
 

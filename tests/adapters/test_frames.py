@@ -44,7 +44,7 @@ def ones(completions, **kwargs):
 def test_trl_call_reaches_the_guard_in_three_frames(stack):
     verifier = Looking()
     Guard(stack(verifier))(ones)(prompts=["p"], completions=["a"], completion_ids=[[1]])
-    before = verifier.passed[verifier.passed.index(("grpo_guard.guard", "Guard.review")) + 1 :]
+    before = verifier.passed[verifier.passed.index((Guard.__module__, "Guard.review")) + 1 :]
     assert len(before) <= 3, before
 
 

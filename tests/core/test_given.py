@@ -206,7 +206,7 @@ def test_turns_that_make_the_environment_raise_do_not_affect_others():
 
 def test_turns_that_slow_the_environment_do_not_affect_others(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("grpo_guard.environment.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
 
     def slow(prompt, turns):
         now[0] += 20.0 if "sleep" in turns[-1] else 0.1

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from grpo_guard import AbstainError
+from grpo_guard import AbstainError, grader_pool, graders
 from grpo_guard.graders import FAILED, Grader, GraderFailures, finite_or_none
 
 
@@ -131,7 +131,7 @@ def test_system_exit_in_a_grader_does_not_stop_the_run(limited, end):
 
 
 def test_coroutines_that_ignore_their_limit_do_not_accumulate(monkeypatch):
-    monkeypatch.setattr("grpo_guard.graders.MAX_HUNG_GRADERS", 2)
+    monkeypatch.setattr(graders, "MAX_HUNG_GRADERS", 2)
     failures, calls = GraderFailures(timeout=0.02, max_rate=1.0), []
 
     async def graded():
@@ -296,7 +296,7 @@ def test_unpicklable_grader_is_refused_before_grading(limited):
 
 
 def test_grader_that_would_copy_its_model_is_refused(limited, monkeypatch):
-    monkeypatch.setattr("grpo_guard.grader_pool.LARGEST_GRADER", 2**20)
+    monkeypatch.setattr(grader_pool, "LARGEST_GRADER", 2**20)
     weights = bytes(2**21)
     with pytest.raises(TypeError, match="more than 1 MiB"):
         limited.check("reward", lambda: len(weights))

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 import grimp
 import pytest
+
+from grpo_guard import Guard
 
 HEAVY = {
     "accelerate",
@@ -55,7 +59,7 @@ def test_import_loads_no_other_package():
 def test_no_import_cycles_even_lazy_ones():
     graph = grimp.build_graph("grpo_guard", cache_dir=None, exclude_type_checking_imports=True)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    assert "grpo_guard.nodes.checkpoint" in imports["grpo_guard.guard"]
+    assert "grpo_guard.nodes.checkpoint" in imports[Guard.__module__]
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the cycle
 
 
@@ -65,3 +69,10 @@ def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'Gaurd'"):
         _ = grpo_guard.Gaurd
     assert set(grpo_guard.__all__) <= set(dir(grpo_guard)) | {"LogProbBoundVerifier"}
+
+
+def test_the_version_is_that_of_the_project():
+    import grpo_guard
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert grpo_guard.__version__ == project["version"]

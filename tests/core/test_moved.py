@@ -2,12 +2,17 @@
 
 import importlib
 import importlib.util
+import pickle
 import re
+import sys
 
 import pytest
 
 import grpo_guard
-from grpo_guard.moved import FROM_THE_TOP, METHODS, MOVED, REMOVED
+from grpo_guard import moved
+from grpo_guard.completion import Completion
+from grpo_guard.identity.ring import KeyRing
+from grpo_guard.moved import FROM_THE_TOP, METHODS, MOVED, RELOCATED, REMOVED
 
 DOCUMENTED = {
     "from grpo_guard.ledger.ledger import EvidenceLedger": "ledger.ledger is nodes.ledger",
@@ -46,6 +51,37 @@ def test_removed_name_points_to_its_recipe(name):
     for import_it in (f"import {name}", f"from grpo_guard.adapters import {name.split('.')[-1]}"):
         with pytest.raises(ImportError, match=r"was removed.*docs/new-adapter\.md"):
             exec(import_it, {})  # noqa: S102  # of the list above
+
+
+@pytest.mark.parametrize("name", RELOCATED)
+def test_relocated_module_is_the_same_object_under_its_old_name(name):
+    now = importlib.import_module(RELOCATED[name])
+    sys.modules.pop(name, None)
+    with pytest.warns(DeprecationWarning, match=re.escape(f"{name} is now {RELOCATED[name]}")):
+        old = importlib.import_module(name)
+    assert old is now or old.__path__ == []
+    for shown in (n for n in dir(now) if not n.startswith("_")):
+        assert getattr(old, shown) is getattr(now, shown)
+    assert now.__spec__.name == RELOCATED[name]
+
+
+def test_relocated_package_finds_its_modules_and_no_others(monkeypatch):
+    ring = KeyRing.__module__
+    package = ring.removesuffix(".ring")
+    then = {"grpo_guard.who": package, "grpo_guard.what": Completion.__module__}
+    monkeypatch.setattr(moved, "RELOCATED", then)
+    with pytest.warns(DeprecationWarning, match=re.escape(f"who.ring is now {ring}")):
+        old = importlib.import_module("grpo_guard.who.ring")
+    assert old is sys.modules[ring]
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'grpo_guard\.who\.never'"):
+        importlib.import_module("grpo_guard.who.never")
+    pickled = pickle.dumps(Completion("2 + 2?", "4"), protocol=0)
+    before = pickled.replace(Completion.__module__.encode(), b"grpo_guard.what")
+    assert before != pickled
+    with pytest.warns(DeprecationWarning, match="what is now"):
+        again = pickle.loads(before)
+    assert type(again) is Completion
+    assert again.text == "4"
 
 
 def test_unknown_names_raise_the_usual_error():

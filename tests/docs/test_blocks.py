@@ -27,12 +27,13 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.cli.main import app
-from grpo_guard.config import WRAPPERS, GuardConfig, preset_options, verifier_options
+from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
 from grpo_guard.distributed import RayVerifier
 from grpo_guard.ensemble import Vote
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.defences.registry import defence_names
 from grpo_guard.options import options_of
+from grpo_guard.preset_options import preset_options
 from grpo_guard.registry import VERIFIERS, load
 from grpo_guard.spot_checks import SpotCheck
 from grpo_guard.verdict import accept

@@ -28,7 +28,8 @@ from grpo_guard.judge.backends.transformers import (  # noqa: E402
 from grpo_guard.judge.backends.transformers_model import LoadedModel  # noqa: E402
 from grpo_guard.judge.errors import BackendError, JudgeSetupError  # noqa: E402
 from grpo_guard.judge.modes import LogitMode  # noqa: E402
-from grpo_guard.logprob.scorers.load import load_policy, warn_unpinned  # noqa: E402
+from grpo_guard.logprob.scorers.load import load_policy  # noqa: E402
+from grpo_guard.model_paths import warn_unpinned  # noqa: E402
 from grpo_guard.verdict import Cause  # noqa: E402
 
 CHAT = (

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
-from grpo_guard.logprob.scorers.load import warn_unpinned
-from grpo_guard.model_paths import is_path
+from grpo_guard.model_paths import is_path, warn_unpinned
 from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-import re
 from pathlib import Path
 from typing import Any, Self
 
-from grpo_guard.model_paths import missing
-
-logger = logging.getLogger("grpo_guard")
+from grpo_guard.model_paths import missing, warn_unpinned
 
 
 class FromPretrained:
@@ -105,21 +100,3 @@ def _require_model(path_or_id: str) -> None:
 def _first_line(error: Exception) -> str:
     """The loaders explain themselves over a dozen lines; the first says what is wrong."""
     return str(error).strip().partition("\n")[0][:300] or type(error).__name__
-
-
-@functools.cache
-def warn_unpinned(path_or_id: str, revision: str | None) -> None:
-    """Warn once that the owner of a model on the hub can replace it at any time.
-
-    Tags and branches can be moved; only a commit's hash is fixed.
-
-    Args:
-        path_or_id: A local folder, which gets no warning, or a model id.
-        revision: As given to the loader.
-    """
-    if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
-        logger.warning(
-            "model %r: no pinned revision, so its owner can change the weights at any time; "
-            "pass the 40 digits of a commit as revision",
-            path_or_id,
-        )
