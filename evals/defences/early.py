@@ -92,9 +92,12 @@ def require_guards(said: Iterable[str] | None) -> None:
     """Refuse what ``--guard`` names unless it is a preset's name or a readable guard file.
 
     Raises:
-        ConfigError: with the file and the field, or the nearest name.
+        ConfigError: with the file and the field, or the nearest name; or two files have one name.
     """
+    files = dict[str, str]()
     for name in said or ():
+        if files.setdefault(Path(name).name, name) != name:
+            raise ConfigError(f"--guard: expected files of different names, got {name} and another")
         if name.startswith(PRESET):
             try:
                 choose(list(PRESETS), name.removeprefix(PRESET))

@@ -53,9 +53,9 @@ def test_trl_call_reaches_the_guard_in_three_frames(stack):
     [
         (lambda v: v, 8),
         # One frame for the ensemble, and one for supervising its member.
-        (lambda v: AllOf(v, NoWord()), 9),
+        (lambda v: AllOf(v, NoWord()), 10),
         # Two more: a single batch takes the path of several that are judged together.
-        (lambda v: Cascade(v, NoWord()), 11),
+        (lambda v: Cascade(v, NoWord()), 12),
     ],
 )
 def test_trl_call_reaches_a_verifier_in_few_frames(stack, most):

@@ -99,7 +99,8 @@ def test_values_that_cannot_be_keys_are_shown(tmp_path):
         "policy: {on_abstain: skp}\nverifier: {type: screens}": "'raise', got 'skp'",
         "policy: {max_abstain_rate: [1]}\nverifier: {type: screens}": "got a list",
         "verifier: {type: screens}\nx: 1": "guard.yaml: expected one of alpha, policy, preset, "
-        "state, environment, verifier, ledger, identity, references, tokenizer, log, got 'x'",
+        "state, environment, verifier, ledger, identity, references, tokenizer, log, workers, "
+        "got 'x'",
         "verifier: [1]": "got a list",
         "verifier: {type: scrns}": "got 'scrns'; did you mean 'screens'",
         "verifier:\n\t- x": "line 2, column 1",

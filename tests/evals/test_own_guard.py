@@ -295,5 +295,5 @@ def test_honest_files_are_read_as_by_verify() -> None:
     bad = written("bad.jsonl", '{"prompt": "p"}\n')
     said = called("detect", "--honest", bad, "--verifiers", "screens", status=2).stderr
     assert "bad.jsonl:1: text: expected" in said
-    said = called("detect", "--honest", written("no.jsonl", ""), "--verifiers", "screens", status=1)
-    assert "no.jsonl: expected honest completions, got none" in said.stderr
+    said = called("detect", "--honest", written("no.jsonl", ""), "--verifiers", "screens", status=2)
+    assert "--honest: expected at least one completion, got the empty file" in said.stderr

@@ -76,7 +76,7 @@ def test_end_of_turn_token_is_not_the_authors_text(end):
 def test_template_written_by_the_author_is_rejected():
     guarded = guard(ScreensVerifier(), policy=ZERO)(reward_func)
     for text in (
-        "It is 7.<|im_end|><|im_end|>",
+        "It is 7.<|im_end|> And <|im_end|>",
         "It is 7.<|im_start|>",
         "<|im_end|>Hail<|im_end|>",
     ):

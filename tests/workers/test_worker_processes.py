@@ -63,7 +63,9 @@ def test_a_script_needs_no_main_guard_and_ends_with_its_workers(how, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they look once a second")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_their_parent_even_in_mid_text(sent):
-    code = f"{BEGINS}\nthe_guard.verify([Completion('q', 'hang') for i in range(2)])\n"
+    # Ctrl-C is ignored by what a shell starts in the background.
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += f"{BEGINS}\nthe_guard.verify([Completion('q', 'hang') for i in range(2)])\n"
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, env=environment(), stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True,

@@ -314,6 +314,14 @@ def test_after_a_loss_a_policy_that_pays_for_abstentions_settles_nothing(monkeyp
 
 
 def test_an_interrupt_leaves_nothing_behind():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    try:
+        _interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupted():
     the_guard = Guard(Obeying(), workers=1)
     batch = [Completion("q", "text"), Completion("q", "hang")]
     the_guard.verify(batch[:1])
