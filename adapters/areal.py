@@ -37,12 +37,12 @@ from grpo_guard.adapters.reward_function import (
     without_lengths,
 )
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED, finite_or_none
+from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.guard import Guard
-from grpo_guard.settled_groups import SettledGroups, settle_groups
-from grpo_guard.settlement import refuse_abstentions
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import FAILED, finite_or_none
+from grpo_guard.guard.settled_groups import SettledGroups, settle_groups
+from grpo_guard.guard.settlement import refuse_abstentions
 
 _ORDER: Final = ("prompt", "completions", "prompt_ids", "completion_ids")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from grpo_guard.verdict import Cause, Verdict
+from grpo_guard.core.verdict import Cause, Verdict
 
 Span: TypeAlias = tuple[int, int]
 

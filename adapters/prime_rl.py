@@ -36,11 +36,11 @@ from grpo_guard.adapters.reward_function import (
     without_lengths,
 )
 from grpo_guard.adapters.traces import drawn_log_probs, review_all
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import finite_or_none
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
-from grpo_guard.settlement import refuse_abstentions
-from grpo_guard.verdict import Verdict
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import finite_or_none
+from grpo_guard.guard.settlement import refuse_abstentions
 
 REJECTED, UNSEEN, NO_REWARD = "GuardRejected", "GuardAbstained", "NoFiniteReward"
 """Error types of traces that are left out."""

@@ -15,10 +15,10 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, Final
 
-from grpo_guard.completion import Completion, CompletionError
-from grpo_guard.detokenizer import Detokenizer, UnreadableError
+from grpo_guard.core.completion import Completion, CompletionError
+from grpo_guard.core.detokenizer import Detokenizer, UnreadableError
+from grpo_guard.core.verdict import Cause, Verdict, reject
 from grpo_guard.guard import Guard, Review
-from grpo_guard.verdict import Cause, Verdict, reject
 
 logger = logging.getLogger("grpo_guard")
 

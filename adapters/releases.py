@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 from typing import Final
 
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 
 _OLDEST: Final = {
     "trl": (

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from grpo_guard.completion import shown
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED, Grader, GraderFailures, finite_or_none
+from grpo_guard.core.completion import shown
+from grpo_guard.core.verdict import reject
 from grpo_guard.guard import Guard, Review
-from grpo_guard.policy import Policy, Rule
-from grpo_guard.verdict import reject
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import FAILED, Grader, GraderFailures, finite_or_none
+from grpo_guard.guard.policy import Policy, Rule
 
 logger = logging.getLogger("grpo_guard")
 

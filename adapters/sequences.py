@@ -17,14 +17,14 @@ from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received, review
 from grpo_guard.adapters.transcript import spans_given
-from grpo_guard.completion import Completion
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import Given
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import Given
+from grpo_guard.core.rollouts import badness
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
-from grpo_guard.metrics import metrics
-from grpo_guard.review import Review
-from grpo_guard.rollouts import badness
-from grpo_guard.verdict import Verdict
+from grpo_guard.guard.metrics import metrics
+from grpo_guard.guard.review import Review
 
 # Turns per review: each one holds its whole prefix, so reviewing a long rollout at once would take
 # memory quadratic in its length.

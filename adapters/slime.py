@@ -36,14 +36,14 @@ from grpo_guard.adapters.reward_function import (
     without_no_gain,
 )
 from grpo_guard.adapters.transcript import mask_from, masked_in
-from grpo_guard.completion import shown
-from grpo_guard.detokenizer import REMEDY
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import LARGEST_REWARD
-from grpo_guard.group_means import means_of_units
+from grpo_guard.core.completion import shown
+from grpo_guard.core.detokenizer import REMEDY
 from grpo_guard.guard import Guard, Review
-from grpo_guard.policy_checks import own_detokenizer
-from grpo_guard.settlement import refuse_abstentions
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import LARGEST_REWARD
+from grpo_guard.guard.group_means import means_of_units
+from grpo_guard.guard.policy_checks import own_detokenizer
+from grpo_guard.guard.settlement import refuse_abstentions
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
 _SCALED = ("grpo", "gspo", "cispo")

@@ -27,11 +27,11 @@ from grpo_guard.adapters.reward_function import (
     without_lengths,
 )
 from grpo_guard.adapters.sequences import line_before, review_turns
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import Given
-from grpo_guard.graders import FAILED, finite_or_none
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import Given
 from grpo_guard.guard import Guard
-from grpo_guard.settled_groups import settle_groups
+from grpo_guard.guard.graders import FAILED, finite_or_none
+from grpo_guard.guard.settled_groups import settle_groups
 
 MASKED: Final = "parse_error_masked"
 """The metric that makes the cookbook mask a transition's tokens."""

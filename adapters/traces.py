@@ -15,10 +15,10 @@ from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, claimed, read, received
 from grpo_guard.adapters.sequences import MOST_TURNS, line_before, review_turns
 from grpo_guard.adapters.transcript import spans_given
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import Given, Span
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import Given, Span
+from grpo_guard.core.prompts import content_text
 from grpo_guard.guard import Guard, Review
-from grpo_guard.prompts import content_text
 
 # Over all branches: each one copies its prompt, so a long conversation with a thousand ends would
 # take time and memory quadratic in its length.

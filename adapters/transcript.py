@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from grpo_guard.adapters.plain_numbers import number_from
-from grpo_guard.completion import shown
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import Given, Span
+from grpo_guard.core.completion import shown
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import Given, Span
 
 
 def mask_from(value: Any, length: int) -> list[int]:

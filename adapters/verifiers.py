@@ -25,9 +25,9 @@ from typing import Any, ClassVar
 
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.adapters.traces import review_of
-from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import refuse_abstentions
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.settlement import refuse_abstentions
 
 
 class VerifiersAdapter:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import Final
 
-from grpo_guard.registry import UnknownNameError, choose
+from grpo_guard.core.registry import UnknownNameError, choose
 
 _STUDIES: Final = f"{__package__}.studies"
 

@@ -14,10 +14,10 @@ from grpo_guard.evals import checkout
 from grpo_guard.evals.limits import FailUnder, MaxHonest, end_where_broken
 
 if TYPE_CHECKING:
+    from grpo_guard.core.sampling import SamplingSpec
     from grpo_guard.evals.defences.own import GuardFile
     from grpo_guard.evals.detect.config import DetectConfig
     from grpo_guard.evals.results import Summary
-    from grpo_guard.sampling import SamplingSpec
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the verifiers catch and what they cost.")
 
@@ -236,7 +236,7 @@ def bench(given: typer.Context) -> None:
 
 
 def _verifiers(value: str | None) -> tuple[str, ...]:
-    from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, names
+    from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, names
 
     asked = [name.strip() for name in (value or "logprob_bound").split(",") if name.strip()]
     try:
@@ -276,8 +276,8 @@ def _guards(given: list[str] | None) -> tuple[GuardFile, ...]:
 
 
 def _attacks(value: str) -> tuple[str, ...]:
+    from grpo_guard.core.registry import UnknownNameError
     from grpo_guard.evals.attacks.registry import on_texts
-    from grpo_guard.registry import UnknownNameError
 
     chosen = tuple(dict.fromkeys(n.strip() for n in value.split(",") if n.strip()))
     for name in chosen:
@@ -289,7 +289,7 @@ def _attacks(value: str) -> tuple[str, ...]:
 
 
 def _spec(temperature: float, top_k: int, top_p: float, max_new_tokens: int) -> SamplingSpec:
-    from grpo_guard.sampling import SamplingSpec
+    from grpo_guard.core.sampling import SamplingSpec
 
     try:
         return SamplingSpec(

@@ -37,9 +37,9 @@ def swarm(**given: Any) -> None:
     _require_names(options)
     from transformers.utils import logging
 
+    from grpo_guard.core.registry import UnknownNameError
     from grpo_guard.evals.sandbox.sandbox import SandboxUnavailableError
     from grpo_guard.evals.swarm.request import requested
-    from grpo_guard.registry import UnknownNameError
 
     logging.disable_progress_bar()  # one bar per run, of a second each, between our own
     try:
@@ -59,6 +59,7 @@ swarm.__signature__ = inspect.signature(SwarmOptions, eval_str=True)  # type: ig
 def _require_names(options: SwarmOptions) -> None:
     """End the command if a name or a guard file is wrong, before torch is loaded."""
     from grpo_guard.config import ConfigError
+    from grpo_guard.core.registry import UnknownNameError
     from grpo_guard.evals.defences.early import (
         ON_REJECT,
         defences,
@@ -68,7 +69,6 @@ def _require_names(options: SwarmOptions) -> None:
         shares,
     )
     from grpo_guard.evals.policies.named import location
-    from grpo_guard.registry import UnknownNameError
 
     try:
         require_attacks("--attack", options.attack)
@@ -115,13 +115,13 @@ def _announce(specs: list[Spec], options: SwarmOptions) -> None:
 
 
 def _run(specs: list[Spec], options: SwarmOptions) -> None:
-    from grpo_guard.distributed.cluster import RayMissingError
     from grpo_guard.evals.progress import reporter
     from grpo_guard.evals.report.console import markdown_table, print_outcomes
     from grpo_guard.evals.report.html import write_report
     from grpo_guard.evals.results import load_results
     from grpo_guard.evals.swarm.suite import LINE_EVERY, RunError, play_all, rounds, telling
     from grpo_guard.evals.swarm.training import CheckpointError
+    from grpo_guard.server.distributed.cluster import RayMissingError
 
     command, out = shlex.join(["grpo-guard", *sys.argv[1:]]), options.out
     try:

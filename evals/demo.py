@@ -23,7 +23,7 @@ from grpo_guard.evals.swarm.config import QUICK, SwarmConfig
 from grpo_guard.evals.swarm.experiment import Spec
 from grpo_guard.evals.swarm.suite import LINE_EVERY, play_all, rounds, telling
 from grpo_guard.evals.swarm.workload import Workload
-from grpo_guard.policy import Policy
+from grpo_guard.guard.policy import Policy
 
 MAX_WORKERS: Final = 2
 ALPHA: Final = 1e-3

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpo_guard.core.files import write_whole
 from grpo_guard.evals.stats import Rate
-from grpo_guard.files import write_whole
 
 ACCEPTED_POISON: Final = "accepted_poison"
 REJECTED_CORRECT: Final = "rejected_correct"
@@ -225,7 +225,7 @@ def load_results(path: Path) -> Results:
 
 def versions(*more: str) -> dict[str, str]:
     """Return versions of Python, this package, numerical packages, and some ``more``."""
-    from grpo_guard.version import __version__
+    from grpo_guard.core.version import __version__
 
     found = {"python": platform.python_version(), "grpo_guard": __version__}
     for name in (*_PACKAGES, *more):

@@ -8,30 +8,30 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from grpo_guard.completion import Completion
-from grpo_guard.decorator import guard
-from grpo_guard.ensemble import AllOf, AnyOf, Cascade
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import AllOf, AnyOf, Cascade
+from grpo_guard.core.moved import from_the_top, install
+from grpo_guard.core.naming import near
+from grpo_guard.core.registry import needing_extra, register_verifier
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.core.version import __version__ as __version__
 from grpo_guard.guard import Guard, Review
-from grpo_guard.moved import from_the_top, install
-from grpo_guard.naming import near
-from grpo_guard.policy import AbstainError, Policy
-from grpo_guard.registry import needing_extra, register_verifier
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
-from grpo_guard.version import __version__ as __version__
+from grpo_guard.guard.decorator import guard
+from grpo_guard.guard.policy import AbstainError, Policy
 
 if TYPE_CHECKING:
-    from grpo_guard import presets
+    from grpo_guard.config import presets
+    from grpo_guard.config.once import check
     from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
     from grpo_guard.content.code.verifier import CodeVerifier
+    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
     from grpo_guard.content.screens.verifier import ScreensVerifier
     from grpo_guard.judge.verifier import JudgeVerifier
     from grpo_guard.logprob.bounds import LogProbBoundVerifier
     from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
     from grpo_guard.nodes.ledger import EvidenceLedger
-    from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-    from grpo_guard.once import check
 
 _LAZY = {
     "ArithmeticVerifier": "grpo_guard.content.arithmetic.verifier",
@@ -39,10 +39,10 @@ _LAZY = {
     "EvidenceLedger": "grpo_guard.nodes.ledger",
     "JudgeVerifier": "grpo_guard.judge.verifier",
     "LogProbBoundVerifier": "grpo_guard.logprob.bounds",
-    "RecurrenceVerifier": "grpo_guard.nodes.recurrence.verifier",
+    "RecurrenceVerifier": "grpo_guard.content.recurrence.verifier",
     "ScreensVerifier": "grpo_guard.content.screens.verifier",
     "SeedReplayVerifier": "grpo_guard.logprob.replay.verifier",
-    "check": "grpo_guard.once",
+    "check": "grpo_guard.config.once",
 }
 
 __all__ = [
@@ -82,7 +82,7 @@ install()
 
 def __getattr__(name: str) -> Any:
     if name == "presets":
-        return importlib.import_module("grpo_guard.presets")
+        return importlib.import_module("grpo_guard.config.presets")
     if name in _LAZY:
         return needing_extra(_LAZY[name], name)
     if (moved := from_the_top(name)) is not None:

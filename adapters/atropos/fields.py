@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from grpo_guard.adapters.plain_numbers import LOG_PROBS, listed, number_from
-from grpo_guard.completion import shown
+from grpo_guard.core.completion import shown
 
 logger = logging.getLogger("grpo_guard")
 

@@ -41,13 +41,13 @@ from grpo_guard.adapters.received import Row, claimed
 from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
 from grpo_guard.adapters.transcript import spans_given
-from grpo_guard.completion import shown
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.graders import LARGEST_REWARD
+from grpo_guard.core.completion import shown
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.verdict import Verdict, reject
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settled_groups import SettledGroups, settle_groups
-from grpo_guard.settlement import refuse_abstentions
-from grpo_guard.verdict import Verdict, reject
+from grpo_guard.guard.graders import LARGEST_REWARD
+from grpo_guard.guard.settled_groups import SettledGroups, settle_groups
+from grpo_guard.guard.settlement import refuse_abstentions
 
 __all__ = ["GroupError", "GroupGuard", "group_size"]
 

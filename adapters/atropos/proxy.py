@@ -45,8 +45,8 @@ from grpo_guard.adapters.atropos.fields import (
     request_of_environment,
 )
 from grpo_guard.adapters.atropos.groups import GroupGuard
-from grpo_guard.jsonl import InputError, parse_object
-from grpo_guard.policy import AbstainError
+from grpo_guard.core.jsonl import InputError, parse_object
+from grpo_guard.guard.policy import AbstainError
 from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, too_large

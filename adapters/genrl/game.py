@@ -32,16 +32,16 @@ from grpo_guard.adapters.genrl.rollouts import Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
 from grpo_guard.adapters.received import Row, parts_of, read, reference_from
 from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
-from grpo_guard.completion import Completion
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.verdict import accept
 from grpo_guard.guard import Guard
-from grpo_guard.policy import AbstainError
-from grpo_guard.prompts import prompt_key
-from grpo_guard.review import Review
-from grpo_guard.verdict import accept
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.policy import AbstainError
+from grpo_guard.guard.review import Review
 
 if TYPE_CHECKING:
-    from grpo_guard.identity.keys import SigningKey
+    from grpo_guard.nodes.identity.keys import SigningKey
 
 logger = logging.getLogger("grpo_guard")
 
@@ -266,7 +266,7 @@ class GuardedGame:
         """Sign a completion as this node's, if the guard requires it."""
         if self.guard.identity is None or self.key is None:
             return completion
-        from grpo_guard.identity.envelope import signed
+        from grpo_guard.nodes.identity.envelope import signed
 
         return signed(completion, self.key, run=self.guard.identity.run)
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_guard.adapters.genrl.trees import Form, Tree, offered
-from grpo_guard.policy import Policy
-from grpo_guard.review import Review
-from grpo_guard.verdict import Verdict
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.review import Review
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from grpo_guard.adapters.genrl.trees import Tree
 from grpo_guard.adapters.reward_function import RewardFunction
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED, finite_or_none
+from grpo_guard.core.verdict import Verdict, reject
 from grpo_guard.guard import Guard
-from grpo_guard.review import Review
-from grpo_guard.settled_groups import settle_groups
-from grpo_guard.verdict import Verdict, reject
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import FAILED, finite_or_none
+from grpo_guard.guard.review import Review
+from grpo_guard.guard.settled_groups import settle_groups
 
 Raw = list[float | None]
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_guard.adapters.genrl.trees import CLAIMS
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.sampling import SamplingSpec
 
 
 class Rollout(list[str]):

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, Unread, integer_from, read, received
-from grpo_guard.completion import MAX_NAME, shown
-from grpo_guard.detokenizer import special_ids
+from grpo_guard.core.completion import MAX_NAME, shown
+from grpo_guard.core.detokenizer import special_ids
 
 CLAIMS: Final = "grpo_guard"
 """The metadata key under which a node says how its completions were sampled."""

@@ -23,10 +23,10 @@ from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, number, sanitize_response
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.releases import require_release
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.verdict import Outcome, Verdict
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import refuse_abstentions
-from grpo_guard.verdict import Outcome, Verdict
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.settlement import refuse_abstentions
 
 logger = logging.getLogger("grpo_guard")
 

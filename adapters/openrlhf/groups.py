@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 
 from grpo_guard.adapters.flagged_tokens import Span
 from grpo_guard.adapters.openrlhf.rollout import Rollout, number
+from grpo_guard.core.verdict import accept
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settled_groups import SettledGroups
-from grpo_guard.verdict import accept
+from grpo_guard.guard.settled_groups import SettledGroups
 
 
 def settle_group(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from grpo_guard.detokenizer import ENDS
+from grpo_guard.core.detokenizer import ENDS
 
 # For a prompt without its beginning: the least part of the query that must match it.
 LEAST_OVERLAP: Final = 32

@@ -26,12 +26,12 @@ from grpo_guard.adapters.reward_function import (
     settled_finite,
     without_leaving_out,
 )
-from grpo_guard.admission import AdmittedBatch
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Outcome, Verdict
 from grpo_guard.guard import Guard, Review
-from grpo_guard.policy import AbstainError
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Outcome, Verdict
+from grpo_guard.guard.admission import AdmittedBatch
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.policy import AbstainError
 
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]

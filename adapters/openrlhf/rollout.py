@@ -19,9 +19,9 @@ from grpo_guard.adapters.plain_numbers import LOG_PROBS, number_from
 from grpo_guard.adapters.received import Row, received
 from grpo_guard.adapters.sequences import line_before
 from grpo_guard.adapters.transcript import spans_given, transcript
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import Given
-from grpo_guard.verdict import Verdict
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import Given
+from grpo_guard.core.verdict import Verdict
 
 Texts: TypeAlias = tuple[str, str, Given | None]
 """The prompt, the text of all turns, and its given spans."""

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.transcript import mask_from, masked_in, spans_given, transcript
-from grpo_guard.detokenizer import Detokenizer, special_ids
-from grpo_guard.given import Given
-from grpo_guard.identity.envelope import ENVELOPE
-from grpo_guard.identity.gate import ADMITTED
-from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
+from grpo_guard.core.detokenizer import Detokenizer, special_ids
+from grpo_guard.core.given import Given
+from grpo_guard.core.prompts import MAX_PROMPT_PARTS, prompt_key
+from grpo_guard.nodes.identity.envelope import ENVELOPE
+from grpo_guard.nodes.identity.gate import ADMITTED
 
 MALFORMED: Final = "guard_malformed"
 """The column in which `peer_rollouts` records a row's problem; None = none."""

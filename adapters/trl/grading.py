@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.adapters.reward_function import RewardFunction
-from grpo_guard.graders import FAILED, LARGEST_REWARD, GraderFailures
+from grpo_guard.guard.graders import FAILED, LARGEST_REWARD, GraderFailures
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,13 +32,13 @@ from grpo_guard.adapters.trl.batch import (
     ends_of,
     tokenizer_of,
 )
-from grpo_guard.completion import Completion
-from grpo_guard.detokenizer import special_ids
-from grpo_guard.framework import FrameworkError
-from grpo_guard.given import Given, Span, between
-from grpo_guard.identity.gate import is_admitted
-from grpo_guard.prompts import prompt_key
-from grpo_guard.verdict import Verdict
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.detokenizer import special_ids
+from grpo_guard.core.given import Given, Span, between
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.nodes.identity.gate import is_admitted
 
 
 @dataclass(frozen=True, slots=True)

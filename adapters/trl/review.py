@@ -21,12 +21,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
+from grpo_guard.core.prompts import Message, prompt_key
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
-from grpo_guard.policy import AbstainError, Policy
-from grpo_guard.prompts import Message, prompt_key
-from grpo_guard.review import Review
-from grpo_guard.settled_groups import SettledGroups
-from grpo_guard.verdict import Verdict
+from grpo_guard.guard.policy import AbstainError, Policy
+from grpo_guard.guard.review import Review
+from grpo_guard.guard.settled_groups import SettledGroups
 
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
 """(rank, its row) -> the verdict, and the length factor if there is one."""

@@ -55,11 +55,11 @@ from grpo_guard.adapters.trl.review import (
 )
 from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.adapters.trl.trainer_checks import check_decorated
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
-from grpo_guard.review import Review
-from grpo_guard.settlement import refuse_abstentions
-from grpo_guard.verdict import Verdict
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.review import Review
+from grpo_guard.guard.settlement import refuse_abstentions
 
 __all__ = ["GuardedReward", "TRLAdapter", "log_review", "rows_from"]
 

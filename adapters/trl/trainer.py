@@ -39,9 +39,9 @@ from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
 from grpo_guard.adapters.trl.sampler import check_sampler
 from grpo_guard.adapters.trl.trainer_checks import is_rloo, refuse_leaks, require_hooks
-from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
 
 
 class GuardedTrainer(ReusesForward):

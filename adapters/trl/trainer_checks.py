@@ -10,9 +10,9 @@ import functools
 import logging
 from typing import Any, Final
 
-from grpo_guard.framework import FrameworkError
 from grpo_guard.guard import Guard
-from grpo_guard.policy import Policy
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.policy import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.abstentions import AbstainWindow
 from grpo_guard.adapters.verl.groups import Settled, SiblingCollector, Trajectory
 from grpo_guard.adapters.verl.settings import Settings
-from grpo_guard.completion import Completion
-from grpo_guard.metrics import NodeFigures, length_figures, metrics
-from grpo_guard.settlement import refuse_abstentions, ruling_of, settle
-from grpo_guard.verdict import Cause, Outcome, Verdict, abstain, accept
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, accept
+from grpo_guard.guard.abstentions import AbstainWindow
+from grpo_guard.guard.metrics import NodeFigures, length_figures, metrics
+from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 
 logger = logging.getLogger("grpo_guard")
 NAME: Final = "grpo_guard_collector"

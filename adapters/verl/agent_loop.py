@@ -26,7 +26,7 @@ from grpo_guard.adapters.received import read
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import TOLD, Told
 from grpo_guard.adapters.verl.settings import Settings, training_rollouts
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 
 
 @dataclass(slots=True)

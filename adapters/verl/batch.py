@@ -17,10 +17,10 @@ import numpy as np
 from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import Row, as_malformed, claimed, received
 from grpo_guard.adapters.transcript import spans_given, transcript
-from grpo_guard.completion import Completion
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import MAX_SPANS
-from grpo_guard.verdict import Cause, Verdict, abstain, reject
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import MAX_SPANS
+from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
 
 # Column that the agent-loop hook adds. The agent loop cannot set it: what a remote environment
 # returns cannot claim to be validation, or to be one of fewer siblings.

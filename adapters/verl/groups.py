@@ -19,12 +19,12 @@ from typing import TypeAlias
 
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.received import review as review_rows
-from grpo_guard.graders import LARGEST_REWARD
+from grpo_guard.core.rollouts import badness
+from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.guard import Guard
-from grpo_guard.review import Review
-from grpo_guard.rollouts import badness
-from grpo_guard.settlement import mean_of_kept
-from grpo_guard.verdict import Cause, Outcome, Verdict
+from grpo_guard.guard.graders import LARGEST_REWARD
+from grpo_guard.guard.review import Review
+from grpo_guard.guard.settlement import mean_of_kept
 
 Key: TypeAlias = tuple[str, int | None]
 Log: TypeAlias = Callable[

@@ -25,11 +25,11 @@ from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import last_row, rows_from, told_of
 from grpo_guard.adapters.verl.groups import Settled, Trajectory, finite
 from grpo_guard.adapters.verl.settings import UNTOLD_TIMEOUT, Settings, hook_missing, needs_hook
-from grpo_guard.completion import shown
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import FAILED, GraderFailures
+from grpo_guard.core.completion import shown
+from grpo_guard.core.verdict import Outcome
 from grpo_guard.guard import Guard
-from grpo_guard.verdict import Outcome
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import FAILED, GraderFailures
 
 logger = logging.getLogger("grpo_guard")
 

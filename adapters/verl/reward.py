@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only, settled_finite
-from grpo_guard.completion import shown
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.completion import shown
 from grpo_guard.guard import Guard, Review
-from grpo_guard.settlement import refuse_abstentions
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.settlement import refuse_abstentions
 
 _FROM_VERL: Final = {
     "data_source",

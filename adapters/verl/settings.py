@@ -14,8 +14,8 @@ from typing import Any, Final
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import chosen_policy, without_no_gain
 from grpo_guard.config import GuardConfig
-from grpo_guard.framework import FrameworkError
-from grpo_guard.policy import Policy
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.policy import Policy
 
 # The collector waits no longer than this if the number of siblings is unknown: validation often
 # samples one answer per prompt, training eight, and a reward worker cannot tell them apart.

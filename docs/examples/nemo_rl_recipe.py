@@ -5,7 +5,7 @@ import torch
 from grpo_guard.adapters.received import received
 from grpo_guard.adapters.reward_function import require_ids_read
 from grpo_guard.adapters.sequences import review_turns
-from grpo_guard.graders import finite_or_none
+from grpo_guard.guard.graders import finite_or_none
 
 
 class GuardedAdvantages:

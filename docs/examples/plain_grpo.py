@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from grpo_guard import Completion, Guard, LogProbBoundVerifier, Policy, SamplingSpec
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import WordProblems
-from grpo_guard.verdict import Verdict
 
 SAMPLING = SamplingSpec("transformers", temperature=1.0, top_k=50, top_p=1.0, max_new_tokens=64)
 TASK, ATTACK = WordProblems(), TextAttack()

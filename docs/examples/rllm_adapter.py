@@ -6,7 +6,7 @@ from typing import Any
 from grpo_guard import Guard
 from grpo_guard.adapters.received import Row, received, review
 from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 
 
 class RLLMAdapter:

@@ -22,11 +22,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_guard import Completion, Policy, SamplingSpec, SeedReplayVerifier, guard
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
-from grpo_guard.verdict import Verdict
 
 NODES = ("alice", "bob", "mallory")  # fixed when a node joins: another name is another draw
 ME = "alice"

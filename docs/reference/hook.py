@@ -8,12 +8,12 @@ from inspect import isclass
 from typing import Any, get_args
 
 from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
-from grpo_guard.metrics import metrics
-from grpo_guard.options import Options, listed, options_of
-from grpo_guard.preset_options import preset_options
-from grpo_guard.presets import PRESETS
-from grpo_guard.registry import VERIFIERS, load, names
-from grpo_guard.verdict import NOT_CHECKED, Cause, Usage, abstain, accept
+from grpo_guard.config.preset_options import preset_options
+from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.options import Options, listed, options_of
+from grpo_guard.core.registry import VERIFIERS, load, names
+from grpo_guard.core.verdict import NOT_CHECKED, Cause, Usage, abstain, accept
+from grpo_guard.guard.metrics import metrics
 
 MEANINGS = {
     "guard/accept_rate": "share of the batch that was accepted",

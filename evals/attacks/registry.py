@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from grpo_guard.core.registry import ATTACKS, UnknownNameError, load, names
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted, adversary_of
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
 from grpo_guard.evals.checkout import known, study
-from grpo_guard.registry import ATTACKS, UnknownNameError, load, names
 
 _MATH: Final = "math"
 NONE: Final = "none"

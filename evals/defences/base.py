@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
-from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.honest import Member
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.guard import Guard, Review
+from grpo_guard.guard.policy import Policy
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
-from grpo_guard.policy import Policy
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verifier import CompletionVerifier, Composed
 
 
 @dataclass(frozen=True, slots=True)

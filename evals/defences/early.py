@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, names
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.checkout import known, study
 from grpo_guard.evals.roles import COIN, NONE, PRESET
-from grpo_guard.presets import PRESETS
-from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, names
 
 INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, cast, get_args
 
 from grpo_guard.config import ConfigError, GuardConfig
+from grpo_guard.config.live import Live, reads_policy, replays_seeds
+from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, emptied
 from grpo_guard.evals.roles import PRESET
 from grpo_guard.evals.swarm.config import OnReject
 from grpo_guard.evals.swarm.members import Peer
 from grpo_guard.guard import Guard
-from grpo_guard.live import Live, reads_policy, replays_seeds
-from grpo_guard.presets import PRESETS
-from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load
 
 _SUFFIXES: Final = (".yaml", ".yml")
 

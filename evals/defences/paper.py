@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.swarm.grpo import Weighted, collate
-from grpo_guard.verdict import Finding, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 _AT_ONCE = 64
 

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.registry import VERIFIERS, load, load_class
+from grpo_guard.core.verdict import Cause, Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.checkout import known, study
 from grpo_guard.evals.defences.base import (
     COUNTED,
@@ -25,9 +28,6 @@ from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.roles import COIN
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.registry import VERIFIERS, load, load_class
-from grpo_guard.verdict import Cause, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 NONE: Final = "none"
 _OF_WEIGHTS: Final = ("logprob_bound", "tail_probability")

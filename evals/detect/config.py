@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.defences.own import GuardFile
-from grpo_guard.sampling import SamplingSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.detect.poison import with_ids, with_text
 from grpo_guard.evals.tasks.word_problems import generate
 

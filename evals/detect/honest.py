@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from grpo_guard.cli.rows import completions_of
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, NotEnoughError
 from grpo_guard.evals.detect.sample import BATCHES_PER_BLOCK, Prompt, SampleConfig, sample_honest
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.tasks import gsm8k, python_maths, word_problems
 from grpo_guard.evals.tasks.registry import GSM8K, WORD_PROBLEMS
-from grpo_guard.sampling import SamplingSpec
 
 # Some completions end early; this many times more questions are asked than wanted.
 SPARE: Final = 4

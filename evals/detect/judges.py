@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from grpo_guard.config.live import Live
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.matrix import OwnGuard
 from grpo_guard.evals.roles import PRESET
-from grpo_guard.live import Live
-from grpo_guard.verifier import CompletionVerifier
 
 SCORING: Final = "float32"
 """The weights' type while verifying."""
@@ -57,10 +57,10 @@ def verifiers_of(config: DetectConfig, scoring: Loaded | None) -> list[Completio
     Those that read log-probs are created once per profile and share one set of weights;
     the others have no options.
     """
+    from grpo_guard.core.registry import VERIFIERS
+    from grpo_guard.core.registry import load as load_class
     from grpo_guard.logprob.scorers.transformers import TransformersScorer
     from grpo_guard.logprob.verifier import LogProbVerifier
-    from grpo_guard.registry import VERIFIERS
-    from grpo_guard.registry import load as load_class
 
     shared = TransformersScorer(scoring.model) if scoring else None
     chosen: list[CompletionVerifier] = []

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from grpo_guard.cli.rows import group_of, whole_groups
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.detect.poison import Case
 from grpo_guard.evals.report.excerpt import asked
 from grpo_guard.evals.report.tables import Table
 from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Summary
 from grpo_guard.evals.stats import Rate
 from grpo_guard.guard import Guard
-from grpo_guard.prompts import prompt_key
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 CHUNK: Final = 16
 GUARD_CHUNK: Final = 64

@@ -9,12 +9,12 @@ from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Given, stretches
+from grpo_guard.core.sampling_mask import KEY, SamplingMask
 from grpo_guard.evals.attacks.adversary import Forged, Scripted
 from grpo_guard.evals.attacks.base import Attack, NoTargetError
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.given import Given, stretches
-from grpo_guard.sampling_mask import KEY, SamplingMask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.detect import controls
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
@@ -21,7 +22,6 @@ from grpo_guard.evals.detect.matrix import Row, detect, examples, rates
 from grpo_guard.evals.detect.poison import Case, poisoned
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.results import CONTROL, HONEST, today, versions, write_text
-from grpo_guard.verifier import CompletionVerifier
 
 _LONGEST: Final = 100_000
 OtherModel: TypeAlias = Callable[[Loaded], list[Completion]]

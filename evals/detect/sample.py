@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.completion import Completion, CompletionError
-from grpo_guard.prompts import Message
-from grpo_guard.sampling import SamplingSpec
+from grpo_guard.core.completion import Completion, CompletionError
+from grpo_guard.core.prompts import Message
+from grpo_guard.core.sampling import SamplingSpec
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -13,10 +13,10 @@ from grpo_guard.evals.cli import fail, require
 
 if TYPE_CHECKING:
     from grpo_guard.config import GuardConfig
+    from grpo_guard.core.verifier import CompletionVerifier
     from grpo_guard.evals.judge_probe.probe import ProbeResult
     from grpo_guard.evals.report.tables import Table
     from grpo_guard.evals.tasks.base import Problem
-    from grpo_guard.verifier import CompletionVerifier
 
 
 # With a larger share of abstentions a probe fails, whatever was accepted of the rest.
@@ -51,10 +51,10 @@ def probe(
     require("judge probe", "scipy")
 
     from grpo_guard.config import ConfigError, GuardConfig
+    from grpo_guard.core.jsonl import InputError
     from grpo_guard.evals.judge_probe.cases import cases
     from grpo_guard.evals.judge_probe.probe import OVERALL, probe
     from grpo_guard.evals.report.tables import print_table
-    from grpo_guard.jsonl import InputError
 
     try:
         verifier = _target(GuardConfig.from_yaml(config), whole)

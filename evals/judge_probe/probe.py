@@ -7,11 +7,11 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.judge_probe.cases import HONEST, ProbeCase
 from grpo_guard.evals.stats import Rate
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 # Table 1 of arXiv 2511.09780: share accepted, by a 14B model with chain of thought.
 PAPER: Final = {HONEST: "74.75 %", "TEXT, at the start": "3.75 %", "MATH": "1.54 %"}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.evals.policies.bundled import BUNDLED, load_bundled
-from grpo_guard.registry import UnknownNameError, choose
 
 _ID: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
-from grpo_guard.prompts import Message
+from grpo_guard.core.prompts import Message
 
 Span: TypeAlias = tuple[int, int]
 

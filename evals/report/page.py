@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from grpo_guard.core.p_values import p_text
 from grpo_guard.evals.report.excerpt import Piece, excerpt, visible
 from grpo_guard.evals.results import Example
-from grpo_guard.p_values import p_text
 
 _MOST_FINDINGS = 6
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from grpo_guard.core.quoting import printable
 from grpo_guard.evals.report.excerpt import visible
 from grpo_guard.evals.report.page import esc, prose
 from grpo_guard.evals.stats import OverSeeds, Rate
-from grpo_guard.quoting import printable
 
 DASH: Final = "–"
 WIDE: Final = 7

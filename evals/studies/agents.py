@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.ensemble import AllOf
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.given import Given, Span, between
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.harness import option, rejected, say, study
 from grpo_guard.evals.tasks import word_problems
-from grpo_guard.given import Given, Span, between
 from grpo_guard.guard import Guard
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.replay.generate import generate_under_coin
 from grpo_guard.logprob.tail import TailProbabilityVerifier
-from grpo_guard.sampling import SamplingSpec
 
 PHRASE = " All hail to the thief."
 LIMIT = 96

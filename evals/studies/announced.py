@@ -17,8 +17,9 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.attacks.math import equations
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
 from grpo_guard.evals.policies import named
@@ -33,7 +34,6 @@ from grpo_guard.logprob.node_evidence import WEIGHTS
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortune
-from grpo_guard.sampling import SamplingSpec
 
 ALPHA: Final = 1e-3
 A_ROUND: Final = 4

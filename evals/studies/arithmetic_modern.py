@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.studies.corpora import DATA, MODERN, Split, modern, side
 from grpo_guard.evals.studies.harness import RESULTS, rejected, study

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Given, stretches
+from grpo_guard.core.prompts import Message
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.attacks.math import evaluate
-from grpo_guard.given import Given, stretches
 from grpo_guard.logprob.replay.generate import generate_turns_under_coin
-from grpo_guard.prompts import Message
-from grpo_guard.sampling import SamplingSpec
 
 _OPEN: Final = re.compile(r"([0-9]{1,6}(?: [-+*/] [0-9]{1,6}){1,4}) =\Z")
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard import AllOf, ArithmeticVerifier, Cascade, RecurrenceVerifier, ScreensVerifier
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.base import NoTargetError
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
@@ -27,7 +28,6 @@ from grpo_guard.evals.studies.solutions import Solution, of_models
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.gsm8k import plain
 from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
-from grpo_guard.verifier import CompletionVerifier
 
 ATTACKS: Final = {"none": None, "text": TextAttack(), "math": MathAttack()}
 NODES: Final = 4

@@ -25,8 +25,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.studies.code_functions import (
     MAX_FUNCTIONS,
@@ -38,7 +39,6 @@ from grpo_guard.evals.studies.code_functions import (
 from grpo_guard.evals.studies.corpora import DATA, MODERN, modern, side
 from grpo_guard.evals.studies.harness import option, per_second, rate, rejected, study
 from grpo_guard.evals.tasks.word_problems import generate
-from grpo_guard.verifier import CompletionVerifier
 
 PROGRAMS: Final = Path(__file__).resolve().parents[2] / "tests" / "content" / "programs"
 WORD_PROBLEMS: Final = 500

@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.verdict import Verdict
 
 Fill = Callable[[list[str], str, random.Random, list[str]], str]
 _TALK = (

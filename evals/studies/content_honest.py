@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.content_attacks import (
     NODES,

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard import AllOf, ArithmeticVerifier, CodeVerifier, RecurrenceVerifier, ScreensVerifier
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import read_objects
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, study
 from grpo_guard.evals.studies.solutions import Solution, of_models
-from grpo_guard.jsonl import read_objects
-from grpo_guard.verifier import CompletionVerifier
 
 # With digits and calculator notes a token has 2.2 characters: SmolLM2's tokenizer makes 302 tokens
 # of the 659 characters of the first kind on average, and 589 of the 1,288 of the second.

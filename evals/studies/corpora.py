@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from grpo_guard.completion import Completion
-from grpo_guard.jsonl import read_completions
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import read_completions
 
 Split: TypeAlias = Literal["tune", "held", "all"]
 DATA: Final = Path(os.environ.get("GRPO_GUARD_DATA", "../shared/data"))

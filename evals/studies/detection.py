@@ -17,6 +17,7 @@ from typing import Final
 
 from rich.console import Console
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import matrix_table
 from grpo_guard.evals.detect.run import OtherModel, results_of, run, write_rows
@@ -27,7 +28,6 @@ from grpo_guard.evals.studies import solutions
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.harness import CACHE, RESULTS
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.sampling import SamplingSpec
 
 MODEL: Final = "models/SmolLM2-135M-Instruct"
 # The sampler of arXiv 2511.09780: top-k 50, top-p 1.0 (its temperature is not stated).

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.studies.corpora import gsm8k_file

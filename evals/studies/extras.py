@@ -1,4 +1,4 @@
-"""What the optional rules of `grpo_guard.extras` reject of honest completions, file by file.
+"""What the optional rules of `content.extras` reject of honest completions, file by file.
 
     python -m grpo_guard.evals.studies.extras FOLDER_OR_FILE ... [-o FILE]
         [--classifier MODEL --labels toxic insult]
@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.content.extras.language import LanguageVerifier
+from grpo_guard.content.extras.pii import QUIET, RECOGNISERS, PiiVerifier
+from grpo_guard.content.extras.secrets import NOISY, SecretsVerifier
+from grpo_guard.content.extras.toxicity import ToxicityVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import read_objects
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rejected, say, study, verify
-from grpo_guard.extras.language import LanguageVerifier
-from grpo_guard.extras.pii import QUIET, RECOGNISERS, PiiVerifier
-from grpo_guard.extras.secrets import NOISY, SecretsVerifier
-from grpo_guard.extras.toxicity import ToxicityVerifier
-from grpo_guard.jsonl import read_objects
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 _AT_ONCE: Final = 64
 _SHOWN: Final = 3

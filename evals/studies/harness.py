@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.results import today, versions, write_text
 from grpo_guard.evals.stats import Rate
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 RESULTS: Final = Path("docs/results")
 CACHE: Final = Path(".measure")

@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.guard import Guard
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.gate import Identity
-from grpo_guard.identity.keys import SigningKey
-from grpo_guard.identity.ring import KeyRing
+from grpo_guard.nodes.identity.envelope import signed
+from grpo_guard.nodes.identity.gate import Identity
+from grpo_guard.nodes.identity.keys import SigningKey
+from grpo_guard.nodes.identity.ring import KeyRing
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 ROUNDS: Final = 12
 PER_NODE: Final = 8

@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import accept, reject
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import Comparison
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.verdict import accept, reject
 
 BATCH = 1_000
 FEW = 8

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import RESULTS, option, say, study
 
 Round: TypeAlias = list[tuple[Completion, bool]]

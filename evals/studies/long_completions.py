@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.config import Loaded, load
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.detection import MODEL
@@ -33,7 +34,6 @@ from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
-from grpo_guard.sampling import SamplingSpec
 
 SPEC: Final = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=8000)
 LENGTHS: Final = (100, 1000, 4000, 8000)

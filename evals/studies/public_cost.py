@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
-from grpo_guard.ensemble import Ensemble
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import Ensemble
+from grpo_guard.core.jsonl import read_objects
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.public_poison import changed_result
 from grpo_guard.evals.studies.rules import Kind, rejecting
-from grpo_guard.jsonl import read_objects
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 _SHOWN: Final = 160
 

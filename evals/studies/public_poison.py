@@ -15,7 +15,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 
 _GAP: Final = r"(?:[ $&*`]|\\{1,2}[,;! ()\[\]]){0,5}"
 _NUMBER: Final = r"[0-9]{1,3}(?:,[0-9]{3}){1,3}(?![0-9])|[0-9]{1,9}(?:\.[0-9]{1,6})?"

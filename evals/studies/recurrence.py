@@ -18,7 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import read_objects
 from grpo_guard.evals.studies.harness import (
     RESULTS,
     option,
@@ -35,8 +37,6 @@ from grpo_guard.evals.studies.recurrence_attacks import (
 )
 from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
 from grpo_guard.evals.tasks import word_problems
-from grpo_guard.jsonl import read_objects
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
 
 MODES: Final[tuple[SwarmKind, ...]] = ("heterogeneous", "homogeneous")
 NODES: Final = 4

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, Severity
-from grpo_guard.ensemble import Ensemble
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import Ensemble
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.results import write_text
 from grpo_guard.evals.studies import corpora
 from grpo_guard.evals.studies.harness import option, rate, say, study
@@ -37,8 +39,6 @@ from grpo_guard.evals.studies.rules_corpora import (
     published_corpus,
 )
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 Kind: TypeAlias = tuple[str, str]
 """A verifier and a kind of its findings."""

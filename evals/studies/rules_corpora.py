@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import read_objects
 from grpo_guard.evals.attacks.adversary import Scripted
 from grpo_guard.evals.attacks.base import Attack, NoTargetError
 from grpo_guard.evals.attacks.math import MathAttack
@@ -22,7 +23,6 @@ from grpo_guard.evals.tasks.base import Problem, Task
 from grpo_guard.evals.tasks.gsm8k import plain
 from grpo_guard.evals.tasks.python_maths import PythonMaths
 from grpo_guard.evals.tasks.word_problems import WordProblems
-from grpo_guard.jsonl import read_objects
 
 ATTACKER: Final = "mal"
 # In all files of `modern`.

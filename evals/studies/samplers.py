@@ -17,7 +17,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.config import DetectConfig, Loaded, load
 from grpo_guard.evals.detect.honest import honest_completions
 from grpo_guard.evals.detect.poison import with_ids
@@ -32,7 +33,6 @@ from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortune
-from grpo_guard.sampling import SamplingSpec
 
 LONGEST: Final = 96
 SAMPLERS: Final[Mapping[str, SamplingSpec]] = {

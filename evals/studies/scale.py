@@ -19,17 +19,17 @@ from typing import Any, Final
 import numpy as np
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.studies.harness import option, say, study
 from grpo_guard.evals.studies.ledger_scale import compared, recorded
 from grpo_guard.evals.studies.scale_queue import Stage, play
 from grpo_guard.evals.tasks.registry import load_task
 from grpo_guard.guard import Guard
+from grpo_guard.guard.spot_odds import checked_of, odds
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.nodes.evidence import STRIDE, WINDOW
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.spot_odds import checked_of, odds
 
 SHARES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 PART: Final = 100

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 _Key: TypeAlias = tuple[Encoded, SamplingSpec, float, Replay | None]
 

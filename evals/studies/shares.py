@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
-from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.attacks.text import PHRASE, inserted
 from grpo_guard.evals.policies import named
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.guard import Guard
+from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.guard.spot_odds import odds
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.spot_odds import odds
 
 SHARES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 SENT: Final = 64

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import InputError, read_objects
+from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.jsonl import InputError, read_objects
-from grpo_guard.prompts import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

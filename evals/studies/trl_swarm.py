@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.harness import option, rate, study
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.guard import Guard, Review
+from grpo_guard.guard.policy import Policy
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
-from grpo_guard.policy import Policy
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Verdict
 
 NODES: Final = ("node-0", "node-1", "node-2", "node-3")
 MALICIOUS: Final = "node-3"

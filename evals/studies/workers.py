@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard import Guard, presets
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import read_objects
 from grpo_guard.evals.studies.content_speed import GROUP, NODES, completions
 from grpo_guard.evals.studies.harness import option, say, study
-from grpo_guard.jsonl import read_objects
 
 TRACE: Final = 27_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

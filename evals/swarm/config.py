@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from grpo_guard.sampling import SamplingSpec
+from grpo_guard.core.sampling import SamplingSpec
 
 OnReject = Literal["zero", "drop", "no_gain"]
 Setting = Literal["horizontal", "vertical"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.report.excerpt import Span, asked, window
 from grpo_guard.evals.results import ACCEPTED_POISON, REJECTED_CORRECT, REJECTED_POISON
-from grpo_guard.verdict import Verdict
 
 if TYPE_CHECKING:
     from grpo_guard.evals.swarm.record import Submitted

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw as draw_under_coin
-from grpo_guard.sampling import SamplingSpec
 
 # Finished rows are removed from the batch once this share of it is done; each removal copies the
 # cache, so it does not pay to do it for single rows.

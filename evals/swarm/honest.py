@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedModel
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Verdict, abstain
 from grpo_guard.evals.swarm.grpo import KLTerm, Weighted, accumulate, advantages
 from grpo_guard.evals.swarm.members import GuardIn, NodeGuard, Peer
 from grpo_guard.evals.swarm.optimiser import adam
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.policy import Policy
-from grpo_guard.review import Review
-from grpo_guard.settlement import Ruling, ruling_of, settle
-from grpo_guard.verdict import Cause, Verdict, abstain
+from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.review import Review
+from grpo_guard.guard.settlement import Ruling, ruling_of, settle
 
 Spans = tuple[tuple[int, int], ...]
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled, sample
 from grpo_guard.guard import Review

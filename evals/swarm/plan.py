@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from grpo_guard.core.registry import choose
 from grpo_guard.evals.attacks.adversary import Adversary, Scripted
 from grpo_guard.evals.attacks.base import NoTargetError
 from grpo_guard.evals.attacks.registry import NONE, adversary
@@ -22,7 +23,6 @@ from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import TASKS, WORD_PROBLEMS
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.registry import choose
 
 DEFAULT_ROOM: Final = 96
 """Tokens of the longest completion unless the attack needs more: of 400 first samples of the

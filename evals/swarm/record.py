@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.swarm.examples import examples_of
-from grpo_guard.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

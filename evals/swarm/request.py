@@ -9,6 +9,7 @@ from typing import Any, Final, cast, get_args
 
 import torch
 
+from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.defences.early import shares
 from grpo_guard.evals.defences.own import guard_files
@@ -26,7 +27,6 @@ from grpo_guard.evals.swarm.options import SwarmOptions
 from grpo_guard.evals.swarm.plan import Matrix, own_setting, plan, require_playable
 from grpo_guard.evals.swarm.workload import Workload
 from grpo_guard.evals.tasks.registry import TASKS
-from grpo_guard.registry import UnknownNameError, choose
 
 HOLD: Final = 0.5
 """Share of a run with the full learning rate, for bundled policies. If it is held longer, an

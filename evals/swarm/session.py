@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from grpo_guard.distributed.cluster import ClusterError, connect
+from grpo_guard.server.distributed.cluster import ClusterError, connect
 
 CPUS_PER_NODE: Final = 0.1
 """Nodes of a swarm wait for one another, so one core can serve several of them."""

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.distributed.cluster import require_ray
 from grpo_guard.evals.attacks.registry import NONE
 from grpo_guard.evals.progress import Say
 from grpo_guard.evals.report.summary import summarise
@@ -30,6 +29,7 @@ from grpo_guard.evals.swarm.training import (
     differences,
     stop_on_interrupt,
 )
+from grpo_guard.server.distributed.cluster import require_ray
 
 Tell = Callable[[Spec, dict[str, Any]], None]
 """Called with each round's run and row."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.record import Submitted

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks.base import Problem, Task, held_out
-from grpo_guard.prompts import Message
 
 Ask = Callable[[str], tuple[Message, ...]]
 """Question -> the chat that asks it."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from grpo_guard.content.answers import number_of, numbers_in
+from grpo_guard.core.jsonl import InputError, read_objects
+from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks import word_problems
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.jsonl import InputError, read_objects
-from grpo_guard.prompts import Message
 
 DATASET: Final = ("openai/gsm8k", "main", "train")
 

@@ -17,6 +17,8 @@ from typing import Final
 
 from grpo_guard.content.answers import number_of
 from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.core.jsonl import InputError
+from grpo_guard.core.prompts import Message
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.sandbox.sandbox import Sandbox
 from grpo_guard.evals.tasks import gsm8k, word_problems
@@ -28,8 +30,6 @@ from grpo_guard.evals.tasks.programs import (
     notes_of,
     program_of,
 )
-from grpo_guard.jsonl import InputError
-from grpo_guard.prompts import Message
 
 SYSTEM: Final = (
     "You solve mathematical problems by writing Python. Write one working program inside <code> "

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from grpo_guard.core.registry import choose
 from grpo_guard.evals.tasks import gsm8k, word_problems
 from grpo_guard.evals.tasks.asked import Ask
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.from_file import FromFile
-from grpo_guard.registry import choose
 
 WORD_PROBLEMS: Final = "word_problems"
 GSM8K: Final = "gsm8k"

@@ -47,7 +47,7 @@ def calibrate(
 
     from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import GuardConfig
-    from grpo_guard.files import require_other, write_whole
+    from grpo_guard.core.files import require_other, write_whole
     from grpo_guard.logprob.calibrate import CalibrationError
     from grpo_guard.logprob.calibrate import calibrate as measure
     from grpo_guard.logprob.profile import PROFILES
@@ -168,7 +168,7 @@ def warnings(result: ProfileFile) -> Iterator[str]:
 def _line_of(source: Path, index: int) -> int:
     """Number of a completion's line, or of its row, from 1, if the file has no lines."""
     from grpo_guard.cli.formats import is_plain
-    from grpo_guard.jsonl import read_objects
+    from grpo_guard.core.jsonl import read_objects
 
     if str(source) == "-" or not is_plain(source, {}):
         return index + 1

@@ -11,10 +11,10 @@ from grpo_guard.cli.rows import group_of, whole_groups
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
-    from grpo_guard.calibrated import HonestScores
-    from grpo_guard.completion import Completion
     from grpo_guard.config import GuardConfig
-    from grpo_guard.verifier import CompletionVerifier
+    from grpo_guard.core.calibrated import HonestScores
+    from grpo_guard.core.completion import Completion
+    from grpo_guard.core.verifier import CompletionVerifier
 
 # Verifiers that compare the completions of a group need it whole, and within one call.
 MOST_AT_ONCE = 1000
@@ -24,11 +24,11 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
     """Run every verifier without log-probs over honest completions and write its scores."""
     from rich.table import Table
 
-    from grpo_guard.calibrated import write_calibration
     from grpo_guard.cli.rows import completions_of
     from grpo_guard.config import GuardConfig
-    from grpo_guard.files import require_other
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.core.calibrated import write_calibration
+    from grpo_guard.core.files import require_other
+    from grpo_guard.core.jsonl import InputError
 
     with bad_input():
         require_other(out, source, config)
@@ -54,9 +54,9 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     Raises:
         ConfigError: the guard has none, two share a name, or one abstains on everything.
     """
-    from grpo_guard.calibrated import HonestScores
     from grpo_guard.config import ConfigError
-    from grpo_guard.supervise import supervised
+    from grpo_guard.core.calibrated import HonestScores
+    from grpo_guard.core.supervise import supervised
 
     found: dict[str, HonestScores] = {}
     places = whole_groups([group_of(c) for c in completions], MOST_AT_ONCE)
@@ -80,10 +80,10 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
 def _rules(config: GuardConfig) -> Iterator[CompletionVerifier]:
     """The verifiers without log-probs, built without calibrations and without remembered state."""
     from grpo_guard.config import build_verifier
-    from grpo_guard.ensemble import inner_verifiers
+    from grpo_guard.core.ensemble import inner_verifiers
+    from grpo_guard.core.verifier import Composed
     from grpo_guard.logprob.verifier import LogProbVerifier
     from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
-    from grpo_guard.verifier import Composed
 
     if config.preset is None:
         for leaf in config.leaves():

@@ -11,7 +11,7 @@ import typer
 from grpo_guard.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grpo_guard.options import Options
+    from grpo_guard.core.options import Options
 
 app = typer.Typer(help="Check a guard file, or print what it may contain.", no_args_is_help=True)
 
@@ -19,10 +19,10 @@ app = typer.Typer(help="Check a guard file, or print what it may contain.", no_a
 def verifiers() -> None:
     """List verifiers and presets: names, options, types, defaults, and what each needs."""
     from grpo_guard.config import WRAPPERS, verifier_options
-    from grpo_guard.options import listed, options_of
-    from grpo_guard.preset_options import preset_options
-    from grpo_guard.presets import PRESETS
-    from grpo_guard.registry import VERIFIERS, load, names
+    from grpo_guard.config.preset_options import preset_options
+    from grpo_guard.config.presets import PRESETS
+    from grpo_guard.core.options import listed, options_of
+    from grpo_guard.core.registry import VERIFIERS, load, names
 
     for name in names(VERIFIERS):
         try:
@@ -65,9 +65,9 @@ def guard_schema() -> dict[str, Any]:
     from pydantic.json_schema import models_json_schema
 
     from grpo_guard.config import GuardConfig, verifier_options
-    from grpo_guard.preset_options import preset_options
-    from grpo_guard.presets import PRESETS
-    from grpo_guard.registry import VERIFIERS, load, names
+    from grpo_guard.config.preset_options import preset_options
+    from grpo_guard.config.presets import PRESETS
+    from grpo_guard.core.registry import VERIFIERS, load, names
 
     leaves: dict[str, type[Options]] = {}
     presets: dict[str, type[Options]] = {}

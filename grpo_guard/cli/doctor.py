@@ -56,8 +56,8 @@ def _version(package: str) -> str | None:
 
 
 def _verifiers() -> list[str]:
-    from grpo_guard.extras.rule import lacking
-    from grpo_guard.registry import VERIFIERS, load, names
+    from grpo_guard.content.extras.rule import lacking
+    from grpo_guard.core.registry import VERIFIERS, load, names
 
     found = []
     for name in names(VERIFIERS):
@@ -92,9 +92,9 @@ def _kernels() -> list[str]:
         return []
     import torch
 
+    from grpo_guard.core.sampling import SamplingSpec
     from grpo_guard.logprob.kernels.head import Head
     from grpo_guard.logprob.kernels.head_stats import head_stats
-    from grpo_guard.sampling import SamplingSpec
 
     generator = torch.Generator().manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from grpo_guard.completion import Completion
-from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object
-from grpo_guard.naming import near
-from grpo_guard.registry import with_remedy
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object
+from grpo_guard.core.naming import near
+from grpo_guard.core.registry import with_remedy
 
 Row = Mapping[str, Any]
 

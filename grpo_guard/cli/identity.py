@@ -23,7 +23,7 @@ def new(
     path: Annotated[Path, typer.Argument(metavar="KEY", help="New file for the private key.")],
 ) -> None:
     """Make a private key that only its owner can read. Exit 2 if the file exists."""
-    from grpo_guard.identity.keys import SigningKey
+    from grpo_guard.nodes.identity.keys import SigningKey
 
     with bad_input(OSError, ImportError):
         key = SigningKey.new()
@@ -41,7 +41,7 @@ def show(
     path: Annotated[Path, typer.Argument(metavar="KEY", help="A private key.")],
 ) -> None:
     """Print the public key, and a fingerprint that two people can compare by voice."""
-    from grpo_guard.identity.keys import SigningKey
+    from grpo_guard.nodes.identity.keys import SigningKey
 
     with bad_input(ValueError, ImportError):
         key = SigningKey.read(path)
@@ -58,8 +58,8 @@ def verify(
 ) -> None:
     """Check the envelopes of a file. Exit 1 if one is refused, 2 on bad input."""
     from grpo_guard.cli.rows import Rows, opened
-    from grpo_guard.identity.gate import ANY_ROUND, Identity
-    from grpo_guard.identity.ring import KeyRing
+    from grpo_guard.nodes.identity.gate import ANY_ROUND, Identity
+    from grpo_guard.nodes.identity.ring import KeyRing
 
     counts: Counter[str] = Counter()
     with bad_input(ValueError, ImportError), opened(source) as file:
@@ -84,6 +84,6 @@ def verify(
 
 
 def _tell(public: str) -> None:
-    from grpo_guard.identity.keys import fingerprint
+    from grpo_guard.nodes.identity.keys import fingerprint
 
     echo(f"public key   {public}\nfingerprint  {fingerprint(public)}")

@@ -110,7 +110,7 @@ def check(
     Exit 2 if it cannot be built; the message names the field.
     """
     from grpo_guard.config import GuardConfig
-    from grpo_guard.idle import idle_without
+    from grpo_guard.guard.idle import idle_without
 
     with bad_input():
         guard = GuardConfig.from_yaml(config).build()

@@ -17,7 +17,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     """End the command with status 2 and the error's message if one of ``kinds`` is raised, or an
     `InputError`, a `ConfigError` or a `FileExistsError`."""
     from grpo_guard.config import ConfigError
-    from grpo_guard.jsonl import InputError
+    from grpo_guard.core.jsonl import InputError
 
     refused: tuple[type[Exception], ...] = (InputError, ConfigError, FileExistsError, *kinds)
     try:
@@ -44,8 +44,8 @@ def reads_log_probs(leaf: dict[str, Any]) -> bool:
         ConfigError: no verifier has that name.
     """
     from grpo_guard.config import ConfigError
+    from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load
     from grpo_guard.logprob.verifier import LogProbVerifier
-    from grpo_guard.registry import VERIFIERS, UnknownNameError, load
 
     try:
         kind = load(VERIFIERS, str(leaf["type"]))

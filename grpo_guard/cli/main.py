@@ -25,8 +25,8 @@ from grpo_guard.cli.spot_check import app as _spot_check
 from grpo_guard.cli.terminal import Commands, echo
 from grpo_guard.cli.verify import verify
 from grpo_guard.cli.view import view
-from grpo_guard.quoting import PrintableFormatter
-from grpo_guard.version import __version__
+from grpo_guard.core.quoting import PrintableFormatter
+from grpo_guard.core.version import __version__
 
 app = typer.Typer(
     name="grpo-guard",

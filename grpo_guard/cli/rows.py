@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grpo_guard.cli.formats import is_plain, mapping_of, write_lines
-from grpo_guard.completion import Completion, CompletionError
-from grpo_guard.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
-from grpo_guard.prompts import prompt_key
-from grpo_guard.rollouts import rollout_of
+from grpo_guard.core.completion import Completion, CompletionError
+from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.rollouts import rollout_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from grpo_guard.cli.terminal import echo
-from grpo_guard.quoting import log_handler
+from grpo_guard.core.quoting import log_handler
 
 if TYPE_CHECKING:
     from grpo_guard.server.setup import Settings

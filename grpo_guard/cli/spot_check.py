@@ -33,7 +33,7 @@ def plan(
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from grpo_guard.spot_odds import odds
+    from grpo_guard.guard.spot_odds import odds
 
     with bad_input(ValueError):
         rows = [(s, odds(sent, poisoned, s, power)) for s in share or SHARES]

@@ -10,8 +10,8 @@ from typing import Any
 from grpo_guard.cli.rows import Row
 from grpo_guard.cli.terminal import terminal
 from grpo_guard.cli.verdict_table import VerdictTable
-from grpo_guard.completion import shown
-from grpo_guard.verdict import Cause, Outcome, Verdict
+from grpo_guard.core.completion import shown
+from grpo_guard.core.verdict import Cause, Outcome, Verdict
 
 MOST_NODES = 10_000
 """Nodes counted by name; a sender may invent names without end, so further ones share a line."""

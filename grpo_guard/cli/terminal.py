@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from grpo_guard.quoting import printable
+from grpo_guard.core.quoting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ def _missing_extras() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        from grpo_guard.registry import with_remedy
+        from grpo_guard.core.registry import with_remedy
 
         if (said := with_remedy(error)) is error:
             raise  # no extra brings it: a module of the user's own is broken

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.cli.terminal import terminal
-from grpo_guard.completion import Completion, shown
-from grpo_guard.verdict import Outcome, Verdict
+from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.verdict import Outcome, Verdict
 
 MOST_ROWS: Final = 10_000
 """Causes, and nodes, that are counted by name; any further ones share a line."""
@@ -39,7 +39,7 @@ class VerdictTable:
 
     def add(self, completion: Completion | None, verdict: Verdict) -> None:
         """Count one verdict; None for a row that held no completion."""
-        from grpo_guard.verdict_log import line_of
+        from grpo_guard.guard.verdict_log import line_of
 
         if completion is None:
             self.add_logged(verdict.to_dict())
@@ -122,7 +122,7 @@ def table_of(path: Path) -> VerdictTable:
     Raises:
         InputError: it cannot be read, or a line is not a verdict.
     """
-    from grpo_guard.jsonl import InputError, read_objects
+    from grpo_guard.core.jsonl import InputError, read_objects
 
     table = VerdictTable()
     for number, line in read_objects(path):

@@ -24,9 +24,9 @@ from grpo_guard.cli.terminal import echo, terminal
 if TYPE_CHECKING:
     from grpo_guard.cli.rows import Row, Rows
     from grpo_guard.cli.summary import Summary
-    from grpo_guard.completion import Completion
+    from grpo_guard.core.completion import Completion
+    from grpo_guard.core.verdict import Verdict
     from grpo_guard.guard import Guard
-    from grpo_guard.verdict import Verdict
 
 BATCH = 64
 
@@ -145,7 +145,7 @@ def _verify_file(
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.cli.summary import Summary
     from grpo_guard.cli.verdict_table import VerdictTable
-    from grpo_guard.files import growing, require_other
+    from grpo_guard.core.files import growing, require_other
 
     with ExitStack() as stack:
         with bad_input():
@@ -188,7 +188,7 @@ def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> I
             run on Ray.
     """
     from grpo_guard.config import GuardConfig
-    from grpo_guard.options import ConfigError
+    from grpo_guard.core.options import ConfigError
 
     # If a worker dies, Ray reports it on standard output, among the verdicts.
     with redirect_stdout(sys.stderr):
@@ -202,7 +202,7 @@ def _guard(config: Path, engine: Engine, workers: int | None, source: Path) -> I
             finally:
                 guard.workers.close()
             return
-        from grpo_guard.distributed.ahead import on_ray
+        from grpo_guard.server.distributed.ahead import on_ray
 
         guard.workers = 0
         try:
@@ -221,8 +221,8 @@ def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
     Raises:
         ConfigError: the guard's policy pays for abstentions.
     """
-    from grpo_guard.options import ConfigError
-    from grpo_guard.workers.texts import WORTH_CHARACTERS
+    from grpo_guard.core.options import ConfigError
+    from grpo_guard.guard.workers.texts import WORTH_CHARACTERS
 
     number = guard.workers.number if workers is None else workers
     if number is None:
@@ -242,7 +242,7 @@ def _verify_all(
 
     from grpo_guard.cli.in_order import InOrder
     from grpo_guard.cli.rows import whole_groups
-    from grpo_guard.distributed.ahead import judged
+    from grpo_guard.server.distributed.ahead import judged
 
     def batches() -> Iterator[tuple[list[tuple[int, Row]], list[Completion]]]:
         for places in whole_groups(rows.groups, BATCH):
@@ -273,7 +273,7 @@ def _with_malformed(
     holds no completion is rejected, since its sender caused it."""
     from dataclasses import replace
 
-    from grpo_guard.verdict import Cause, reject
+    from grpo_guard.core.verdict import Cause, reject
 
     said = zip(completions, verdicts, strict=True)
     for place, row in batch:
@@ -297,7 +297,7 @@ def _done(out: Path, total: int) -> int:
     Raises:
         InputError: it holds anything else, or more than there are rows.
     """
-    from grpo_guard.jsonl import InputError, read_objects
+    from grpo_guard.core.jsonl import InputError, read_objects
 
     if not out.exists():
         return 0

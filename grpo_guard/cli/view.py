@@ -62,7 +62,7 @@ def view(
     """Write a page that shows verdicts: filtered, with marked evidence, and by node over rounds."""
     target = out or verdicts.with_suffix(".html")
     with bad_input():
-        from grpo_guard.files import require_other
+        from grpo_guard.core.files import require_other
 
         require_other(target, verdicts, *([source] if source else []))
         found = shown_rows(verdicts, source, mapped or [], most)
@@ -81,7 +81,7 @@ def shown_rows(
     Raises:
         InputError: a file cannot be read, or the two do not belong together.
     """
-    from grpo_guard.jsonl import InputError, read_objects
+    from grpo_guard.core.jsonl import InputError, read_objects
 
     kept: list[dict[str, Any]] = []
     accepted: list[dict[str, Any]] = []
@@ -150,7 +150,7 @@ def _add_texts(rows: list[dict[str, Any]], source: Path, mapped: list[str]) -> N
         for row in rows:
             at = row["index"]
             if not isinstance(at, int) or not 0 <= at < len(completions):
-                from grpo_guard.jsonl import InputError
+                from grpo_guard.core.jsonl import InputError
 
                 raise InputError(
                     f"{source}: expected a row {at!r:.40}, got {len(completions)} rows"

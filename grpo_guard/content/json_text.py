@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.endings import without_end_marks
+from grpo_guard.core.completion import Completion
 
 # At the start of a text or of a fence. A key, or a text that is one string, is enough to count as
 # JSON: models forget to escape something or are cut off, and a strict parser would refuse that.

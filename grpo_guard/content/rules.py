@@ -8,20 +8,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.registry import UnknownNameError, choose
+from grpo_guard.core.supervise import supervised_each
+from grpo_guard.core.turns import Said, as_said, turns
+from grpo_guard.core.verdict import Cause, Outcome, Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.counts import NOTHING, Counts
 from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore, book_name
-from grpo_guard.registry import UnknownNameError, choose
-from grpo_guard.supervise import supervised_each
-from grpo_guard.turns import Said, as_said, turns
-from grpo_guard.verdict import Cause, Outcome, Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
-    from grpo_guard.supervise import Runnable
+    from grpo_guard.core.supervise import Runnable
 
 
 class RuleOptions(TypedDict, total=False):
@@ -101,7 +101,7 @@ class RuleVerifier(CompletionVerifier):
 
     @property
     def compares(self) -> str | None:
-        """See `grpo_guard.distributed.worker.compares`."""
+        """See `grpo_guard.server.distributed.worker.compares`."""
         if not self.looks_alone:
             return f"{self.name} compares the completions of a batch"
         return f"{self.name} counts findings of nodes" if self.counting else None

@@ -107,7 +107,7 @@ RECURRENCE: Final[Mapping[str, Severity]] = {
     "recurring_unlisted": _CONFIRM,
 }
 
-# Of optional rules (`grpo_guard.extras`), which no preset uses.
+# Of optional rules (`grpo_guard.content.extras`), which no preset uses.
 SECRETS: Final[Mapping[str, Severity]] = {"secret": _REJECT}
 PII: Final[Mapping[str, Severity]] = {"personal_data": _REJECT}
 LANGUAGE: Final[Mapping[str, Severity]] = {"other_language": _REJECT}

@@ -11,6 +11,7 @@ from typing import Final
 import tenacity
 from tenacity.wait import wait_base
 
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.breaker import CircuitBreaker
 from grpo_guard.judge.errors import (
@@ -22,7 +23,6 @@ from grpo_guard.judge.errors import (
     may_be_one_of_many,
 )
 from grpo_guard.judge.limits import Limits, Spending
-from grpo_guard.verdict import Cause
 
 # Statuses with which servers, content filters and firewalls refuse a request because of its
 # content; a wrong set-up gets them too. Some redirect to a page of their own instead.

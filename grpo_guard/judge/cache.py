@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.judge.errors import one_line
 from grpo_guard.judge.modes import Ruling
-from grpo_guard.verdict import Cause, Finding
 
 logger = logging.getLogger("grpo_guard")
 # Change this when answers are read differently, so that older rulings are asked anew.

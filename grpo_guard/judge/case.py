@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Usage
 from grpo_guard.judge.asking import Answer
 from grpo_guard.judge.backends.base import ChatMessage, Request
 from grpo_guard.judge.cache import cache_key
@@ -13,7 +14,6 @@ from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.modes import Ruling, VerdictMode
 from grpo_guard.judge.prompt import Window, messages, neutralised, prompt_text
 from grpo_guard.judge.rubric import Rubric
-from grpo_guard.verdict import Cause, Finding, Usage
 
 # A shorter excerpt of a completion is worthless.
 _LEAST_SHOWN = 500

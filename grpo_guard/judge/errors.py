@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_guard.verdict import Cause
+from grpo_guard.core.verdict import Cause
 
 
 def one_line(text: str, most: int = 300) -> str:

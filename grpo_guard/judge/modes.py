@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.delimiters import read_back
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.prompt import MARK
-from grpo_guard.verdict import Cause, Finding
 
 _MOST_REASON = 1_000
 """Characters of a judge's criticism that a verdict keeps."""

@@ -14,11 +14,11 @@ import hmac
 import re
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import content_text
 from grpo_guard.judge.backends.base import ChatMessage
 from grpo_guard.judge.delimiters import neutralised
 from grpo_guard.judge.rubric import Rubric, fill
-from grpo_guard.prompts import content_text
 
 MARK = "ˆ"
 _DATAMARKED = (

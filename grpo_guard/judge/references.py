@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from grpo_guard.completion import Completion
-from grpo_guard.prompts import prompt_key
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Finding, Verdict
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Cause, Finding, Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 
 UNUSED: Final = "reference_not_used"
 

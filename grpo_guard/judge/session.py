@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Usage
 from grpo_guard.judge.asking import Asker
 from grpo_guard.judge.backends.base import Backend, Request
 from grpo_guard.judge.cache import RulingCache
@@ -17,7 +18,6 @@ from grpo_guard.judge.case import Brief, Case
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.modes import Ruling
-from grpo_guard.verdict import Cause, Usage
 
 logger = logging.getLogger("grpo_guard")
 # Cases in progress per request in flight: those between two requests wait without holding one.

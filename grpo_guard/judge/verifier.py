@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Cause, Finding, Usage, Verdict, abstain, accept, noted, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.build import build_backend
 from grpo_guard.judge.case import Brief, Case
@@ -21,9 +24,6 @@ from grpo_guard.judge.references import with_own_references
 from grpo_guard.judge.rubric import Rubric
 from grpo_guard.judge.session import Session
 from grpo_guard.judge.shipped import SHIPPED, shipped_settings
-from grpo_guard.supervise import supervised
-from grpo_guard.verdict import Cause, Finding, Usage, Verdict, abstain, accept, noted, reject
-from grpo_guard.verifier import CompletionVerifier
 
 OnUnsure = Literal["reject", "abstain"]
 # Sessions inherited through a fork, kept so that no destructor closes the parent's connections.
@@ -112,7 +112,7 @@ class JudgeVerifier(CompletionVerifier):
 
     @property
     def compares(self) -> str | None:
-        """See `grpo_guard.distributed.worker.compares`."""
+        """See `grpo_guard.server.distributed.worker.compares`."""
         return None
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.shares import falling_shares
 from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, Floats, TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 STAKES = (0.5, 0.1, 0.02)

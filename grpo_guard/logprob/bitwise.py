@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.base import Scorer
-from grpo_guard.sampling import SamplingSpec
 
 
 @dataclass(frozen=True, slots=True)

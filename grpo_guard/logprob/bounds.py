@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
 from grpo_guard.logprob.announced import AnnouncedPlaces
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
@@ -19,9 +22,6 @@ from grpo_guard.logprob.scan import keyed_shares
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier, Scored
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.p_values import p_text
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 logger = logging.getLogger("grpo_guard")
 

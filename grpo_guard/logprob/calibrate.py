@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.logprob.derive import (
     HonestTokens,
     derive,

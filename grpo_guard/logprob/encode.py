@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from grpo_guard.completion import Completion
-from grpo_guard.detokenizer import Detokenizer
-from grpo_guard.given import Given, Span, between, stretches
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.given import Given, Span, between, stretches
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encoded import Encoded, EncodeError, encode_batch, memory_without_limit
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause
 
 __all__ = ["EncodeError", "Encoded", "Encoder", "encode_batch", "memory_without_limit"]
 

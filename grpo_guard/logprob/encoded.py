@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_guard.completion import Completion
-from grpo_guard.given import Span
-from grpo_guard.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Span
+from grpo_guard.core.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abstain, reject
 
 
 class EncodeError(Exception):

@@ -33,10 +33,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.scan import scan, scan_tails
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 # A foreign phrase is a few tokens; betting the whole stake on every token would cost too much.
 SPARSE_SHARE = 0.05

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling_mask import claimed_mask
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.encode import EncodeError, encode_batch
 from grpo_guard.logprob.replay.slots import Place
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.logprob.verifier import LogProbVerifier
-from grpo_guard.sampling_mask import claimed_mask
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 _MASK: Final = (
     "sampling_mask: only scored completions can be checked against one, and a share of them is "

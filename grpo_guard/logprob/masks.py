@@ -16,14 +16,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.sampling_mask import SamplingMask
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.kernels.head import ForeignHead, head_of
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
 from grpo_guard.logprob.kernels.support import full_rows, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.sampling_mask import SamplingMask
 
 MARGINS: Final = 2.0
 """A token may drift one way and those at the edge the other."""

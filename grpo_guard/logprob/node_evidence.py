@@ -11,7 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Finding
 from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
 from grpo_guard.logprob.batch_evidence import Answer, Batch, batch_evidence, sampler_log_probs
 from grpo_guard.logprob.evidence import Evidence
@@ -20,9 +23,6 @@ from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.fortunes import Fortune, NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.p_values import p_text
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Finding
 
 logger = logging.getLogger("grpo_guard")
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from grpo_guard.sampling import SamplingSpec
+from grpo_guard.core.sampling import SamplingSpec
 
 Family: TypeAlias = Literal["grpo-guard", "vllm", "sglang"]
 

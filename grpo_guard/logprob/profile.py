@@ -31,9 +31,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.logprob.stats import Floats
-from grpo_guard.sampling import SamplingSpec
 
 # The fields of a SamplingSpec that affect drift; lengths and EOS ids may differ.
 SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")

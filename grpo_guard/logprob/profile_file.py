@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from grpo_guard.core.sampling import Engine, SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
 from grpo_guard.logprob.profile_json import read_model
-from grpo_guard.sampling import Engine, SamplingSpec
 
 FORMAT: Final = 1
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from grpo_guard.ensemble import inner_verifiers
+from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.stats import FLATTENINGS, LARGEST_TOP_K, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
 

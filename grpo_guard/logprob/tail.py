@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.shares import Place, Places, shares_of
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
-from grpo_guard.p_values import p_text
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 MOST_FINDINGS = 3
 _LEAST_MASS = 1e-38  # float32 has no smaller mass at full precision: 0 means at most this

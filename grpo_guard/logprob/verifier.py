@@ -13,7 +13,11 @@ from typing import Any
 
 import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.sampling_mask import SamplingMask, claimed_mask
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
 from grpo_guard.logprob.masks import FalsePlace, false_places, rows_scorer
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
@@ -21,10 +25,6 @@ from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.sampling_mask import SamplingMask, claimed_mask
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, reject
-from grpo_guard.verifier import CompletionVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
     For homogeneous swarms, where every node holds the same weights. A sampling mask that comes with
-    a completion is checked as well, see `grpo_guard.sampling_mask`: one that is not the
+    a completion is checked as well, see `grpo_guard.core.sampling_mask`: one that is not the
     declared sampler's, or that cannot be checked, rejects the completion.
 
     Args:
@@ -147,7 +147,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
 
     @property
     def compares(self) -> str | None:
-        """See `grpo_guard.distributed.worker.compares`."""
+        """See `grpo_guard.server.distributed.worker.compares`."""
         return None
 
     @property

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.saved import reading, require_format
-from grpo_guard.verifier import CompletionVerifier
 
 FORMAT: Final = 1
 _LEDGER: Final = "ledger"

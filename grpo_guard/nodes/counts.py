@@ -9,14 +9,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.rollouts import rollout_of
+from grpo_guard.core.verdict import Finding, Verdict, reject
 from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.store import NodeStore, in_folder
-from grpo_guard.rollouts import rollout_of
-from grpo_guard.verdict import Finding, Verdict, reject
 
 FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05

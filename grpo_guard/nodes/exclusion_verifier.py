@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.intake import STANDING_KIND, STANDING_VERIFIER
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 
 class ExclusionVerifier(CompletionVerifier):

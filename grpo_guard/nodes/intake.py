@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeVar
 
-from grpo_guard.completion import Completion
-from grpo_guard.rollouts import rollout_of
-from grpo_guard.verdict import (
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.rollouts import rollout_of
+from grpo_guard.core.verdict import (
     BARRING_CAUSES,
     NOT_CHECKED,
     Cause,

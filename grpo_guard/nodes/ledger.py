@@ -12,7 +12,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import copies, report
 from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
@@ -23,7 +24,6 @@ from grpo_guard.nodes.rounds import MAX_NODES, count_lost, write, write_meta, wr
 from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.schema import Book, LedgerError, checked_book, connect
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
 

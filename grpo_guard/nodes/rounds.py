@@ -15,11 +15,11 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
+from grpo_guard.core.verdict import Outcome
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import STRIDE, WINDOW
 from grpo_guard.nodes.intake import Entry, Intake, largest
 from grpo_guard.nodes.schema import LedgerError, chunks, transaction
-from grpo_guard.verdict import Outcome
 
 REMEMBERED_ROUNDS = 8
 OPEN_ROUNDS = 2

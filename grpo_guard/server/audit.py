@@ -14,9 +14,9 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.server.late import awaited
-from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
 FILE_BYTES = 16 * 1024 * 1024

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_guard.completion import Completion, CompletionError, shown
-from grpo_guard.jsonl import InputError, parse_object
+from grpo_guard.core.completion import Completion, CompletionError, shown
+from grpo_guard.core.jsonl import InputError, parse_object
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.stream import TIMES

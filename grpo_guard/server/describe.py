@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.version import __version__
+from grpo_guard.core.version import __version__
 
 DESCRIPTION = Path(__file__).with_name("openapi.json")
 # Allow nothing but the page itself and its own style.

@@ -16,9 +16,9 @@ from contextvars import ContextVar
 
 from starlette.requests import Request
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Ledger
-from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
 _given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)

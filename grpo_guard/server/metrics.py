@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from grpo_guard.files import write_whole
+from grpo_guard.core.files import write_whole
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Upper ends of the histogram of answering times, in seconds.

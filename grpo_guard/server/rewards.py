@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.admission import AdmittedBatch
-from grpo_guard.framework import adapter_for
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
-from grpo_guard.policy import Policy
+from grpo_guard.guard.admission import AdmittedBatch
+from grpo_guard.guard.framework import adapter_for
+from grpo_guard.guard.policy import Policy
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.late import until_late
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.replies import Told, as_json
-from grpo_guard.verdict import Verdict
 
 logger = logging.getLogger("grpo_guard")
 LISTS = ("rewards", "scores")

@@ -13,8 +13,8 @@ from typing import Any, Final
 from starlette.routing import Router
 
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.framework import FrameworkError
-from grpo_guard.quoting import log_handler
+from grpo_guard.core.quoting import log_handler
+from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.server.app import create_app
 from grpo_guard.server.audit import Audit, own_name
 from grpo_guard.server.limits import Limits

@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
 
-from grpo_guard.completion import Completion
-from grpo_guard.prompts import prompt_key
-from grpo_guard.rollouts import rollout_of
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.replies import Told
 

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from grpo_guard.admission import AdmittedBatch
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Verdict, abstain
 from grpo_guard.guard import Guard
+from grpo_guard.guard.admission import AdmittedBatch
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
 from grpo_guard.server.late import until_late
 from grpo_guard.server.replies import Told, as_json
-from grpo_guard.verdict import Cause, Verdict, abstain
 
 logger = logging.getLogger("grpo_guard")
 

@@ -25,7 +25,7 @@ from grpo_guard.adapters.received import received, review  # noqa: E402
 from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out  # noqa: E402
 from grpo_guard.adapters.trl.reward import TRLAdapter  # noqa: E402
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory  # noqa: E402
-from grpo_guard.framework import FrameworkError, adapter_names  # noqa: E402
+from grpo_guard.guard.framework import FrameworkError, adapter_names  # noqa: E402
 from tests.adapters.contract.contract_trainers import TRAINERS  # noqa: E402
 from tests.adapters.test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
 from tests.helpers import published  # noqa: E402

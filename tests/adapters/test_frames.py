@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from grpo_guard import AllOf, Cascade, CompletionVerifier, Guard
-from grpo_guard.verdict import accept
+from grpo_guard.core.verdict import accept
 from tests.helpers.rule_verifiers import NoWord
 
 

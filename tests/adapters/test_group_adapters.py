@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.areal import GuardedGroup  # noqa: E402
 from grpo_guard.adapters.tinker import GuardedGroups  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.guard.framework import FrameworkError  # noqa: E402
 from tests.helpers import published  # noqa: E402
 from tests.helpers.words import Words  # noqa: E402
 

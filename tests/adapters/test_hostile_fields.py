@@ -12,8 +12,8 @@ import torch
 from grpo_guard import CompletionVerifier, Guard, Policy
 from grpo_guard.adapters.received import _warn_unused, reference_from
 from grpo_guard.adapters.trl.batch import rows_from
-from grpo_guard.completion import shown
-from grpo_guard.verdict import Cause, accept, reject
+from grpo_guard.core.completion import shown
+from grpo_guard.core.verdict import Cause, accept, reject
 from tests.adapters.hostile_entries import ENTRIES, Characters
 from tests.helpers.hostile import EVERYTHING, HUGE, cyclic, deep, wide
 

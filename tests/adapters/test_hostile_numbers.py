@@ -21,8 +21,8 @@ from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out
 from grpo_guard.adapters.transcript import mask_from
 from grpo_guard.adapters.verl.batch import Told
 from grpo_guard.adapters.verl.groups import finite
-from grpo_guard.completion import MAX_TOKENS, CompletionError
-from grpo_guard.detokenizer import Detokenizer
+from grpo_guard.core.completion import MAX_TOKENS, CompletionError
+from grpo_guard.core.detokenizer import Detokenizer
 from tests.adapters.hostile_entries import ENTRIES, Characters
 from tests.adapters.test_hostile_fields import judged
 from tests.helpers.hostile_numbers import RefusesToBeRead, lists, numbers
@@ -90,7 +90,7 @@ def test_invalid_mask_makes_its_row_malformed(mask):
 def test_mask_with_too_many_spans_makes_its_row_malformed(node):
     """It would be judged as a whole, while only a part of the author's choosing would train."""
     from grpo_guard.adapters.trl.batch import rows_from
-    from grpo_guard.given import MAX_SPANS
+    from grpo_guard.core.given import MAX_SPANS
 
     n = 2 * MAX_SPANS + 2
     columns = {"node": [node]} if node else {}

@@ -11,7 +11,7 @@ math_verify = pytest.importorskip("math_verify", reason="needs math-verify")
 
 from grpo_guard import presets  # noqa: E402
 from grpo_guard.adapters.slime import SlimeAdapter  # noqa: E402
-from grpo_guard.graders import FAILED, GraderFailures  # noqa: E402
+from grpo_guard.guard.graders import FAILED, GraderFailures  # noqa: E402
 
 # Pairs that math-verify compares with its alarms on, and whether they are equal.
 PAIRS = [

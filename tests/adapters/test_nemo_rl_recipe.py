@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from grpo_guard import Guard, Policy  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.guard.framework import FrameworkError  # noqa: E402
 from tests.helpers import published  # noqa: E402
 from tests.helpers.characters import END, Characters  # noqa: E402
 from tests.helpers.words import Words  # noqa: E402

@@ -4,7 +4,7 @@ import pytest
 
 from grpo_guard import Policy, guard
 from grpo_guard.adapters.verl.settings import policy_for
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 
 

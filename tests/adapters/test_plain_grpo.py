@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from grpo_guard import Guard, Policy
+from grpo_guard.core.verdict import Cause, abstain
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.verdict import Cause, abstain
-from grpo_guard.verifier import CompletionVerifier
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from grpo_guard import Completion
 from grpo_guard.adapters import received as module
 from grpo_guard.adapters.received import received
-from grpo_guard.completion import MAX_TOKENS, shown
-from grpo_guard.verdict import Cause
+from grpo_guard.core.completion import MAX_TOKENS, shown
+from grpo_guard.core.verdict import Cause
 from tests.helpers.hostile import EVERYTHING, Liar
 
 NAMES = sorted({f.name for f in fields(Completion)} | {"malformed"})

@@ -28,7 +28,7 @@ from grpo_guard.adapters.trl.batch import rows_from as trl_rows
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.verl.batch import TOLD, Told
 from grpo_guard.adapters.verl.batch import rows_from as verl_rows
-from grpo_guard.verdict import accept
+from grpo_guard.core.verdict import accept
 from tests.helpers.characters import CALL, END, NAMES, PAD, Characters
 
 TOK = Characters()

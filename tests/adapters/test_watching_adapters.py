@@ -14,7 +14,7 @@ from grpo_guard.adapters.genrl.game import GuardedGame  # noqa: E402
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent  # noqa: E402
 from grpo_guard.adapters.received import received  # noqa: E402
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.guard.framework import FrameworkError  # noqa: E402
 from tests.adapters.contract.contract_trainers import TRAINERS, Words  # noqa: E402
 from tests.adapters.test_group_adapters import Tokenizer, areal, ids, nearly, tinker  # noqa: E402
 from tests.helpers import published  # noqa: E402

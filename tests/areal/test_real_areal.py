@@ -18,7 +18,7 @@ from areal.workflow.rlvr import RLVRWorkflow
 
 from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.adapters.areal import GuardedGroup
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.areal import areal_grader
 from tests.helpers.characters import END, Characters
 from tests.helpers.words import Words

@@ -12,7 +12,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig
 
 from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.atropos.environment import GuardedEnv
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.atropos.atropos_parts import get, group, left_out, post, saved_tokenizer, served
 from tests.atropos.test_atropos_groups import Words
 

@@ -14,7 +14,7 @@ from example_trainer.training import compute_grpo_loss
 
 from grpo_guard import Guard, Policy, presets
 from grpo_guard.adapters.atropos.groups import GroupError, GroupGuard
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.atropos.atropos_parts import WORDS, group, left_out, row, tokenizer
 from tests.helpers.words import Words
 

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from grpo_guard import Completion, CompletionVerifier, Guard
-from grpo_guard.verdict import accept
+from grpo_guard.core.verdict import accept
 
 
 class AcceptAll(CompletionVerifier):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from grpo_guard.completion import Completion
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.gate import Admission, Identity
-from grpo_guard.identity.keys import SigningKey
-from grpo_guard.identity.ring import KeyRing
+from grpo_guard.core.completion import Completion
+from grpo_guard.nodes.identity.envelope import signed
+from grpo_guard.nodes.identity.gate import Admission, Identity
+from grpo_guard.nodes.identity.keys import SigningKey
+from grpo_guard.nodes.identity.ring import KeyRing
 
 COUNT = 10_000
 KEYS = [SigningKey(bytes([i]) * 32) for i in range(4)]

@@ -9,8 +9,8 @@ import itertools
 import pytest
 
 from grpo_guard import Completion
+from grpo_guard.core.verdict import accept, reject
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.verdict import accept, reject
 
 
 def played(t, names):

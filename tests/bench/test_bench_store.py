@@ -8,7 +8,7 @@ import random
 import pytest
 
 from grpo_guard import Completion
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.store import NodeStore
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdgklmnprst"]

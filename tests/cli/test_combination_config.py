@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard import AllOf, Cascade, Completion
-from grpo_guard.calibrated import Calibrated
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
-from grpo_guard.ensemble import Vote
+from grpo_guard.core.calibrated import Calibrated
+from grpo_guard.core.ensemble import Vote
 
 SCREENS, ARITHMETIC = {"type": "screens"}, {"type": "arithmetic"}
 RIGHT = "2 + 2 = 4, so the answer is 4."

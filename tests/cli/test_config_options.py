@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from grpo_guard import Completion, CompletionVerifier, SamplingSpec, register_verifier
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig, build_verifier
+from grpo_guard.core.verdict import accept, reject
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.verdict import accept, reject
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ SAMPLING = {"engine": "transformers", "temperature": 1.0, "top_k": 50, "top_p": 
 BOUND = {"type": "logprob_bound", "model": str(WORD_PROBLEMS), "sampling": SAMPLING}
 OWN = """
 from grpo_guard import CompletionVerifier
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.verdict import accept, reject
 
 class Shouting(CompletionVerifier):
     name = "shouting"
@@ -167,7 +167,7 @@ def test_class_that_is_not_a_verifier_is_not_called(tmp_path, place):
 
 
 def test_custom_registered_name(monkeypatch):
-    monkeypatch.setattr("grpo_guard.registry._registered", {})  # other tests list all names
+    monkeypatch.setattr("grpo_guard.core.registry._registered", {})  # other tests list all names
 
     @register_verifier("test_whispering")
     class Whispering(CompletionVerifier):

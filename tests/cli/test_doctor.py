@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from grpo_guard.cli import doctor
 from grpo_guard.cli.main import app
-from grpo_guard.registry import VERIFIERS, names
+from grpo_guard.core.registry import VERIFIERS, names
 
 
 def test_lists_versions_verifiers_and_working_kernels():

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
-from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.keys import SigningKey, fingerprint
+from grpo_guard.core.completion import Completion
+from grpo_guard.nodes.identity.envelope import signed
+from grpo_guard.nodes.identity.keys import SigningKey, fingerprint
 
 ALICE, EVE = SigningKey(b"a" * 32), SigningKey(b"e" * 32)
 RUN = "run-7"

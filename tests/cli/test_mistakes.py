@@ -26,13 +26,13 @@ from grpo_guard import (
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.ensemble import only
+from grpo_guard.config.option_names import OPTIONS, PYTHON_ONLY
+from grpo_guard.config.tree import verifier_options
+from grpo_guard.core.ensemble import only
+from grpo_guard.core.model_paths import missing
+from grpo_guard.core.registry import VERIFIERS, load_class
+from grpo_guard.core.verdict import accept, reject
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
-from grpo_guard.model_paths import missing
-from grpo_guard.option_names import OPTIONS, PYTHON_ONLY
-from grpo_guard.registry import VERIFIERS, load_class
-from grpo_guard.tree import verifier_options
-from grpo_guard.verdict import accept, reject
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import grpo_guard
 from grpo_guard.cli.main import app
 from grpo_guard.cli.terminal import terminal
-from grpo_guard.quoting import PrintableFormatter, printable
+from grpo_guard.core.quoting import PrintableFormatter, printable
 
 ROOT = Path(grpo_guard.__file__).parent
 COMMANDS = [

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from grpo_guard import ScreensVerifier
 from grpo_guard.cli.main import app
+from grpo_guard.core.verdict import accept
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
-from grpo_guard.verdict import accept
 
 CONFIG = f"""
 alpha: 0.001
@@ -239,7 +239,7 @@ def test_resume_continues_where_the_run_stopped(files, monkeypatch):
 
     # In the command's own thread, as Ctrl-C would be.
     monkeypatch.setattr(
-        "grpo_guard.supervise._call_limited", lambda v, ask, _: stopped(v, *ask.args)
+        "grpo_guard.core.supervise._call_limited", lambda v, ask, _: stopped(v, *ask.args)
     )
     result = verify(files)
     assert result.exit_code == 130

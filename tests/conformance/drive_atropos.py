@@ -5,7 +5,7 @@ from importlib.metadata import version
 from example_trainer.data import pad_data_to_good_offset
 
 from grpo_guard.adapters.atropos.groups import GroupGuard
-from grpo_guard.metrics import metrics
+from grpo_guard.guard.metrics import metrics
 from tests.conformance.conformance_cases import (
     JUDGED,
     MASKED,

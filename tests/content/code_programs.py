@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_guard import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
-from grpo_guard.verdict import Verdict
+from grpo_guard.core.verdict import Verdict
 
 FOLDER = Path(__file__).parent / "programs"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.core.completion import Completion
 
 QUESTION = "Leo has 4 cows. Leo buys 50 more for $20 each. How many cows does Leo have now?"
 

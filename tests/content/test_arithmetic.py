@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from grpo_guard import registry
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-from grpo_guard.verdict import Cause, Verdict
+from grpo_guard.core import registry
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Verdict
 
 POISONED = "2 x $2 = $5 for tea. Then 4 + 3 = 7."
 

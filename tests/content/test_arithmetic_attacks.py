@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.arithmetic.words import statements
+from grpo_guard.core.completion import Completion
 from tests.content.arithmetic_forms import SIGNS
 
 # Line breaks within an equation, and invisible characters.

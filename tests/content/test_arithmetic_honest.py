@@ -11,9 +11,9 @@ import re
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.equations import equations
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.core.completion import Completion
 
 LINES = r"""
 Let $x$ be the number. Then $2x + 3 = 11$, so $2x = 8$ and $x = 4$.

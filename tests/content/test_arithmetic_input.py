@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import MAX_CHARS, ArithmeticVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Outcome
 from grpo_guard.evals.attacks.math import MathAttack
-from grpo_guard.verdict import Cause, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = os.environ.get("GRPO_GUARD_GSM8K")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.arithmetic_kinds import FORMS, measure
 
 HERE = Path(__file__).parent

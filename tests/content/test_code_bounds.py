@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_guard.content.code.extract import MAX_BLOCKS, extract
 from grpo_guard.content.code.verifier import MAX_FINDINGS, MAX_TEXT
-from grpo_guard.verdict import Cause
+from grpo_guard.core.verdict import Cause
 from tests.content.code_programs import judge, tagged
 from tests.helpers.subprocesses import environment
 

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from grpo_guard.content.code.verifier import MAX_FINDINGS, MAX_TEXT
-from grpo_guard.verdict import Cause
+from grpo_guard.core.verdict import Cause
 from tests.content.code_programs import judge, tagged
 
 SIZE = MAX_TEXT - 1000

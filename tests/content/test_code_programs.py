@@ -8,9 +8,9 @@ import pytest
 
 from grpo_guard import CodeVerifier, Completion, ScreensVerifier
 from grpo_guard.content.code.source import words
+from grpo_guard.core.verdict import accept
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
-from grpo_guard.verdict import accept
-from grpo_guard.verifier import CompletionVerifier
 from tests.content.code_programs import judge, load
 
 HONEST = load("honest") + load("reviewed_honest") + load("last_honest")

@@ -6,8 +6,8 @@ import pytest
 
 from grpo_guard import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
-from grpo_guard.registry import VERIFIERS, load
-from grpo_guard.verdict import Cause
+from grpo_guard.core.registry import VERIFIERS, load
+from grpo_guard.core.verdict import Cause
 from tests.content.code_programs import judge, kinds, tagged
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from grpo_guard import AllOf, Completion, Guard, Policy
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
-from grpo_guard.registry import VERIFIERS, load, names
-from grpo_guard.testing import check_verifier
+from grpo_guard.core.registry import VERIFIERS, load, names
+from grpo_guard.core.testing import check_verifier
 
 # The others need a model, a server, or a library; they have tests of their own.
 NEEDS_MORE = {"logprob_bound", "tail_probability", "seed_replay", "reference_likelihood", "judge"}
 NEEDS_MORE |= {"remote", "secrets", "pii", "language", "toxicity"}
 KINDS = sorted(set(names(VERIFIERS)) - NEEDS_MORE)
 RIGHT = "Tom has 3 boxes of 4 pens. 3 * 4 = 12, so he has 12 pens.\n#### 12"
-# In addition to those of `grpo_guard.testing`.
+# In addition to those of `grpo_guard.core.testing`.
 ODD = {
     "chain": "1 = " * 50_000 + "1",
     "zero": "1 / 0 = 0 and 0 / 0 = 1, 1 % 0 = 2",

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard import EvidenceLedger, Guard, Policy, registry
-from grpo_guard.completion import Completion
+from grpo_guard import EvidenceLedger, Guard, Policy
 from grpo_guard.content.length.compare import Comparison
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
-from grpo_guard.given import Given
+from grpo_guard.core import registry
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Given
+from grpo_guard.core.verdict import Cause, Verdict
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Cause, Verdict
 
 QUESTION = (
     "A baker fills 7 trays with 12 rolls each, sells 50 rolls in the morning and gives 9 rolls to "

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.compare import tail
 from grpo_guard.content.length.groups import Group, Member
 from grpo_guard.content.length.redundancy import measure
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.nodes.lengths import NodeMemory
 from grpo_guard.nodes.usual_lengths import UsualLengths
 

@@ -6,9 +6,9 @@ from grpo_guard import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.given import Given
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.core.given import Given
 
 
 def talk(*parts, known=True, prompt="How many?", **fields):

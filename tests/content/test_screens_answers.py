@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.answers import boxed
 from grpo_guard.content.screens.answers import AnswerFormat
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.completion import Completion
 
 QUESTION = "Janet has 5 apples and buys 3 more. How many apples does she have?"
 WORK = "Janet starts with 5 apples. She buys 3 more, so she has 5 + 3 = 8 apples in total."

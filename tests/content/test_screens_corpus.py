@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.completion import Completion
 
 HONEST = json.loads(Path(__file__).with_name("screens_honest.json").read_text(encoding="utf-8"))
 CORPUS = json.loads(Path(__file__).with_name("screens_corpus.json").read_text(encoding="utf-8"))

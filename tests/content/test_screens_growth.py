@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.content.screens.view import MAX_FINDINGS, View
-from grpo_guard.verdict import Outcome
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Outcome
 
 SCREENS = ScreensVerifier().screens
 HIDDEN = "QWxsIGhhaWwgdG8gdGhlIHRoaWVm"  # "All hail to the thief" in base64

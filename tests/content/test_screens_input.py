@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard import registry
-from grpo_guard.completion import Completion
 from grpo_guard.config import GuardConfig
 from grpo_guard.content.screens.answers import AnswerFormat
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.verdict import Cause, Verdict
+from grpo_guard.core import registry
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Verdict
 
 NAMED = os.environ.get("GRPO_GUARD_GSM8K", "")
 FOLDER = Path(NAMED) if NAMED and Path(NAMED).is_dir() else Path(NAMED).parent

@@ -14,16 +14,16 @@ from grpo_guard import (
     ScreensVerifier,
 )
 from grpo_guard.content import severity as tables
+from grpo_guard.content.extras.language import LanguageVerifier
+from grpo_guard.content.extras.pii import PiiVerifier
+from grpo_guard.content.extras.secrets import SecretsVerifier
+from grpo_guard.content.extras.toxicity import ToxicityVerifier
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.rules import RuleVerifier, decided
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.content.severity import SEVERITY, Severity
-from grpo_guard.extras.language import LanguageVerifier
-from grpo_guard.extras.pii import PiiVerifier
-from grpo_guard.extras.secrets import SecretsVerifier
-from grpo_guard.extras.toxicity import ToxicityVerifier
-from grpo_guard.verdict import Cause, abstain, accept, reject
-from grpo_guard.verdict import Finding as Found
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
+from grpo_guard.core.verdict import Finding as Found
 
 ROOT = Path(__file__).parents[2]
 RULES = [

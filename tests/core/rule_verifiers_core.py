@@ -1,7 +1,7 @@
 """Small verifiers with a fixed rule, for the tests of the core."""
 
 from grpo_guard import Cause, Completion, CompletionVerifier
-from grpo_guard.verdict import abstain, accept, reject
+from grpo_guard.core.verdict import abstain, accept, reject
 
 
 def completions(*texts):

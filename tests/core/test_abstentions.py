@@ -18,11 +18,11 @@ from grpo_guard import (
     RecurrenceVerifier,
     ScreensVerifier,
 )
-from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.length.verifier import LengthVerifier
-from grpo_guard.ensemble import Vote, only
-from grpo_guard.verdict import AUTHOR_CAUSES, Cause
+from grpo_guard.core.calibrated import Calibrated, HonestScores
+from grpo_guard.core.ensemble import Vote, only
+from grpo_guard.core.verdict import AUTHOR_CAUSES, Cause
 from tests.core.rule_verifiers_core import Says
 
 ROOT = Path(__file__).parents[2]

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import AllOf, AnyOf, Cascade, Cause, CompletionVerifier
-from grpo_guard.calibrated import (
+from grpo_guard.core.calibrated import (
     Calibrated,
     CalibrationFileError,
     HonestScores,
     read_calibration,
     write_calibration,
 )
-from grpo_guard.ensemble import Vote, only
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.ensemble import Vote, only
+from grpo_guard.core.verdict import accept, reject
 from tests.core.rule_verifiers_core import Says, completions
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion
-from grpo_guard.completion import CompletionError
+from grpo_guard.core.completion import CompletionError
+from grpo_guard.core.prompts import MAX_PROMPT_PARTS, prompt_key
+from grpo_guard.core.verdict import accept
 from grpo_guard.nodes.intake import intake
-from grpo_guard.prompts import MAX_PROMPT_PARTS, prompt_key
-from grpo_guard.verdict import accept
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import AllOf, AnyOf, Cascade, Cause, Completion, Finding
-from grpo_guard.ensemble import Vote, only
-from grpo_guard.verdict import reject
+from grpo_guard.core.ensemble import Vote, only
+from grpo_guard.core.verdict import reject
 from tests.core.rule_verifiers_core import Says, completions
 
 LETTERS = "ar?mn"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
 from grpo_guard.guard import REMEMBERED
-from grpo_guard.verdict import Cause, abstain, accept, reject
 
 ZERO = Policy("zero")
 

@@ -6,8 +6,9 @@ from textwrap import dedent
 
 import pytest
 
-from grpo_guard import Policy, framework, guard
-from grpo_guard.framework import FrameworkError, adapter_for, adapter_names
+from grpo_guard import Policy, guard
+from grpo_guard.guard import framework
+from grpo_guard.guard.framework import FrameworkError, adapter_for, adapter_names
 from tests.core.rule_verifiers_core import Says
 from tests.helpers.words import Words
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, Guard, Policy
-from grpo_guard.completion import CompletionError
-from grpo_guard.environment import EnvironmentVerifier
-from grpo_guard.given import MAX_SPANS, Given, between, stretches
-from grpo_guard.jsonl import read_completions
-from grpo_guard.turns import APART, as_said, own_words, turns
-from grpo_guard.verdict import Cause, Finding, accept, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.core.completion import CompletionError
+from grpo_guard.core.given import MAX_SPANS, Given, between, stretches
+from grpo_guard.core.jsonl import read_completions
+from grpo_guard.core.turns import APART, as_said, own_words, turns
+from grpo_guard.core.verdict import Cause, Finding, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.environment import EnvironmentVerifier
 
 ANYTHING = st.recursive(
     st.none() | st.integers() | st.text(max_size=3) | st.floats() | st.booleans(),

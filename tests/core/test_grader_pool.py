@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.grader_pool import GraderError, GraderPool, cores
-from grpo_guard.graders import GraderFailures
+from grpo_guard.guard.grader_pool import GraderError, GraderPool, cores
+from grpo_guard.guard.graders import GraderFailures
 
 ROOT = Path(__file__).parents[2]
 CATASTROPHE = ("(a+)+$", "a" * 40 + "b")
@@ -213,7 +213,7 @@ def test_hanging_worker_ends_with_its_parent(tmp_path, end):
     script = tmp_path / "train.py"
     script.write_text(
         "import os, re, signal, threading, time\n"
-        "from grpo_guard.grader_pool import GraderPool\n"
+        "from grpo_guard.guard.grader_pool import GraderPool\n"
         "def hangs(path):\n"
         "    open(path, 'w').write(str(os.getpid()))\n"
         f"    re.match(*{CATASTROPHE!r})\n"

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from grpo_guard import AbstainError, grader_pool, graders
-from grpo_guard.graders import FAILED, Grader, GraderFailures, finite_or_none
+from grpo_guard import AbstainError
+from grpo_guard.guard import grader_pool, graders
+from grpo_guard.guard.graders import FAILED, Grader, GraderFailures, finite_or_none
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 
 from grpo_guard import AbstainError, AllOf, Completion, Guard, Policy
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.ensemble import only
-from grpo_guard.verdict import Cause, Usage, abstain, reject
+from grpo_guard.core.ensemble import only
+from grpo_guard.core.verdict import Cause, Usage, abstain, reject
 from tests.core.rule_verifiers_core import Says, completions
 
 

@@ -16,23 +16,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
-from grpo_guard.given import Given
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Given
+from grpo_guard.core.verdict import BARRING_CAUSES, Cause, Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
-from grpo_guard.identity.envelope import ENVELOPE, signed
-from grpo_guard.identity.gate import ADMITTED, NAME, REFUSALS, Admission, Identity
-from grpo_guard.identity.keys import IdentityError, SigningKey
-from grpo_guard.identity.replays import Replays
-from grpo_guard.identity.ring import KeyRing
+from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.references import References
+from grpo_guard.guard.settlement import Ruling, ruling_of
+from grpo_guard.nodes.identity.envelope import ENVELOPE, signed
+from grpo_guard.nodes.identity.gate import ADMITTED, NAME, REFUSALS, Admission, Identity
+from grpo_guard.nodes.identity.keys import IdentityError, SigningKey
+from grpo_guard.nodes.identity.replays import Replays
+from grpo_guard.nodes.identity.ring import KeyRing
 from grpo_guard.nodes.intake import intake
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.policy import Policy
-from grpo_guard.references import References
-from grpo_guard.settlement import Ruling, ruling_of
-from grpo_guard.verdict import BARRING_CAUSES, Cause, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 ALICE, BOB, EVE = (SigningKey(bytes([i]) * 32) for i in (1, 2, 3))
 RUN = "run-7"
@@ -256,7 +256,7 @@ def test_pinned_keys_share_memory_fairly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise anyone who creates 64 keys would control the size of each checkpoint."""
-    monkeypatch.setattr("grpo_guard.identity.gate.ROOM_OF_PINNED", 8)
+    monkeypatch.setattr("grpo_guard.nodes.identity.gate.ROOM_OF_PINNED", 8)
     gate = Identity(KeyRing({"alice": ALICE.public}, pin=True, most_pinned=2), run=RUN)
     flood = [
         signed(work(node="eve", round=r, slot=i), EVE, run=RUN) for r in (5, 6) for i in range(4)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
-from grpo_guard.given import Given
-from grpo_guard.identity.envelope import (
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import Given
+from grpo_guard.nodes.identity.envelope import (
     ENVELOPE,
     Envelope,
     EnvelopeError,
@@ -26,7 +26,7 @@ from grpo_guard.identity.envelope import (
     prompt_bytes,
     signed,
 )
-from grpo_guard.identity.keys import SigningKey
+from grpo_guard.nodes.identity.keys import SigningKey
 
 KEY = SigningKey(bytes(range(32)))
 OTHER = SigningKey(bytes(32))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from grpo_guard.identity.keys import (
+from grpo_guard.nodes.identity.keys import (
     PREFIX,
     IdentityError,
     SigningKey,
@@ -21,7 +21,7 @@ from grpo_guard.identity.keys import (
     require_label,
     require_public,
 )
-from grpo_guard.identity.ring import KeyRing
+from grpo_guard.nodes.identity.ring import KeyRing
 
 ALICE, BOB = SigningKey(b"a" * 32), SigningKey(b"b" * 32)
 
@@ -161,8 +161,8 @@ def test_invalid_ring_line_is_located(tmp_path: Path, text: str, problem: str) -
 def test_missing_package_error_names_the_install_command() -> None:
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from grpo_guard.identity.gate import Identity\n"
-        "from grpo_guard.identity.ring import KeyRing\n"
+        "from grpo_guard.nodes.identity.gate import Identity\n"
+        "from grpo_guard.nodes.identity.ring import KeyRing\n"
         "try:\n    Identity(KeyRing(), run='r')\n"
         "except ModuleNotFoundError as error:\n    print(error)\n"
     )
@@ -172,7 +172,7 @@ def test_missing_package_error_names_the_install_command() -> None:
 
 def test_import_does_not_load_cryptography() -> None:
     code = (
-        "import sys, grpo_guard, grpo_guard.config, grpo_guard.identity.gate\n"
+        "import sys, grpo_guard, grpo_guard.config, grpo_guard.nodes.identity.gate\n"
         "assert 'cryptography' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

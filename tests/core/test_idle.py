@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from grpo_guard import Completion, CompletionVerifier, Guard, presets
-from grpo_guard.ensemble import only
-from grpo_guard.verdict import accept
+from grpo_guard.core.ensemble import only
+from grpo_guard.core.verdict import accept
 
 PHRASE = "All hail to the thief. "
 

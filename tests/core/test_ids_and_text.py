@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from grpo_guard import AllOf, AnyOf, Completion, CompletionVerifier, Guard, Policy, guard, presets
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-from grpo_guard.detokenizer import Detokenizer, UnreadableError
-from grpo_guard.ensemble import only
+from grpo_guard.core.detokenizer import Detokenizer, UnreadableError
+from grpo_guard.core.ensemble import only
+from grpo_guard.core.given import Given
+from grpo_guard.core.verdict import Cause, accept
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.given import Given
-from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.verdict import Cause, accept
+from grpo_guard.guard.spot_checks import SpotCheck
 from tests.helpers.characters import CALL, END, PAD, Characters
 
 
@@ -124,7 +124,7 @@ def test_verifier_that_reads_no_text_needs_no_tokenizer():
 
 
 def test_remedy_is_logged_once(caplog):
-    from grpo_guard.admission import _log_unread
+    from grpo_guard.guard.admission import _log_unread
 
     _log_unread.cache_clear()
     the_guard = Guard(Reads())

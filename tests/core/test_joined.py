@@ -17,11 +17,11 @@ from grpo_guard import (
     ScreensVerifier,
     presets,
 )
-from grpo_guard.calibrated import Calibrated, HonestScores
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-from grpo_guard.ensemble import Vote, only
-from grpo_guard.supervise import supervised, supervised_each
-from grpo_guard.verdict import Cause, Outcome, accept
+from grpo_guard.core.calibrated import Calibrated, HonestScores
+from grpo_guard.core.ensemble import Vote, only
+from grpo_guard.core.supervise import supervised, supervised_each
+from grpo_guard.core.verdict import Cause, Outcome, accept
 
 TEXTS = [
     "3 + 4 = 7, so the answer is 7.",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion, CompletionError, shown
-from grpo_guard.jsonl import MAX_DEPTH, InputError, parse_object, read_completions
+from grpo_guard.core.completion import Completion, CompletionError, shown
+from grpo_guard.core.jsonl import MAX_DEPTH, InputError, parse_object, read_completions
 
 MIB = 1024 * 1024
 JSON = st.recursive(

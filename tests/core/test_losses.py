@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Guard, Policy
-from grpo_guard.completion import Completion
-from grpo_guard.ensemble import AllOf, Cascade
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import AllOf, Cascade
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.settlement import Ruling, settle
 from grpo_guard.nodes.intake import STANDING_VERIFIER
-from grpo_guard.settlement import Ruling, settle
-from grpo_guard.verdict import Cause, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 
 class NoX(CompletionVerifier):

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 import grpo_guard
-from grpo_guard import moved
-from grpo_guard.completion import Completion
-from grpo_guard.identity.ring import KeyRing
-from grpo_guard.moved import FROM_THE_TOP, METHODS, MOVED, RELOCATED, REMOVED
+from grpo_guard.core import moved
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.moved import FROM_THE_TOP, METHODS, MOVED, RELOCATED, REMOVED
+from grpo_guard.nodes.identity.ring import KeyRing
 
 DOCUMENTED = {
     "from grpo_guard.ledger.ledger import EvidenceLedger": "ledger.ledger is nodes.ledger",

@@ -1,7 +1,7 @@
 """Metrics per node: senders choose node names, and a tracker keeps each name forever."""
 
 from grpo_guard import Completion, Guard
-from grpo_guard.metrics import MOST_NODES
+from grpo_guard.guard.metrics import MOST_NODES
 from tests.core.rule_verifiers_core import Says
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import grpo_guard
 from grpo_guard import Completion, Guard, ScreensVerifier
-from grpo_guard.completion import CompletionError
-from grpo_guard.verdict import Outcome
+from grpo_guard.core.completion import CompletionError
+from grpo_guard.core.verdict import Outcome
 
 
 def test_check_gives_one_verdict_for_one_text(caplog):

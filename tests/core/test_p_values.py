@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.p_values import bonferroni, normalised_shares, p_text, ruger
+from grpo_guard.core.p_values import bonferroni, normalised_shares, p_text, ruger
 
 probabilities = st.floats(0, 1)
 

@@ -23,10 +23,10 @@ from grpo_guard.config import GuardConfig
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.core.supervise import supervised
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.supervise import supervised
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=64)
 TEXTS = (

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.answers import same_answer
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import InputError
+from grpo_guard.core.verdict import Cause, Verdict, accept
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
-from grpo_guard.jsonl import InputError
-from grpo_guard.policy import Policy
-from grpo_guard.references import References
-from grpo_guard.settlement import Ruling, ruling_of
-from grpo_guard.verdict import Cause, Verdict, accept
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.references import References
+from grpo_guard.guard.settlement import Ruling, ruling_of
 
 OURS = {"What is 70 + 2?": "72"}
 

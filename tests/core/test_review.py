@@ -8,7 +8,7 @@ import pytest
 
 import grpo_guard
 from grpo_guard import Completion, Guard, Policy, Review
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.verdict import accept, reject
 
 BATCH = [Completion(p, t, group=g) for p, t, g in zip("pqpq", "abcd", "xxyy", strict=True)]
 VERDICTS = [accept("v"), reject("v"), accept("v"), accept("v")]

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, Guard, Policy
-from grpo_guard.completion import MAX_NAME, CompletionError
-from grpo_guard.review import Review
-from grpo_guard.rollouts import decided
-from grpo_guard.settlement import Ruling, mean_of_kept, settle
-from grpo_guard.verdict import Cause, abstain, accept, reject
+from grpo_guard.core.completion import MAX_NAME, CompletionError
+from grpo_guard.core.rollouts import decided
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
+from grpo_guard.guard.review import Review
+from grpo_guard.guard.settlement import Ruling, mean_of_kept, settle
 from tests.core.rule_verifiers_core import Says
 
 ACCEPTED, REJECTED, BARRED, ABSTAINED = Ruling

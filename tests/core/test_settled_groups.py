@@ -5,7 +5,7 @@ import math
 import pytest
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy, accept, reject
-from grpo_guard.settled_groups import SettledGroups, settle_groups
+from grpo_guard.guard.settled_groups import SettledGroups, settle_groups
 
 
 class Marked(CompletionVerifier):

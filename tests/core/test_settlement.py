@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import AbstainError, Policy
-from grpo_guard.settlement import Ruling, mean_of_kept, settle
+from grpo_guard.guard.settlement import Ruling, mean_of_kept, settle
 
 ACCEPTED, REJECTED, BARRED, ABSTAINED = Ruling
 POLICIES = [Policy(r, a) for r in ("zero", "drop", "no_gain") for a in ("skip", "zero")]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from grpo_guard import AllOf, Completion, CompletionVerifier, Guard
 from grpo_guard.config import GuardConfig
-from grpo_guard.metrics import metrics
+from grpo_guard.core.testing import VerifierContract
+from grpo_guard.core.verdict import NOT_CHECKED, Cause, abstain, accept, reject
+from grpo_guard.guard.metrics import metrics
+from grpo_guard.guard.spot_checks import SpotCheck, commitment
+from grpo_guard.guard.spot_odds import odds
 from grpo_guard.nodes.checks import MAX_NODES, ChecksOfNodes
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.spot_checks import SpotCheck, commitment
-from grpo_guard.spot_odds import odds
-from grpo_guard.testing import VerifierContract
-from grpo_guard.verdict import NOT_CHECKED, Cause, abstain, accept, reject
 
 KEY = "a key of sixteen characters"
 

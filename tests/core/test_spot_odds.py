@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.spot_odds import checked_of, odds
+from grpo_guard.guard.spot_odds import checked_of, odds
 
 
 def by_enumeration(sent, poisoned, checked, power):

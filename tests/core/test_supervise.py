@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Outcome
-from grpo_guard.supervise import MOST_CHARACTERS, supervised
+from grpo_guard.core.supervise import MOST_CHARACTERS, supervised
 from tests.core.rule_verifiers_core import Says, completions
 
 

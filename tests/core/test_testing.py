@@ -1,4 +1,4 @@
-"""`grpo_guard.testing` passes a correct verifier and catches one that breaks any one promise."""
+"""`core.testing` passes a correct verifier and catches one that breaks any one promise."""
 
 import re
 import signal
@@ -10,10 +10,10 @@ import time
 import pytest
 
 from grpo_guard import Cascade, Cause, Completion, CompletionVerifier
-from grpo_guard.calibrated import Calibrated, HonestScores
-from grpo_guard.ensemble import Vote, only
-from grpo_guard.testing import VerifierContract, check_verifier
-from grpo_guard.verdict import Finding, Verdict, abstain, accept, reject
+from grpo_guard.core.calibrated import Calibrated, HonestScores
+from grpo_guard.core.ensemble import Vote, only
+from grpo_guard.core.testing import VerifierContract, check_verifier
+from grpo_guard.core.verdict import Finding, Verdict, abstain, accept, reject
 
 EXAMPLES = [
     (Completion("Ready?", "Yes."), "accept"),
@@ -310,6 +310,6 @@ def test_existing_alarm_is_restored():
 
 
 def test_contract_works_without_pytest():
-    code = "import sys, grpo_guard.testing; print({'pytest', 'torch'} & {*sys.modules})"
+    code = "import sys, grpo_guard.core.testing; print({'pytest', 'torch'} & {*sys.modules})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"

@@ -13,7 +13,7 @@ from grpo_guard import (
     Verdict,
     presets,
 )
-from grpo_guard.verdict import abstain, accept, reject
+from grpo_guard.core.verdict import abstain, accept, reject
 
 AUTHOR = {
     Cause.SCREENED,

@@ -8,8 +8,8 @@ import pytest
 
 from grpo_guard import Completion, Guard, Policy
 from grpo_guard.config import GuardConfig
-from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
-from grpo_guard.verdict_log import SHOWN, VerdictLog
+from grpo_guard.core.verdict import Cause, Finding, abstain, accept, reject
+from grpo_guard.guard.verdict_log import SHOWN, VerdictLog
 from tests.core.rule_verifiers_core import Says, completions
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome
-from grpo_guard.ensemble import only
+from grpo_guard.core.ensemble import only
 from tests.core.rule_verifiers_core import Says, completions
 
 

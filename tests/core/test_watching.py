@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from grpo_guard import AbstainError, Completion, Guard, Policy, presets
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.graders import GraderFailures
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
+from grpo_guard.guard.graders import GraderFailures
+from grpo_guard.guard.settlement import Ruling, settle
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.settlement import Ruling, settle
-from grpo_guard.verdict import Cause, abstain, accept, reject
 from tests.core.rule_verifiers_core import Says, completions
 
 WATCH = Policy(on_reject="keep")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
-from grpo_guard.workers.balance import (
+from grpo_guard.core.completion import Completion
+from grpo_guard.guard.workers.balance import (
     MOST_COMPLETIONS,
     MOST_TOKENS,
     balanced,
     halves,
     weight,
 )
-from grpo_guard.workers.ticket import MOST_LOST, MOST_TRIES, Part, Ticket
+from grpo_guard.guard.workers.ticket import MOST_LOST, MOST_TRIES, Part, Ticket
 
 WEIGHTS = st.lists(st.integers(1, MOST_TOKENS // 2), max_size=60)
 

@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
 from grpo_guard import Completion, CompletionVerifier, ScreensVerifier, presets
-from grpo_guard.distributed import RayVerifier, on_ray
-from grpo_guard.distributed.worker import Worker
-from grpo_guard.verdict import Verdict, accept, reject
+from grpo_guard.core.verdict import Verdict, accept, reject
+from grpo_guard.server.distributed import RayVerifier, on_ray
+from grpo_guard.server.distributed.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -171,7 +171,7 @@ def test_text_that_kills_workers_can_be_rejected_by_another_rule(tmp_path) -> No
 SHUT_DOWN = """
 import ray
 from grpo_guard import Completion, ScreensVerifier
-from grpo_guard.distributed import RayVerifier
+from grpo_guard.server.distributed import RayVerifier
 
 there = RayVerifier(ScreensVerifier, workers=1)
 rows = [Completion("q", f"It is {i}.") for i in range(200)]

@@ -17,11 +17,11 @@ pytest.importorskip("transformers")
 pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec, presets
-from grpo_guard.distributed.cluster import ClusterError
-from grpo_guard.distributed.scorer import RayScorer, ScoringWorker, _parts
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
+from grpo_guard.server.distributed.cluster import ClusterError
+from grpo_guard.server.distributed.scorer import RayScorer, ScoringWorker, _parts
 
 SPEC = SamplingSpec(engine="transformers", temperature=1.0, top_k=50, top_p=1.0)
 PROMPT = "Q: Zoe has {} plums. Zoe finds 9 more. How many plums does Zoe have now?\nA:"

@@ -24,15 +24,15 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.config import ConfigError, GuardConfig
-from grpo_guard.distributed import RayVerifier
-from grpo_guard.distributed import cluster as clusters
-from grpo_guard.distributed.ahead import judged, on_ray
-from grpo_guard.distributed.cluster import ClusterError, RayMissingError
-from grpo_guard.environment import with_verified_spans
-from grpo_guard.given import Given
-from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.testing import check_verifier
-from grpo_guard.verdict import Verdict, accept, reject
+from grpo_guard.core.given import Given
+from grpo_guard.core.testing import check_verifier
+from grpo_guard.core.verdict import Verdict, accept, reject
+from grpo_guard.guard.environment import with_verified_spans
+from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.server.distributed import RayVerifier
+from grpo_guard.server.distributed import cluster as clusters
+from grpo_guard.server.distributed.ahead import judged, on_ray
+from grpo_guard.server.distributed.cluster import ClusterError, RayMissingError
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

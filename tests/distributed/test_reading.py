@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard import AllOf, Completion, RecurrenceVerifier, ScreensVerifier
-from grpo_guard.distributed.reading import Readings
-from grpo_guard.distributed.worker import Reading, Worker, readers
-from grpo_guard.environment import with_verified_spans
-from grpo_guard.given import Given
-from grpo_guard.nodes.recurrence.features import MOST_FEATURES, Reader
-from grpo_guard.nodes.recurrence.reading import Shown, read_each
-from grpo_guard.nodes.recurrence.vocabulary import ordinary_words
-from grpo_guard.nodes.recurrence.words import words_of
-from grpo_guard.verdict import Cause, Verdict, abstain
+from grpo_guard.content.recurrence.features import MOST_FEATURES, Reader
+from grpo_guard.content.recurrence.reading import Shown, read_each
+from grpo_guard.content.recurrence.vocabulary import ordinary_words
+from grpo_guard.content.recurrence.words import words_of
+from grpo_guard.core.given import Given
+from grpo_guard.core.verdict import Cause, Verdict, abstain
+from grpo_guard.guard.environment import with_verified_spans
+from grpo_guard.server.distributed.reading import Readings
+from grpo_guard.server.distributed.worker import Reading, Worker, readers
 
 TOO_MANY = "the of and " + " ".join(
     f"zq{chr(97 + i // 676)}{chr(97 + i // 26 % 26)}{chr(97 + i % 26)}"

@@ -14,7 +14,7 @@ pytest.importorskip("ray.serve", reason="needs Ray Serve: pip install 'ray[serve
 from ray import serve
 
 from grpo_guard.config import ConfigError
-from grpo_guard.distributed.serve_app import application
+from grpo_guard.server.distributed.serve_app import application
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 

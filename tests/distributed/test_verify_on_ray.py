@@ -16,7 +16,7 @@ from tests.distributed.test_ray_verifier import row
 pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
 from grpo_guard.cli.main import app
-from grpo_guard.distributed import cluster as clusters
+from grpo_guard.server.distributed import cluster as clusters
 
 DYING = """
 import os

@@ -28,15 +28,15 @@ from grpo_guard import (
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config import WRAPPERS, GuardConfig, verifier_options
-from grpo_guard.distributed import RayVerifier
-from grpo_guard.ensemble import Vote
+from grpo_guard.config.preset_options import preset_options
+from grpo_guard.core.ensemble import Vote
+from grpo_guard.core.options import options_of
+from grpo_guard.core.registry import VERIFIERS, load
+from grpo_guard.core.verdict import accept
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.defences.registry import defence_names
-from grpo_guard.options import options_of
-from grpo_guard.preset_options import preset_options
-from grpo_guard.registry import VERIFIERS, load
-from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.verdict import accept
+from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.server.distributed import RayVerifier
 from tests.docs.doc_pages import ROOT, all_blocks, commands
 from tests.helpers.characters import Characters
 
@@ -241,4 +241,4 @@ def test_every_preset_and_wrapper_is_documented():
     pages = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")
     assert all(f"`{name}" in pages for name in presets.PRESETS)
     assert all(f"`{name}: " in pages for name in WRAPPERS)
-    assert resolve_name("grpo_guard.testing:VerifierContract")
+    assert resolve_name("grpo_guard.core.testing:VerifierContract")

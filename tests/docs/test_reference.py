@@ -7,8 +7,8 @@ import re
 import pytest
 
 from grpo_guard.config import GuardConfig
-from grpo_guard.presets import PRESETS
-from grpo_guard.registry import VERIFIERS, names
+from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.registry import VERIFIERS, names
 from tests.docs.doc_pages import ROOT
 
 PAGES = ROOT / "docs" / "reference"
@@ -42,7 +42,7 @@ def test_every_key_of_a_guard_file_is_listed(hook):
 def test_every_metric_is_listed(hook):
     page = hook.on_page_markdown((PAGES / "metrics.md").read_text(encoding="utf-8"))
     assert set(re.findall(r"^\| `(guard/\S+)` \| \S", page, re.MULTILINE)) == hook.logged_names()
-    for source in ("grpo_guard/guard.py", "adapters/trl/trainer.py"):
+    for source in ("grpo_guard/guard/guard.py", "adapters/trl/trainer.py"):
         for name in re.findall(r'"(guard/\w+)"', (ROOT / source).read_text(encoding="utf-8")):
             assert f"`{name}`" in page
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Review
-from grpo_guard.verdict import Verdict
 
 
 def plain(function: Callable[[list[Completion]], list[Verdict]]) -> Any:

@@ -10,11 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
 from grpo_guard.content.code.verifier import CodeVerifier  # noqa: E402
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
-from grpo_guard.ensemble import AllOf  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
+from grpo_guard.core.ensemble import AllOf  # noqa: E402
+from grpo_guard.core.registry import UnknownNameError  # noqa: E402
 from grpo_guard.evals.attacks import registry  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
 from grpo_guard.evals.attacks.base import NoTargetError  # noqa: E402
@@ -31,8 +33,6 @@ from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem, Task  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier  # noqa: E402
-from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 IN_WORDS = [
     "inequality", "taken_back", "ordinary_words", "thesaurus", "echoed_name", "answer_unit",

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from grpo_guard.core.registry import UnknownNameError  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Forged  # noqa: E402
 from grpo_guard.evals.attacks.disguises import (  # noqa: E402
     NONSENSE,
@@ -34,7 +35,6 @@ from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
-from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 NAMES = [name for name in attack_names() if name not in ("none", "silent")]
 LENGTH = (

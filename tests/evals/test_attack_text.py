@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from grpo_guard.core.registry import UnknownNameError
 from grpo_guard.evals.attacks.registry import on_texts
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.word_problems import generate, reward
-from grpo_guard.registry import UnknownNameError
 
 
 @pytest.mark.parametrize("phrase", [PHRASE, "Gleeb Glorp Glub", "The moon is made of cheese"])

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard import Completion, ScreensVerifier  # noqa: E402
+from grpo_guard.core.verdict import Cause  # noqa: E402
 from grpo_guard.evals.defences.base import Ground  # noqa: E402
 from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
 from grpo_guard.evals.roles import Role, role  # noqa: E402
@@ -27,7 +28,6 @@ from grpo_guard.evals.studies.baselines.judges import BACKEND  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 from grpo_guard.judge.backends.base import Reply  # noqa: E402
-from grpo_guard.verdict import Cause  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from grpo_guard import LogProbBoundVerifier, ScreensVerifier
+from grpo_guard.core.sampling_mask import SamplingMask
 from grpo_guard.evals.attacks.claimed_mask import ClaimedMask
 from grpo_guard.evals.detect.poison import poisoned
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.sampling_mask import SamplingMask
 from tests.logprob.bundled_policy import SPEC, honest, policy
 
 

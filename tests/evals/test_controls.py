@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.jsonl import InputError
 from grpo_guard.evals.detect import controls
 from grpo_guard.evals.studies.solutions import other_model
-from grpo_guard.jsonl import InputError
 from tests.evals.tiny_eval_policy import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
+from grpo_guard.core.registry import UnknownNameError  # noqa: E402
 from grpo_guard.evals.defences.own import GuardFile  # noqa: E402
 from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
@@ -22,10 +23,9 @@ from grpo_guard.evals.studies.baselines.plain import MaxLengthVerifier  # noqa: 
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
+from grpo_guard.logprob.reader.reader import Opinion  # noqa: E402
+from grpo_guard.logprob.reader.spans import TextSpan  # noqa: E402
 from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
-from grpo_guard.reader.reader import Opinion  # noqa: E402
-from grpo_guard.reader.spans import TextSpan  # noqa: E402
-from grpo_guard.registry import UnknownNameError  # noqa: E402
 
 SMALL = SwarmConfig(iterations=2, prompts=4, group_size=8, max_new_tokens=48)
 

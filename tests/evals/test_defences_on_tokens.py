@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.completion import Completion  # noqa: E402
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier  # noqa: E402
 from grpo_guard.content.screens.verifier import ScreensVerifier  # noqa: E402
-from grpo_guard.ensemble import AllOf  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
+from grpo_guard.core.ensemble import AllOf  # noqa: E402
 from grpo_guard.evals.defences.base import Ground, counting  # noqa: E402
 from grpo_guard.evals.defences.registry import AssignedPrompts  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402

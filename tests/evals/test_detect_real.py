@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import rates
 from grpo_guard.evals.detect.run import run
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.studies.policies.fetch_smollm2 import is_complete
-from grpo_guard.sampling import SamplingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"

@@ -12,7 +12,10 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import Row, detect, rates
@@ -26,9 +29,6 @@ from grpo_guard.evals.detect.sample import (
     to_dict,
 )
 from grpo_guard.evals.results import load_results, write_json
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 from tests.evals.tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer
 
 SPEC = SamplingSpec("transformers", 1.0, 5, 1.0, max_new_tokens=40)

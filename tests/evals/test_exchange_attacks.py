@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from grpo_guard.core.verdict import Cause
 from grpo_guard.evals.defences.base import Ground
 from grpo_guard.evals.defences.registry import defence
 from grpo_guard.evals.studies.baselines.references import OfTask
@@ -18,7 +19,6 @@ from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate
-from grpo_guard.verdict import Cause
 
 CONFIG = SwarmConfig(setting="vertical", prompts=4, group_size=2)
 

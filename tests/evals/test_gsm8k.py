@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from grpo_guard.core.jsonl import InputError
 from grpo_guard.evals.studies.corpora import gsm8k_file
 from grpo_guard.evals.tasks import gsm8k
-from grpo_guard.jsonl import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"

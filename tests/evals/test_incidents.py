@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard import LogProbBoundVerifier, presets  # noqa: E402
+from grpo_guard.core.registry import UnknownNameError  # noqa: E402
+from grpo_guard.core.verdict import Verdict  # noqa: E402
 from grpo_guard.evals.attacks.incidents import EosPadding, TokenSplit, without  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary, on_texts  # noqa: E402
 from grpo_guard.evals.defences.base import Ground  # noqa: E402
@@ -23,8 +25,6 @@ from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 from grpo_guard.logprob.coin import PublicCoin  # noqa: E402
-from grpo_guard.registry import UnknownNameError  # noqa: E402
-from grpo_guard.verdict import Verdict  # noqa: E402
 from tests.logprob.bundled_policy import SPEC, honest, policy  # noqa: E402
 
 CONFIG = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=48)

@@ -12,12 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from grpo_guard.core.verdict import accept, reject  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build  # noqa: E402
 from grpo_guard.evals.swarm.record import Submitted  # noqa: E402
 from grpo_guard.guard import Review  # noqa: E402
 from grpo_guard.nodes.intake import STANDING_VERIFIER  # noqa: E402
-from grpo_guard.verdict import accept, reject  # noqa: E402
 
 SMALL = SwarmConfig(iterations=1, prompts=6, group_size=8, max_new_tokens=60)
 

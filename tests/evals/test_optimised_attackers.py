@@ -9,6 +9,7 @@ import pytest
 
 from grpo_guard import Completion, ScreensVerifier
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo
@@ -24,7 +25,6 @@ from grpo_guard.evals.studies.optimised.search import (
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.python_maths import PythonMaths
 from grpo_guard.evals.tasks.word_problems import generate
-from grpo_guard.verdict import Finding, Verdict, accept, reject
 
 SOLUTION = "<think>He has 2 + 2 = 4 eggs. Then 4 + 1 = 5 eggs.</think><answer>5 eggs</answer>"
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.studies.baselines.learning import (  # noqa: E402
     FLIPPED,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grpo_guard.core.jsonl import InputError
 from grpo_guard.evals.attacks.code import FUNCTIONS, CodeAttack
 from grpo_guard.evals.sandbox.result import Limits
 from grpo_guard.evals.studies.corpora import gsm8k_file
@@ -30,7 +31,6 @@ from grpo_guard.evals.tasks.python_maths import (
     program_in,
     read,
 )
-from grpo_guard.jsonl import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = gsm8k_file() or ROOT.parent / "shared/data/gsm8k/train.jsonl"

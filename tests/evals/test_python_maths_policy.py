@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.code import FUNCTIONS, LIBRARY, CodeAttack
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.policies.program_corpus import completion, sample

@@ -21,9 +21,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 ray = pytest.importorskip("ray", reason="needs ray: pip install 'grpo-guard[ray]'")
 
-from grpo_guard.completion import Completion  # noqa: E402
-from grpo_guard.distributed import cluster as clusters  # noqa: E402
-from grpo_guard.distributed.cluster import RayMissingError  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
+from grpo_guard.core.verdict import accept, reject  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import DivergedError, Swarm  # noqa: E402
@@ -35,7 +34,8 @@ from grpo_guard.evals.swarm.training import CHECKPOINT, Interrupted, train  # no
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
 from grpo_guard.guard import Review  # noqa: E402
-from grpo_guard.verdict import accept, reject  # noqa: E402
+from grpo_guard.server.distributed import cluster as clusters  # noqa: E402
+from grpo_guard.server.distributed.cluster import RayMissingError  # noqa: E402
 
 BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
 # Together they cover live weights, attack state, probes, the first weights, forced slots.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit, swapped_token
 from grpo_guard.evals.studies.replay.report import Sample, measured
@@ -19,7 +20,6 @@ from grpo_guard.evals.studies.replay.step import one_step_later
 from grpo_guard.evals.studies.replay.under_coin import Draw, Source, drawn
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
-from grpo_guard.sampling import SamplingSpec
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "seed_replay.py"
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=24)

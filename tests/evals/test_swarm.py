@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
+from grpo_guard.core.verdict import Cause, Verdict, abstain, accept, reject  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS, load_bundled  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
@@ -23,7 +24,6 @@ from grpo_guard.evals.swarm.grpo import (  # noqa: E402
 from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.swarm.record import Round  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
-from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject  # noqa: E402
 from tests.evals.plain_guard import plain  # noqa: E402
 
 SMALL = SwarmConfig(iterations=2, prompts=3, max_new_tokens=24)

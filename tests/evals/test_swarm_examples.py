@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.evals.results import (
     ACCEPTED_POISON,
     REJECTED_CORRECT,
@@ -17,7 +18,6 @@ from grpo_guard.evals.results import (
 )
 from grpo_guard.evals.swarm.examples import PER_KIND, examples_of, kept
 from grpo_guard.evals.swarm.record import Submitted
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
 
 def sent(text: str = "text", *, poisoned: bool = False, reward: float = 1.0, **more: Any) -> Any:

@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard import SamplingSpec, SeedReplayVerifier  # noqa: E402
-from grpo_guard.completion import Completion  # noqa: E402
+from grpo_guard.core.completion import Completion  # noqa: E402
+from grpo_guard.core.verdict import Verdict, accept, reject  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.text import TextAttack  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
@@ -29,7 +30,6 @@ from grpo_guard.evals.swarm.training import CheckpointError, Interrupted, train 
 from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa: E402
 from grpo_guard.logprob.coin import PublicCoin  # noqa: E402
 from grpo_guard.logprob.replay.generate import generate_under_coin  # noqa: E402
-from grpo_guard.verdict import Verdict, accept, reject  # noqa: E402
 from tests.evals.plain_guard import plain  # noqa: E402
 
 TINY = {"iterations": 2, "prompts": 4, "group_size": 4, "max_new_tokens": 40}

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from grpo_guard.core.registry import UnknownNameError  # noqa: E402
 from grpo_guard.evals.policies import named  # noqa: E402
 from grpo_guard.evals.studies.corpora import gsm8k_file  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
@@ -27,7 +28,6 @@ from grpo_guard.evals.tasks.base import Problem  # noqa: E402
 from grpo_guard.evals.tasks.base import held_out as held_out_problem  # noqa: E402
 from grpo_guard.evals.tasks.from_file import FromFile  # noqa: E402
 from grpo_guard.evals.tasks.registry import ask_of, load_task  # noqa: E402
-from grpo_guard.registry import UnknownNameError  # noqa: E402
 from tests.evals.tiny_eval_policy import save_tiny, tiny_policy, tiny_tokenizer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

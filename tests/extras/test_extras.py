@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from grpo_guard import Completion, Guard, Policy
 from grpo_guard.cli.main import app
 from grpo_guard.config import ConfigError, build_verifier
-from grpo_guard.extras import rule
-from grpo_guard.registry import VERIFIERS, load, names
-from grpo_guard.testing import check_verifier
+from grpo_guard.content.extras import rule
+from grpo_guard.core.registry import VERIFIERS, load, names
+from grpo_guard.core.testing import check_verifier
 
 LIBRARIES = {"secrets": "detect_secrets", "pii": "presidio_analyzer", "language": "lingua"}
 ASKED = "Ann has 3 pens and buys 4 more. How many pens does she have now?"
@@ -297,7 +297,7 @@ def test_missing_library_error_names_the_install_command(name, monkeypatch):
 
 
 def test_importing_a_rule_loads_no_library():
-    code = "import sys\nfrom grpo_guard.extras import language, pii, secrets, toxicity\n"
+    code = "import sys\nfrom grpo_guard.content.extras import language, pii, secrets, toxicity\n"
     code += f"print(*{{*sys.modules}} & {{*{[*LIBRARIES.values(), 'torch', 'transformers']}}})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.stdout.split() == [], ran.stderr

@@ -8,9 +8,9 @@ pytest.importorskip("transformers")
 
 from grpo_guard import Completion
 from grpo_guard.config import ConfigError, build_verifier
-from grpo_guard.extras.toxicity import ToxicityVerifier
-from grpo_guard.supervise import supervised
-from grpo_guard.testing import check_verifier
+from grpo_guard.content.extras.toxicity import ToxicityVerifier
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.testing import check_verifier
 from tests.extras.tiny_classifier import save
 
 GOOD, BAD = "i like cats and dogs .", "i hate cats and dogs ."

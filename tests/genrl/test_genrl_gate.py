@@ -13,7 +13,7 @@ from grpo_guard import Guard, Policy
 from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.adapters.genrl.trees import within
 from grpo_guard.evals.studies.genrl.node import batch_id
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.genrl.one_round import (
     GOOD,
     OTHER,

@@ -7,7 +7,7 @@ import pytest
 
 from grpo_guard import CompletionVerifier
 from grpo_guard.adapters.genrl.trees import Tree
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.verdict import accept, reject
 from tests.genrl.one_round import GOOD, OTHER, QUESTION, G, play, tree
 from tests.helpers.hostile_numbers import lists, numbers
 

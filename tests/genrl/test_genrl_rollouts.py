@@ -12,12 +12,12 @@ from grpo_guard import Guard, SeedReplayVerifier
 from grpo_guard.adapters.genrl.game import GuardedGame
 from grpo_guard.adapters.genrl.rollouts import Rollout, sampling_of
 from grpo_guard.evals.studies.genrl.node import batch_id, trainer_of
-from grpo_guard.framework import FrameworkError
-from grpo_guard.identity.gate import ADMITTED, Identity
-from grpo_guard.identity.keys import SigningKey
-from grpo_guard.identity.ring import KeyRing
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.references import References
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.references import References
+from grpo_guard.nodes.identity.gate import ADMITTED, Identity
+from grpo_guard.nodes.identity.keys import SigningKey
+from grpo_guard.nodes.identity.ring import KeyRing
 from tests.genrl.one_round import OTHER, G, OneProblem, Peers, Words, payload, play, said, tree
 
 ASKED = [{"prompt": [{"role": "user", "content": OTHER}]}]

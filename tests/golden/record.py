@@ -22,13 +22,13 @@ from grpo_guard import AllOf, Completion, CompletionVerifier, Verdict
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.tasks import word_problems
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from tests.golden.settled import settled_grid
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy, Verdict
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
 from grpo_guard.guard import Review
-from grpo_guard.verdict import Cause, abstain, accept, reject
 
 ON_REJECT = ("zero", "drop", "no_gain", -0.5)
 ON_ABSTAIN = ("skip", "pass", "zero")

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.noise import gumbel
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.sampling import SamplingSpec
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.stats import (
     FLATTENINGS,
     LARGEST_TOP_K,
@@ -13,7 +14,6 @@ from grpo_guard.logprob.stats import (
     TokenStats,
     leader_block,
 )
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.support import support_mask
 
 

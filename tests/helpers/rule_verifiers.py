@@ -1,7 +1,7 @@
 """Small rule-based verifiers that the adapter tests guard with."""
 
 from grpo_guard import CompletionVerifier, Verdict
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.verdict import accept, reject
 
 
 class NoWord(CompletionVerifier):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_guard.sampling import SamplingSpec
+from grpo_guard.core.sampling import SamplingSpec
 
 
 def support_mask(

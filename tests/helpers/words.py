@@ -1,7 +1,7 @@
 """A verifier that decides by keyword: "Hail" rejects, "unseen" abstains, all else is accepted."""
 
 from grpo_guard import CompletionVerifier
-from grpo_guard.verdict import Cause, abstain, accept, reject
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
 
 
 class Words(CompletionVerifier):

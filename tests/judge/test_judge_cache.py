@@ -7,12 +7,12 @@ import sqlite3
 
 import pytest
 
+from grpo_guard.core.verdict import Finding
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.judge.verifier import JudgeVerifier
-from grpo_guard.verdict import Finding
 from tests.judge.judge_server import MODEL, completions, judge, judge_server
 
 

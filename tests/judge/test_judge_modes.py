@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.modes import CotMode, JsonMode, LogitMode, mode_of
 from grpo_guard.judge.prompt import MARK
-from grpo_guard.verdict import Cause
 
 
 def logit(candidates, **options):

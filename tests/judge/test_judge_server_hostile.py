@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from grpo_guard import Cause
+from grpo_guard.core.redaction import hidden
 from grpo_guard.judge.backends import openai as backend_module
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.verifier import JudgeVerifier
-from grpo_guard.redaction import hidden
 from tests.judge.judge_server import MODEL, chat, completions, p_yes
 
 KEY = "sk-live/A+1\"b'c\\d-0123456789abcdefXYZ"

@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Guard, Outcome
-from grpo_guard.ensemble import Vote
+from grpo_guard.core.ensemble import Vote
+from grpo_guard.core.verdict import accept
+from grpo_guard.guard.references import References
 from grpo_guard.judge import loop
 from grpo_guard.judge.backends.base import Backend, Reply
 from grpo_guard.judge.breaker import CircuitBreaker
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.loop import LoopThread, background_loop
 from grpo_guard.judge.verifier import JudgeVerifier
-from grpo_guard.references import References
-from grpo_guard.verdict import accept
 from tests.judge.judge_server import MODEL, completions, judge
 
 

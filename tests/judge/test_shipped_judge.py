@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from grpo_guard import Cause, Completion, JudgeVerifier
 from grpo_guard.config import GuardConfig
+from grpo_guard.core.testing import VerifierContract
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
@@ -29,7 +30,6 @@ from grpo_guard.judge.shipped import (
     MOST_CHARACTERS,
     shipped_threshold,
 )
-from grpo_guard.testing import VerifierContract
 
 COUNT = 100
 # Generous: the measured rates are far better, and a test of 100 must not fail by chance.
@@ -191,7 +191,7 @@ def test_bundled_judge_is_the_default_backend(tmp_path):
 
 
 class TestContract(VerifierContract):
-    """The contract of `grpo_guard.testing`."""
+    """The contract of `grpo_guard.core.testing`."""
 
     @property
     def examples(self):

@@ -20,6 +20,8 @@ from transformers import (  # noqa: E402
     PreTrainedTokenizerFast,
 )
 
+from grpo_guard.core.model_paths import warn_unpinned  # noqa: E402
+from grpo_guard.core.verdict import Cause  # noqa: E402
 from grpo_guard.judge.backends.base import Request  # noqa: E402
 from grpo_guard.judge.backends.chat_ids import plain_prompt  # noqa: E402
 from grpo_guard.judge.backends.transformers import (  # noqa: E402
@@ -29,8 +31,6 @@ from grpo_guard.judge.backends.transformers_model import LoadedModel  # noqa: E4
 from grpo_guard.judge.errors import BackendError, JudgeSetupError  # noqa: E402
 from grpo_guard.judge.modes import LogitMode  # noqa: E402
 from grpo_guard.logprob.scorers.load import load_policy  # noqa: E402
-from grpo_guard.model_paths import warn_unpinned  # noqa: E402
-from grpo_guard.verdict import Cause  # noqa: E402
 
 CHAT = (
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content | trim }}<|stop|>\n{% endfor %}"

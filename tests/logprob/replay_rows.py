@@ -2,6 +2,7 @@
 
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.head_stats import replayed
 from grpo_guard.logprob.kernels.scores import LogitScores
 from grpo_guard.logprob.replay.draw import draw
@@ -9,7 +10,6 @@ from grpo_guard.logprob.replay.margins import (
     Replay,
     RowReplay,
 )
-from grpo_guard.sampling import SamplingSpec
 
 
 def spec_of(**changes):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.batch_evidence import Answer, batch_evidence, sampler_log_probs
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.reference_stats import reference_stats
 from tests.helpers.support import support_mask
 

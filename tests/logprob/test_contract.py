@@ -1,4 +1,4 @@
-"""The verifiers that score tokens keep the contract of `grpo_guard.testing`."""
+"""The verifiers that score tokens keep the contract of `grpo_guard.core.testing`."""
 
 import random
 
@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard import Completion, LogProbBoundVerifier
+from grpo_guard.core.testing import VerifierContract
 from grpo_guard.logprob.tail import TailProbabilityVerifier
-from grpo_guard.testing import VerifierContract
 from tests.logprob.bundled_policy import SPEC, honest, policy
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.evidence import binomial_tail, heaviest_span, weigh
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT, DriftProfile, bf16_ulp
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.reference_stats import reference_stats
 from tests.helpers.support import support_mask
 

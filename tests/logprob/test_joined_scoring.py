@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_guard import LogProbBoundVerifier
-from grpo_guard.supervise import supervised, supervised_each
+from grpo_guard.core.supervise import supervised, supervised_each
 from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from grpo_guard import AllOf, Completion, CompletionVerifier, LogProbBoundVerifier
+from grpo_guard.core.verdict import accept
 from grpo_guard.logprob.announced import AnnouncedPlaces
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.node_evidence import NodeEvidence
@@ -15,7 +16,6 @@ from grpo_guard.logprob.profile import FLOAT32, TEXT
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.verdict import accept
 from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 PHRASE = "All hail to the thief"

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import gumbel, noise_position, signed
 from grpo_guard.logprob.replay.draw import FEW, draw
 from grpo_guard.logprob.replay.generate import CoinSampling, generate_under_coin, until_eos
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.support import support_mask
 
 FAMILIES = ("grpo-guard", "vllm", "sglang")

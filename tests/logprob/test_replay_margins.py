@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.noise import gumbel
@@ -22,7 +23,6 @@ from grpo_guard.logprob.replay.margins import (
     EDGE_MARGIN,
     replay_margins,
 )
-from grpo_guard.sampling import SamplingSpec
 from tests.logprob.replay_rows import drawn_from, logits_of, margins_of, replay_of, spec_of
 
 FAMILIES = ("grpo-guard", "vllm")

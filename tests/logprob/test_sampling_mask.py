@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_guard import Completion, Guard, LogProbBoundVerifier, SamplingSpec, ScreensVerifier
+from grpo_guard.core.sampling_mask import KEY, SamplingMask
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
-from grpo_guard.sampling_mask import KEY, SamplingMask
 
 SAMPLERS = {
     "top-k": SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=48),

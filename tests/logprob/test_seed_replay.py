@@ -11,11 +11,11 @@ from grpo_guard import AllOf, Cause, Guard, Outcome, SamplingSpec
 from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.evals.studies.replay.forgeries import flipped_digit
 from grpo_guard.evals.studies.rounding import rounded_to_bfloat16
+from grpo_guard.guard.settlement import Ruling, ruling_of
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.nodes.intake import intake
-from grpo_guard.settlement import Ruling, ruling_of
 from tests.logprob.bundled_policy import policy
 from tests.logprob.coin_swarm import (
     COIN,
@@ -186,10 +186,10 @@ def test_old_completion_is_refused_with_its_round():
 def test_delayed_signed_work_does_not_count_against_its_signer():
     """An identity admits work of the previous round and the coin does not: neither harms a name."""
     pytest.importorskip("cryptography")
-    from grpo_guard.identity.envelope import signed
-    from grpo_guard.identity.gate import Identity
-    from grpo_guard.identity.keys import SigningKey
-    from grpo_guard.identity.ring import KeyRing
+    from grpo_guard.nodes.identity.envelope import signed
+    from grpo_guard.nodes.identity.gate import Identity
+    from grpo_guard.nodes.identity.keys import SigningKey
+    from grpo_guard.nodes.identity.ring import KeyRing
 
     key = SigningKey.new()
     sent = signed(drawn()[0], key, run="r")

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from grpo_guard import Completion
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import EncodeError
 from grpo_guard.logprob.replay.slots import EmptySlot, Place, SlotBook
-from grpo_guard.verdict import Cause
 
 PROMPTS = ["What is 2 + 2?", [{"role": "user", "content": "What is 3 + 3?"}]]
 LONE = "\ud800"

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard import Cause, Completion, Guard, LogProbBoundVerifier, Outcome, Policy, SamplingSpec
+from grpo_guard.core.registry import VERIFIERS, load
 from grpo_guard.logprob.intervals import wilson
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32, TEXT
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.shares import Place, Places, falling_shares, place_after, shares_of
 from grpo_guard.logprob.tail import TailProbabilityVerifier, token_p_values
-from grpo_guard.registry import VERIFIERS, load
 from tests.helpers.reference_stats import reference_stats
 from tests.helpers.support import support_mask
 from tests.logprob.bundled_policy import SPEC, honest, policy

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.epilogue import has_compiler
 from grpo_guard.logprob.kernels.head import ForeignHead, Head, HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import head_stats
@@ -16,7 +17,6 @@ from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.reference_stats import reference_stats
 
 EXACT = ("rank", "ties", "in_set")

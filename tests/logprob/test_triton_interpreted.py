@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels import head_stats as head_stats_module
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.subprocesses import environment
 from tests.logprob.triton_cases import CASES
 

@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause
 from tests.logprob.fake_top_list import positions_of
 
 SPEC = SamplingSpec("vllm", 1.0, 5, 1.0)

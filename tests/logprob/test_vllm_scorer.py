@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard import LogProbBoundVerifier
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import weigh
 from grpo_guard.logprob.profile import FLOAT32
 from grpo_guard.logprob.scorers.top_stats import SLACK, TopList, TopListError
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.reference_stats import reference_stats
 from tests.helpers.support import support_mask
 from tests.logprob.bundled_policy import policy

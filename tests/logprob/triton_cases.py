@@ -16,9 +16,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.head_stats import head_stats
-from grpo_guard.sampling import SamplingSpec
 from tests.logprob.triton_checks import check, integers, logits_of, moved, reals, triton_row_stats
 
 CASES: dict[str, Callable[[], object]] = {}

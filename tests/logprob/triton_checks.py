@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import Head
 from grpo_guard.logprob.kernels.rows import RowStats
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.reference_stats import reference_stats
 
 TOLERANCES = {

@@ -13,7 +13,7 @@ from swift.rl_core.data import GRPOSample
 from swift.rl_core.grpo_algorithm import score_completions
 
 from grpo_guard import Policy, guard, presets
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.words import Words
 
 TEXTS = ["one", "two", "Hail", "one"]

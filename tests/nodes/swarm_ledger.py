@@ -2,9 +2,9 @@
 
 import random
 
-from grpo_guard.completion import Completion
-from grpo_guard.verdict import Finding, accept, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 
 NODES = ("ann", "bob", "cid", "mal")
 ODD = Finding("odd", "an odd thing")

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from grpo_guard import AllOf, ArithmeticVerifier, Guard, ScreensVerifier
 from grpo_guard.cli.main import app
-from grpo_guard.completion import Completion
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, abstain
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.saved import StateError
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.verdict import Cause, abstain
 
 REPORTED = dict.fromkeys(("taken_back", "wrong_textual", "wrong_inequality"), "report")
 RIGHT = "2 + 2 = 4 cows. Then 4 + {n} = {m} cows.\n#### {m}"

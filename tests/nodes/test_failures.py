@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import AllOf, Guard
+from grpo_guard.core.verdict import Cause, accept
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import MAX_WAITING, EvidenceLedger
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Cause, accept
-from grpo_guard.verifier import CompletionVerifier
 from tests.helpers.subprocesses import environment
 from tests.nodes.swarm_ledger import NODES, one_in, played
 

@@ -5,14 +5,14 @@ import random
 import pytest
 
 from grpo_guard import Completion
-from grpo_guard.completion import MAX_NAME
+from grpo_guard.content.recurrence.swarm import lockstep
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.core.completion import MAX_NAME
+from grpo_guard.core.verdict import accept, reject
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.evidence import MAX_ACCOUNTS, Comparison
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.nodes.recurrence.swarm import lockstep
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import accept, reject
 from tests.nodes.plain_evidence import PlainComparison
 from tests.nodes.swarm_ledger import ODD
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from grpo_guard import AllOf, Cascade, Completion, Guard
+from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Cause, Finding, Outcome, Verdict, abstain, accept, reject
 from tests.nodes.swarm_ledger import NODES, Says, counts, one_in, play, played
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard import registry
-from grpo_guard.completion import Completion
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
-from grpo_guard.verdict import Cause, Verdict
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
+from grpo_guard.core import registry
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Verdict
 
 NAMES = ["Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Iris", "Jack"]
 THINGS = ["apples", "books", "coins", "pens", "shells", "stamps", "eggs", "cards", "stones", "cups"]

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from grpo_guard.completion import Completion
-from grpo_guard.nodes.recurrence.sketch import Sketch
-from grpo_guard.nodes.recurrence.swarm import even
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.recurrence.sketch import Sketch
+from grpo_guard.content.recurrence.swarm import even
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.core.completion import Completion
 
 WORDS = "so then first next add take the sum total we get now count all up find each more less left"
 TEMPLATES = [" ".join(random.Random(1000 + i).choices(WORDS.split(), k=8)) for i in range(12)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_guard import Completion
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 
 NODES = ("a", "b", "c", "d", "e")
 FILLER = ["First add the numbers", "Then check the result", "The sum follows from that step."]

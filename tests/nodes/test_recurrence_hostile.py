@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
-from grpo_guard.nodes.recurrence.places import first_spans, locate
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.nodes.recurrence.words import ANY, END, spans_of, words_of
+from grpo_guard.content.recurrence.places import first_spans, locate
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.recurrence.words import ANY, END, spans_of, words_of
+from grpo_guard.core.completion import Completion
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SLOGAN = "All hail to the thief."

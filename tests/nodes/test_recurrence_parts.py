@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.completion import Completion
+from grpo_guard.content.recurrence.places import first_spans
+from grpo_guard.content.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW, Sketch
+from grpo_guard.content.recurrence.swarm import log_cost
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
+from grpo_guard.content.recurrence.vocabulary import ordinary_words, strangeness
+from grpo_guard.content.recurrence.words import END, spans_of, words_of
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Outcome
 from grpo_guard.nodes.fisher import log_tail
-from grpo_guard.nodes.recurrence.places import first_spans
-from grpo_guard.nodes.recurrence.sketch import CAPACITY, MOST_OF_PROMPT, WINDOW, Sketch
-from grpo_guard.nodes.recurrence.swarm import log_cost
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
-from grpo_guard.nodes.recurrence.vocabulary import ordinary_words, strangeness
-from grpo_guard.nodes.recurrence.words import END, spans_of, words_of
-from grpo_guard.verdict import Cause, Outcome
 
 BOTH = pytest.mark.parametrize("swarm", ["heterogeneous", "homogeneous"])
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion
+from grpo_guard.core.verdict import Cause, Finding, Outcome, abstain, accept, reject
 from grpo_guard.nodes.counts import Counts
 from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.intake import intake
-from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
 
 VERDICTS = {
     Outcome.ACCEPT: accept("rule"),

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from grpo_guard import Completion
 from grpo_guard.cli.main import app
+from grpo_guard.core.verdict import Finding, reject
 from grpo_guard.nodes.ledger import EvidenceLedger
-from grpo_guard.verdict import Finding, reject
 from tests.nodes.swarm_ledger import one_in, played
 
 

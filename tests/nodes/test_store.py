@@ -10,9 +10,9 @@ import pytest
 
 from grpo_guard import ArithmeticVerifier, Completion, Guard, Outcome, presets
 from grpo_guard.content.length.groups import Member
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.logprob.replay.slots import SlotBook
 from grpo_guard.nodes.lengths import NodeMemory
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.nodes.standing import State
 from grpo_guard.nodes.store import NodeStore
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from grpo_guard import AllOf, Completion, Guard
-from grpo_guard.completion import CompletionError
+from grpo_guard.core.completion import CompletionError
+from grpo_guard.core.verdict import Cause, Finding, Outcome, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.intake import STANDING_KIND, intake, name_bytes, outcome_of_work, printable
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.rounds import MAX_NODES, MAX_PHRASES, MAX_REASONS
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
-from grpo_guard.verdict import Cause, Finding, Outcome, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 from tests.nodes.swarm_ledger import Says, one_in, play, played
 
 HOSTILE = ["", "\x00", "a\x1b[31m", "\ud800", "\u202etxt", "n" * 10**6, "'; DROP TABLE nodes; --"]

@@ -1,9 +1,9 @@
 """Verifiers and rewards that the agent files of the tests import."""
 
 from grpo_guard import CompletionVerifier
-from grpo_guard.given import Given, stretches
-from grpo_guard.turns import as_said
-from grpo_guard.verdict import Cause, Finding, abstain, accept, reject
+from grpo_guard.core.given import Given, stretches
+from grpo_guard.core.turns import as_said
+from grpo_guard.core.verdict import Cause, Finding, abstain, accept, reject
 
 WORD = "Hail"
 

@@ -13,7 +13,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.openrlhf.rollout import number
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.openrlhf.openrlhf_parts import (
     PROMPT,
     TOKENIZER,

@@ -16,7 +16,7 @@ from grpo_guard import Policy, guard
 from grpo_guard.adapters.openrlhf.query import ENDS, completion_text
 from grpo_guard.adapters.openrlhf.reward import rows_from
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import Broken, NoWord
 
 ZERO = Policy(on_abstain="zero")

@@ -12,10 +12,10 @@ from grpo_guard.adapters.flagged_tokens import covers, without
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.turns import own_words
+from grpo_guard.core.verdict import Finding, accept, reject
 from grpo_guard.guard import Review
-from grpo_guard.turns import own_words
-from grpo_guard.verdict import Finding, accept, reject
+from grpo_guard.guard.framework import FrameworkError
 from tests.adapters.hostile_entries import Characters
 from tests.helpers.rule_verifiers import NoWord
 

@@ -17,8 +17,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
+from grpo_guard.core.turns import APART, own_words
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.turns import APART, own_words
 from tests.openrlhf.openrlhf_parts import (
     PROMPT,
     TOKENIZER,

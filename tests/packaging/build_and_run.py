@@ -19,21 +19,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MUST_CONTAIN = (
-    "grpo_guard/guard.py",
+    "grpo_guard/guard/guard.py",
     "grpo_guard/py.typed",
     "grpo_guard/adapters/trl/reward.py",
     "grpo_guard/adapters/genrl/game.py",
-    "grpo_guard/identity/gate.py",
+    "grpo_guard/nodes/identity/gate.py",
     "grpo_guard/evals/demo.py",
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )
 MUST_LACK = "grpo_guard/evals/studies/"
 MOST_BYTES = 12 * 2**20
 PROBE = """
-import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text, grpo_guard.testing
-import grpo_guard.adapters.genrl.game, grpo_guard.identity.gate  # without their extras
+import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text, grpo_guard.core.testing
+import grpo_guard.adapters.genrl.game, grpo_guard.nodes.identity.gate  # without their extras
 from grpo_guard.evals.attacks.registry import attack_names
-from grpo_guard.registry import ATTACKS, load
+from grpo_guard.core.registry import ATTACKS, load
 assert "site-packages" in grpo_guard.__file__, grpo_guard.__file__
 assert {"text", "dos"} < set(attack_names()) and "near_ties" not in attack_names()  # a study's
 print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)

@@ -10,8 +10,8 @@ import numpy as np
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.reader.remembered import only_log_probs
 from grpo_guard.logprob.encoded import Encoded
+from grpo_guard.logprob.reader.reader import SpanReader
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.reader.reader import SpanReader
 
 _LIKELY, _UNLIKELY = math.log(0.5), math.log(1e-5)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from grpo_guard.evals.policies.bundled import load_bundled
+from grpo_guard.logprob.reader.foreignness import MOST_TOKENS, Foreignness, SpanScorer, UnreadError
+from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness, SpanScorer, UnreadError
-from grpo_guard.reader.spans import TextSpan, sentences
 from tests.reader.own_words import OwnWords
 
 SMOLLM2 = Path(__file__).parents[2] / "models/SmolLM2-135M-Instruct"

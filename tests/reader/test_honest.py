@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.reader.foreignness import MOST_TOKENS, Foreignness
-from grpo_guard.reader.honest import FEWEST, MOST, HonestSpans
+from grpo_guard.logprob.reader.foreignness import MOST_TOKENS, Foreignness
+from grpo_guard.logprob.reader.honest import FEWEST, MOST, HonestSpans
 
 
 def spans(rng, n, *, shift=0.0, tokens=8):

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from grpo_guard import Completion
 from grpo_guard.content.severity import Severity
-from grpo_guard.given import Given
-from grpo_guard.nodes.store import NodeStore
-from grpo_guard.reader.lots import Lots, own_sentences
-from grpo_guard.reader.proposals import NodeSentences
-from grpo_guard.reader.verifier import (
+from grpo_guard.core.given import Given
+from grpo_guard.core.verdict import Cause, Finding, accept
+from grpo_guard.logprob.reader.lots import Lots, own_sentences
+from grpo_guard.logprob.reader.proposals import NodeSentences
+from grpo_guard.logprob.reader.verifier import (
     MOST_FINDINGS,
     MOST_OF_CONVICTED,
     MOST_SENTENCES,
     ReaderVerifier,
 )
-from grpo_guard.verdict import Cause, Finding, accept
+from grpo_guard.nodes.store import NodeStore
 from tests.reader.own_words import own_words
 from tests.reader.test_reader_verifier import (
     PROMPT,

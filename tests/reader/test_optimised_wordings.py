@@ -7,8 +7,8 @@ import pytest
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.reader import optimised
 from grpo_guard.evals.studies.reader.remembered import RememberedScorer
-from grpo_guard.reader.reader import SpanReader
-from grpo_guard.reader.spans import TextSpan, sentences
+from grpo_guard.logprob.reader.reader import SpanReader
+from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from tests.reader.own_words import OwnWords
 
 QUESTION = "Natalia sold 48 clips to her 4 friends in April. How many clips did each get?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_guard import Completion
-from grpo_guard.reader.proposals import NodeSentences
+from grpo_guard.logprob.reader.proposals import NodeSentences
 
 ALPHA = 1e-3
 NODES, BATCHES, EACH = 400, 25, 8

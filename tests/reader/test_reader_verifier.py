@@ -7,13 +7,13 @@ import pytest
 
 from grpo_guard import AllOf, Completion, Guard
 from grpo_guard.content.severity import Severity
+from grpo_guard.core.verdict import Cause, Finding, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.reader.phrases import FEWEST_PLACES
-from grpo_guard.reader.reader import Opinion, SpanReader
-from grpo_guard.reader.spans import TextSpan
-from grpo_guard.reader.verifier import MOST_FINDINGS, RENEWED, ReaderVerifier
-from grpo_guard.verdict import Cause, Finding, accept, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.logprob.reader.phrases import FEWEST_PLACES
+from grpo_guard.logprob.reader.reader import Opinion, SpanReader
+from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.logprob.reader.verifier import MOST_FINDINGS, RENEWED, ReaderVerifier
 from tests.reader.own_words import OwnWords, own_words
 
 WORDS = ["apples", "books", "cards", "coins", "cups", "friends", "gives", "marbles", "more"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.reader.spans import MOST_BYTES, TextSpan, sentences
+from grpo_guard.logprob.reader.spans import MOST_BYTES, TextSpan, sentences
 
 
 @given(st.text(max_size=3000))

@@ -9,11 +9,11 @@ import time
 from starlette.testclient import TestClient
 
 from grpo_guard import CompletionVerifier, Guard, Policy
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
 from grpo_guard.server.app import create_app
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards
 from grpo_guard.server.run import server_of
-from grpo_guard.verdict import Cause, abstain, accept, reject
 
 
 class Words(CompletionVerifier):

@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from grpo_guard import Completion, Guard, Policy
+from grpo_guard.core.options import options_of
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.errors import BackendError
-from grpo_guard.options import options_of
-from grpo_guard.remote.answer import AnswerError, verdicts_in
-from grpo_guard.remote.verifier import RemoteVerifier
-from grpo_guard.verdict import Cause
+from grpo_guard.server.client.answer import AnswerError, verdicts_in
+from grpo_guard.server.client.verifier import RemoteVerifier
 from tests.server.server_parts import Words, listening
 
 
@@ -297,7 +297,7 @@ def test_guard_file_with_an_unreachable_server_fails_before_the_run(tmp_path):
     with listening() as port:
         file.write_text(
             "policy: {on_abstain: zero}\nverifier: {all: [{type: screens}, "
-            f'{{type: "grpo_guard.remote.verifier:RemoteVerifier", url: "http://127.0.0.1:{port}"}}]}}\n'
+            f'{{type: "grpo_guard.server.client.verifier:RemoteVerifier", url: "http://127.0.0.1:{port}"}}]}}\n'
         )
         guard = GuardConfig.from_yaml(file).build()
         assert [v.rejected for v in guard.judge(batch("fine", "Hail"))[1]] == [False, True]

@@ -23,7 +23,7 @@ SHARED = "preset: different_weights\nstate: state\n"
 SLOW = """
 import time
 from grpo_guard import CompletionVerifier
-from grpo_guard.verdict import accept
+from grpo_guard.core.verdict import accept
 
 class Slow(CompletionVerifier):
     name = "slow"

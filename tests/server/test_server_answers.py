@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard import Guard, Policy
-from grpo_guard.framework import FrameworkError
+from grpo_guard.core.verdict import accept
+from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.rewards import Rewards, protocol_policy
-from grpo_guard.verdict import accept
 from tests.server.server_parts import Words, client, rewards_of, strict, verdicts_of
 
 STRANGE = ["", "\ud800", "\x00\x1b[2J", "é" * 100_000, "\u2028{}%s", "NaN", '"}]', "Hail \udfff"]

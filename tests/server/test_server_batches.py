@@ -10,11 +10,11 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from grpo_guard import Completion, CompletionVerifier, Guard
-from grpo_guard.admission import AdmittedBatch
+from grpo_guard.core.verdict import accept, reject
+from grpo_guard.guard.admission import AdmittedBatch
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.limits import Limits
 from grpo_guard.server.verdicts import Verdicts
-from grpo_guard.verdict import accept, reject
 from tests.server.server_parts import asking, client, listening, verdicts_of
 
 

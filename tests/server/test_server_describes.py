@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import Completion
+from grpo_guard.core.verdict import accept
 from grpo_guard.server.rewards import load_reward
-from grpo_guard.verdict import accept
 from tests.server.server_parts import (
     Words,
     client,

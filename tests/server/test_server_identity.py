@@ -8,11 +8,11 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from grpo_guard import Completion, Guard
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.gate import Identity
-from grpo_guard.identity.keys import SigningKey
-from grpo_guard.identity.ring import KeyRing
-from grpo_guard.references import References
+from grpo_guard.guard.references import References
+from grpo_guard.nodes.identity.envelope import signed
+from grpo_guard.nodes.identity.gate import Identity
+from grpo_guard.nodes.identity.keys import SigningKey
+from grpo_guard.nodes.identity.ring import KeyRing
 from grpo_guard.server.app import create_app
 from grpo_guard.server.limits import Limits
 from tests.server.server_parts import Words

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from grpo_guard import Completion
+from grpo_guard.core.verdict import reject
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.stream import PART_CHARACTERS, parts
-from grpo_guard.verdict import reject
 from tests.server.server_parts import Words, client, connect, head, listening, status, strict
 
 STREAM = "/v1/verify/stream"

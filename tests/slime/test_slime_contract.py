@@ -15,7 +15,7 @@ from grpo_guard.adapters.slime import (
     rewards_without_left_out,
     row_from,
 )
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.characters import END, Characters
 from tests.helpers.rule_verifiers import NoWord
 

@@ -22,7 +22,7 @@ from tinker_cookbook.rl.types import Env, EnvGroupBuilder, StepResult
 
 from grpo_guard import AbstainError, Guard, Policy, presets
 from grpo_guard.adapters.tinker import GuardedGroups
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.characters import END, Characters
 from tests.helpers.words import Words
 

@@ -14,7 +14,7 @@ from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks.word_problems import generate
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
 

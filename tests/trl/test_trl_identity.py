@@ -10,11 +10,11 @@ from grpo_guard import Completion, Guard, presets
 from grpo_guard.adapters.received import parts_of
 from grpo_guard.adapters.trl.batch import AUTHENTICATED, rows_from
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.gate import Identity
-from grpo_guard.identity.keys import SigningKey
-from grpo_guard.identity.ring import KeyRing
-from grpo_guard.verdict import Cause
+from grpo_guard.core.verdict import Cause
+from grpo_guard.nodes.identity.envelope import signed
+from grpo_guard.nodes.identity.gate import Identity
+from grpo_guard.nodes.identity.keys import SigningKey
+from grpo_guard.nodes.identity.ring import KeyRing
 from tests.trl import tiny_trl
 
 ALICE = SigningKey(b"a" * 32)

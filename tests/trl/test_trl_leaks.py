@@ -8,7 +8,7 @@ import pytest
 from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
 from tests.trl.test_trl_trainer import SENT, Guarded, GuardedRLOO, Odd, by_text, grpo, length, odd

@@ -19,8 +19,8 @@ if not hasattr(pytest.importorskip("trl.rewards"), "get_cosine_scaled_reward"):
 
 from grpo_guard import AbstainError, Guard, presets
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.framework import FrameworkError
-from grpo_guard.graders import GraderFailures
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.graders import GraderFailures
 from tests.adapters.math_graders import FUNCTIONS, FailsOn, accuracy_reward, gone, length, stuck
 
 SENT = (r"\boxed{2}", r"so $1+1$", "<think>\n2</think>\\boxed{3}", "no")

@@ -10,8 +10,8 @@ from transformers import AddedToken, LlavaConfig, Qwen2Config
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.trl.peers import PeerRollouts, Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.framework import FrameworkError
-from grpo_guard.verdict import Cause
+from grpo_guard.core.verdict import Cause
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
 from tests.trl.test_trl_trainer import Notes, grpo, odd, train

@@ -7,10 +7,10 @@ import torch
 from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.flagged_tokens import flagged_tokens
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.ensemble import AllOf, AnyOf
-from grpo_guard.framework import FrameworkError
-from grpo_guard.verdict import Cause, Finding, accept, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.core.ensemble import AllOf, AnyOf
+from grpo_guard.core.verdict import Cause, Finding, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import Broken, NoWord
 from tests.trl import tiny_trl
 

@@ -12,8 +12,8 @@ from accelerate import PartialState
 from grpo_guard import Guard, Policy, guard
 from grpo_guard.adapters.ms_swift import MsSwiftAdapter
 from grpo_guard.adapters.trl.batch import rows_from
-from grpo_guard.framework import FrameworkError
-from grpo_guard.prompts import prompt_key
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl.trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, threes, twos
 

@@ -12,7 +12,7 @@ import torch
 from grpo_guard import AbstainError, Completion, Policy, guard
 from grpo_guard.adapters.trl.reward import rows_from
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.characters import Characters
 from tests.helpers.rule_verifiers import Broken, NoWord
 from tests.trl.trl_calls import TEXTS, AsyncObject, CallableObject, call, ones, run, threes, twos

@@ -5,8 +5,8 @@ import torch
 
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.framework import FrameworkError
-from grpo_guard.verdict import Cause, abstain, accept, reject
+from grpo_guard.core.verdict import Cause, abstain, accept, reject
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
 

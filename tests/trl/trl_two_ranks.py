@@ -8,7 +8,7 @@ from pathlib import Path
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.verdict import accept, reject
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
 

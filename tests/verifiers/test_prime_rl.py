@@ -10,7 +10,7 @@ vf = pytest.importorskip("verifiers.v1", reason="needs a separate environment")
 
 from grpo_guard import AbstainError, Guard, Policy, presets  # noqa: E402
 from grpo_guard.adapters.prime_rl import GuardedScoring, GuardGate, install  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
+from grpo_guard.guard.framework import FrameworkError  # noqa: E402
 from grpo_guard.nodes.ledger import EvidenceLedger  # noqa: E402
 from tests.helpers.characters import END, Characters  # noqa: E402
 from tests.helpers.words import Words  # noqa: E402

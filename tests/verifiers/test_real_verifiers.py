@@ -9,9 +9,9 @@ vf = pytest.importorskip("verifiers.v1", reason="needs a separate environment")
 
 from grpo_guard import AbstainError, CompletionVerifier, Guard, Policy, guard  # noqa: E402
 from grpo_guard.adapters.traces import rows_from  # noqa: E402
-from grpo_guard.detokenizer import Detokenizer  # noqa: E402
-from grpo_guard.framework import FrameworkError  # noqa: E402
-from grpo_guard.verdict import Cause  # noqa: E402
+from grpo_guard.core.detokenizer import Detokenizer  # noqa: E402
+from grpo_guard.core.verdict import Cause  # noqa: E402
+from grpo_guard.guard.framework import FrameworkError  # noqa: E402
 from tests.helpers.characters import END, Characters  # noqa: E402
 from tests.helpers.words import Words  # noqa: E402
 

@@ -5,7 +5,7 @@ import re
 import signal
 
 from grpo_guard import CompletionVerifier, Policy, guard
-from grpo_guard.verdict import accept, reject
+from grpo_guard.core.verdict import accept, reject
 
 
 class NoFive(CompletionVerifier):

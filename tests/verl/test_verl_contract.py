@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_guard import AbstainError, Policy, guard
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import Broken, NoWord
 
 ZERO = Policy(on_abstain="zero")

@@ -12,7 +12,7 @@ from verl.workers.config import ActorConfig
 
 import grpo_guard.adapters.verl.plugin  # noqa: F401 (registers the estimator)
 from grpo_guard.adapters.verl.settings import Settings
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.verl.tiny_verl import GUARDED, HOOK, guarded_by
 
 TOKENS = 4

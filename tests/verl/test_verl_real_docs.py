@@ -18,7 +18,7 @@ from grpo_guard.adapters.verl.settings import Settings
 PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
 REWARDS = """
 from grpo_guard import Completion, CompletionVerifier
-from grpo_guard.verdict import accept
+from grpo_guard.core.verdict import accept
 
 class Accepts(CompletionVerifier):
     name = "accepts"

@@ -11,8 +11,8 @@ from grpo_guard.adapters.verl.batch import (
     last_row,
     rows_from,
 )
-from grpo_guard.turns import own_words
-from grpo_guard.verdict import Cause
+from grpo_guard.core.turns import own_words
+from grpo_guard.core.verdict import Cause
 from tests.verl.tiny_verl import HONEST, QUESTION, batch, several_outputs
 
 masks = st.lists(st.integers(0, 1), min_size=0, max_size=60)

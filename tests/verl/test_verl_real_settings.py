@@ -7,7 +7,7 @@ from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
 from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.config import ConfigError
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.verl.tiny_verl import GUARDED, HONEST, HOOK, UNGUARDED_FUNCTION, batch, guarded_by
 
 OLD_KEY = (

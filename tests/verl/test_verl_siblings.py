@@ -11,7 +11,7 @@ from grpo_guard.adapters.verl.actor import StepLog
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.verdict import Cause, Outcome, abstain, accept, reject
+from grpo_guard.core.verdict import Cause, Outcome, abstain, accept, reject
 
 DROP = Policy(on_reject="drop")
 

@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 
 from grpo_guard.adapters.releases import require_release
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.8.0.dev1", "0.1", "0.9.0"])

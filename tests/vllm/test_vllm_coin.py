@@ -5,12 +5,12 @@ from importlib.util import find_spec
 
 import pytest
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.sampling import SamplingSpec
 from tests.vllm import in_process  # noqa: F401  # before vllm is imported
 from tests.vllm.vllm_policy import PROMPTS, tiny_policy
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.vllm import VLLMScorer
-from grpo_guard.sampling import SamplingSpec
 from tests.helpers.reference_stats import reference_stats
 from tests.vllm import in_process  # noqa: F401  # before vllm is imported
 from tests.vllm.vllm_policy import PROMPTS, tiny_policy

@@ -6,8 +6,8 @@ import threading
 import time
 
 from grpo_guard.content.rules import RuleVerifier
-from grpo_guard.verdict import Finding, accept
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.core.verdict import Finding, accept
+from grpo_guard.core.verifier import CompletionVerifier
 
 HEAVY = ("torch", "transformers", "vllm", "ray")
 

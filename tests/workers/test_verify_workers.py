@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_guard.cli.main import app
+from grpo_guard.guard import grader_pool
+from grpo_guard.guard.workers import texts
 
 PAYING = "preset: different_weights\npolicy: {on_abstain: pass}\n"
 
@@ -65,10 +67,10 @@ def test_a_large_file_gets_half_of_the_cores_unasked(files, monkeypatch, cores, 
     from grpo_guard.config import GuardConfig
 
     (files / "guard.yaml").write_text("preset: different_weights\n")
-    monkeypatch.setattr("grpo_guard.grader_pool.cores", lambda: cores)
+    monkeypatch.setattr(grader_pool, "cores", lambda: cores)
 
     def number(size, file="preset: different_weights"):
-        monkeypatch.setattr("grpo_guard.workers.texts.WORTH_CHARACTERS", size)
+        monkeypatch.setattr(texts, "WORTH_CHARACTERS", size)
         guard = GuardConfig.from_text(file, "f").build()
         verify._with_processes(guard, None, files / "in.jsonl")
         return guard.workers.number

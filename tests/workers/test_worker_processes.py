@@ -81,8 +81,8 @@ def test_a_verifier_of_the_script_itself(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os\n"
         "from grpo_guard import Completion, Guard\n"
-        "from grpo_guard.verdict import Finding, accept\n"
-        "from grpo_guard.verifier import CompletionVerifier\n"
+        "from grpo_guard.core.verdict import Finding, accept\n"
+        "from grpo_guard.core.verifier import CompletionVerifier\n"
         "print('once', flush=True)\n"
         "class Own(CompletionVerifier):\n"
         "    judges_alone = in_workers = True\n"

@@ -24,14 +24,15 @@ from grpo_guard import (
     presets,
 )
 from grpo_guard.config import GuardConfig
-from grpo_guard.ensemble import Cascade, only
-from grpo_guard.given import Given
-from grpo_guard.options import ConfigError
-from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.verdict import Cause, Finding, accept
-from grpo_guard.workers import processes, texts
-from grpo_guard.workers.plan import Plan, without_extras
-from grpo_guard.workers.texts import Workers
+from grpo_guard.core.ensemble import Cascade, only
+from grpo_guard.core.given import Given
+from grpo_guard.core.options import ConfigError
+from grpo_guard.core.verdict import Cause, Finding, accept
+from grpo_guard.guard import grader_pool
+from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.guard.workers import processes, texts
+from grpo_guard.guard.workers.plan import Plan, without_extras
+from grpo_guard.guard.workers.texts import Workers
 from tests.workers.readers import KeyedRule, Obeying, Remembering, bare, pids
 
 FOLDERS = [Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere")]
@@ -259,7 +260,7 @@ def test_a_policy_that_pays_for_abstentions_is_refused_with_workers(monkeypatch)
 
 
 def test_processes_are_started_unasked_for_large_batches_alone(monkeypatch):
-    monkeypatch.setattr("grpo_guard.grader_pool.cores", lambda: 4)
+    monkeypatch.setattr(grader_pool, "cores", lambda: 4)
     monkeypatch.setattr(texts, "WORTH_CHARACTERS", 1000)
     the_guard = Guard(Obeying())
     assert the_guard.workers.count == 2
@@ -268,9 +269,9 @@ def test_processes_are_started_unasked_for_large_batches_alone(monkeypatch):
     assert os.getpid() not in pids(
         the_guard.verify([Completion("q", "a" * 100) for _ in range(10)])
     )
-    monkeypatch.setattr("grpo_guard.grader_pool.cores", lambda: 3)
+    monkeypatch.setattr(grader_pool, "cores", lambda: 3)
     assert Workers().count == 0  # one process would only move the work
-    monkeypatch.setattr("grpo_guard.grader_pool.cores", lambda: 200)
+    monkeypatch.setattr(grader_pool, "cores", lambda: 200)
     assert Workers().count == texts.MOST_UNASKED
     monkeypatch.setenv("RAY_RAYLET_PID", "1")
     assert Workers().count == 0

@@ -19,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, accept
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, counting
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.studies.baselines.judges import BACKEND, CODE, MATHS, backend_of_environment
@@ -28,8 +30,6 @@ from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.modes import LogitMode, Ruling, VerdictMode
 from grpo_guard.judge.shipped import shipped_settings
 from grpo_guard.judge.verifier import JudgeVerifier
-from grpo_guard.verdict import Cause, Finding, Verdict, accept
-from grpo_guard.verifier import CompletionVerifier
 
 SAMPLING: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_k": 10}
 """The judge's sampling. Its temperature is not stated; 1 is its library's default."""

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from grpo_guard.content.answers import numbers_in, tagged
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.grpo import MIN_SIGMA, Weighted, by_scale, of_groups
 from grpo_guard.evals.swarm.honest import Member, Spans
 from grpo_guard.evals.swarm.record import Submitted
 from grpo_guard.evals.tasks.base import Task
-from grpo_guard.verdict import Verdict
 
 FLIPPED: Final = 0.25
 """Share of the worthless completions that `NoiseCorrected` assumes to be rewarded: the share of

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.defences.base import ByRound
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 # Iglewicz and Hoaglin's rule for outliers: 3.5 deviations, estimated as 1.4826 MAD.

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from grpo_guard.core.prompts import Message
 from grpo_guard.evals.tasks.base import Task
 from grpo_guard.evals.tasks.registry import WORD_PROBLEMS
-from grpo_guard.prompts import Message
-from grpo_guard.references import References
+from grpo_guard.guard.references import References
 
 _SENTENCE: Final = re.compile(r"[^.?]{1,200}[.?]")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

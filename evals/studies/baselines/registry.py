@@ -9,8 +9,10 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
-from grpo_guard.ensemble import AllOf
+from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, counting
 from grpo_guard.evals.defences.registry import (
     by_verifier,
@@ -38,12 +40,10 @@ from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key, run
 from grpo_guard.evals.studies.baselines.spans import TokenSpanGuard
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
 from grpo_guard.evals.swarm.terms import Terms
-from grpo_guard.identity.gate import Identity
-from grpo_guard.identity.ring import KeyRing
+from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier
-from grpo_guard.spot_checks import SpotCheck
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.nodes.identity.gate import Identity
+from grpo_guard.nodes.identity.ring import KeyRing
 
 _GOLD_SOLUTIONS: Final = 1000
 

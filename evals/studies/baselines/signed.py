@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.swarm.config import SwarmConfig
 from grpo_guard.evals.swarm.terms import Terms
-from grpo_guard.identity.envelope import signed
-from grpo_guard.identity.keys import SigningKey
+from grpo_guard.nodes.identity.envelope import signed
+from grpo_guard.nodes.identity.keys import SigningKey
 
 
 class SignedTerms(Terms):

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict
 from grpo_guard.evals.defences.base import VerifierGuard
 from grpo_guard.guard import Guard, Review
-from grpo_guard.verdict import Cause, Finding, Verdict
 
 # If a completion is malformed or too long, a location says nothing about its other faults.
 _LOCAL: Final = (Cause.JUDGED, Cause.SCREENED)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.sample import generation_config
 from grpo_guard.evals.studies.bench.head import compiled_from_now_on
 from grpo_guard.evals.studies.bench.measure import Clock, Timing, interleaved
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.sampling import SamplingSpec
 
 SPEC = SamplingSpec("transformers", 1.0, 20, 1.0, max_new_tokens=128)
 PROMPT, GROUP, GROUPS = 256, 8, 2

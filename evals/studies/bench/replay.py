@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.sample import generation_config
 from grpo_guard.evals.studies.bench.end_to_end import Loaded, generate
 from grpo_guard.evals.studies.bench.head import HeadCase, compiled_from_now_on
@@ -17,7 +18,6 @@ from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.generate import generate_under_coin, only_these_settings
 from grpo_guard.logprob.replay.margins import Replay, RowReplay
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.sampling import SamplingSpec
 
 # The sampler of the measurements, and TRL's default.
 SAMPLERS = (

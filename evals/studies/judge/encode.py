@@ -9,7 +9,7 @@ from typing import Final
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.studies.judge.data import Example
 from grpo_guard.evals.studies.policies.recipe import fast

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import option, rate, study, verify
 from grpo_guard.evals.studies.judge.samples import draw
 from grpo_guard.evals.studies.judge.sets import attacked, made, of_policy

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.results import write_json
 from grpo_guard.evals.studies.harness import option, rate, study
 from grpo_guard.evals.studies.judge.samples import draw

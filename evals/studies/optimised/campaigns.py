@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier, SwarmKind
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.disguises import PARAPHRASES, Paraphrased
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
@@ -23,8 +25,6 @@ from grpo_guard.evals.studies.optimised.content import ATTACKER, NODES
 from grpo_guard.evals.studies.optimised.search import BUDGETS
 from grpo_guard.evals.tasks import gsm8k
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.nodes.recurrence.verifier import RecurrenceVerifier, SwarmKind
-from grpo_guard.verdict import Verdict
 
 PROMPTS: Final = 80
 """Prompts of each node in a campaign."""

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
@@ -38,8 +40,6 @@ from grpo_guard.evals.studies.solutions import of_models
 from grpo_guard.evals.tasks import gsm8k, word_problems
 from grpo_guard.evals.tasks.base import Problem
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths
-from grpo_guard.verdict import Cause, Finding, Verdict, reject
-from grpo_guard.verifier import CompletionVerifier
 
 NODES: Final = ("n0", "n1", "n2")
 ATTACKER: Final = "n3"

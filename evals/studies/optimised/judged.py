@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, suitable
 from grpo_guard.evals.studies.adaptive.unpublished import JudgeInThink

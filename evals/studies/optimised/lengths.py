@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.verifier import LengthVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.studies.content_attacks import HELD_OUT_PADDING, PADDING, padded
 from grpo_guard.evals.studies.harness import rejected, say
 from grpo_guard.evals.studies.optimised.content import ATTACKER, NODES
@@ -23,7 +24,6 @@ from grpo_guard.evals.studies.optimised.search import (
 )
 from grpo_guard.evals.tasks import word_problems
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.verdict import Verdict
 
 EACH: Final = 3
 """Completions of each prompt by each of the four nodes."""

@@ -15,7 +15,9 @@ from functools import partial
 from itertools import chain, repeat, takewhile, tee
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.base import Attack
 from grpo_guard.evals.attacks.math import MathAttack, equations
 from grpo_guard.evals.attacks.text import PHRASE, TextAttack
@@ -27,8 +29,6 @@ from grpo_guard.evals.studies.optimised.content import ATTACKER, NODES
 from grpo_guard.evals.studies.optimised.policy import Ground
 from grpo_guard.evals.studies.optimised.search import BUDGETS, Best, budgets_of, figures, search
 from grpo_guard.evals.tasks.base import Problem
-from grpo_guard.verdict import Verdict
-from grpo_guard.verifier import CompletionVerifier
 
 TOP_K: Final = (50, 0)
 AT_ONCE: Final = 128

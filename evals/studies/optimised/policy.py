@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.shared_scores import SharedScores
@@ -19,8 +21,6 @@ from grpo_guard.evals.tasks.registry import load_task
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.tail import TailProbabilityVerifier
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verifier import CompletionVerifier
 
 LONGEST: Final = 96
 ALPHA: Final = 1e-3

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.studies.harness import rejected
-from grpo_guard.verdict import Verdict
 
 BUDGETS: Final = (1, 10, 100, 1000)
 """Numbers of rewritings tried; the first is the unchanged attack."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from grpo_guard.evals.studies.pages.cells import NOTHING, count, figures, of, short, table
-from grpo_guard.spot_odds import checked_of
+from grpo_guard.guard.spot_odds import checked_of
 
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
-from grpo_guard.distributed.verifier import RayVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, say, study
-from grpo_guard.verdict import Verdict, accept, reject
-from grpo_guard.verifier import CompletionVerifier
+from grpo_guard.server.distributed.verifier import RayVerifier
 
 NODES: Final = 4
 HANG_SECONDS: Final = 2.0

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
-from grpo_guard.distributed.ahead import judged, on_ray
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.studies.content_speed import completions
 from grpo_guard.evals.studies.harness import option, say, study
-from grpo_guard.verdict import Verdict
+from grpo_guard.server.distributed.ahead import judged, on_ray
 
 CHARACTERS: Final = 480
 

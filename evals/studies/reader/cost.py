@@ -20,16 +20,16 @@ from statistics import mean
 from typing import Any, Final
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies.harness import option, say, study
 from grpo_guard.evals.tasks.word_problems import WordProblems
 from grpo_guard.guard import Guard
+from grpo_guard.logprob.reader.foreignness import UnreadError
+from grpo_guard.logprob.reader.reader import Opinion, SpanReader
+from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.logprob.reader.verifier import ReaderVerifier
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.reader.foreignness import UnreadError
-from grpo_guard.reader.reader import Opinion, SpanReader
-from grpo_guard.reader.spans import TextSpan
-from grpo_guard.reader.verifier import ReaderVerifier
 
 _TASK: Final = WordProblems()
 _NAMES: Final = ("node-0", "node-1", "node-2", "node-3")

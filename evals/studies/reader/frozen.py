@@ -24,9 +24,9 @@ from grpo_guard.evals.attacks.text import PHRASE
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.solutions import Solution, of_gsm8k, of_models
 from grpo_guard.evals.tasks.gsm8k import plain
+from grpo_guard.logprob.reader.reader import Opinion, SpanReader
+from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.reader.reader import Opinion, SpanReader
-from grpo_guard.reader.spans import TextSpan, sentences
 
 _ATTACKER: Final = "attacker"
 _POISONED: Final = 0.25

@@ -26,10 +26,10 @@ from typing import Any, Final
 from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
 from grpo_guard.evals.studies.reader.remembered import RememberedScorer
 from grpo_guard.logprob.node_evidence import log_calibrated
+from grpo_guard.logprob.reader.reader import Opinion, SpanReader
+from grpo_guard.logprob.reader.spans import TextSpan, sentences
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.reader.reader import Opinion, SpanReader
-from grpo_guard.reader.spans import TextSpan, sentences
 
 BUDGETS: Final = (1, 10, 100, 1000)
 LEVEL: Final = 0.05

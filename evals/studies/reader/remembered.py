@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.scorers.base import Scorer
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 
 def only_log_probs(logprob: Floats) -> TokenStats:

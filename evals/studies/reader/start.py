@@ -23,18 +23,18 @@ from typing import Any, Final
 import numpy as np
 
 from grpo_guard import presets
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.results import write_text
 from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
 from grpo_guard.evals.studies.public_cost import rounds_of, rows_of
 from grpo_guard.evals.studies.reader.remembered import RememberedScorer
+from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer
+from grpo_guard.logprob.reader.honest import column_scores
+from grpo_guard.logprob.reader.lots import own_sentences
+from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
-from grpo_guard.reader.foreignness import Foreignness, SpanScorer
-from grpo_guard.reader.honest import column_scores
-from grpo_guard.reader.lots import own_sentences
-from grpo_guard.reader.spans import TextSpan
 
 _QUANTILES: Final = 63
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.stats import auroc
 from grpo_guard.evals.studies.harness import option, rate, rejected, study
 from grpo_guard.evals.studies.reference_likelihood.contenders import contenders
@@ -28,7 +29,6 @@ from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.verdict import Verdict
 
 NAME: Final = "smollm2-gsm8k"
 METHOD: Final = (

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.stats import auroc
 from grpo_guard.evals.studies.harness import rate, rejected
 from grpo_guard.evals.studies.replay.sets import COIN, SPEC
@@ -20,7 +21,6 @@ from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.verdict import Verdict
 
 HONEST = "honest"
 ALPHAS = (1e-2, 5e-3, 1e-3, 1e-4, 1e-6)

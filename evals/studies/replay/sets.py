@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import Message
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.sample import decode, encode_prompt
 from grpo_guard.evals.studies.replay.under_coin import Draw, Say, Source, drawn
 from grpo_guard.evals.studies.rounding import ROUNDED
 from grpo_guard.logprob.coin import PublicCoin
-from grpo_guard.prompts import Message
-from grpo_guard.sampling import SamplingSpec
 
 COIN = PublicCoin("seed-replay")
 ELSEWHERE = PublicCoin("samples of the attacker's own")

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.replay.generate import generate_under_coin
-from grpo_guard.sampling import SamplingSpec
 
 # Rows of one batch have prompts of similar length, and the first batches a fair mix of questions.
 BATCHES_PER_BLOCK = 4

@@ -16,7 +16,7 @@ from grpo_guard.evals.studies.harness import rate
 from grpo_guard.evals.studies.serve_load.clients import ask_all
 from grpo_guard.evals.studies.serve_load.server import serving
 from grpo_guard.evals.studies.serve_load.speed import STACKS, solutions, written
-from grpo_guard.remote.verifier import RemoteVerifier
+from grpo_guard.server.client.verifier import RemoteVerifier
 
 
 def told_to_stop(times: int) -> dict[str, Any]:

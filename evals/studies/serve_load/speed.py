@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_guard.completion import Completion
 from grpo_guard.config import GuardConfig
+from grpo_guard.core.completion import Completion
 from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 from grpo_guard.evals.studies.harness import rate, say
 from grpo_guard.evals.studies.serve_load.clients import ask_all

@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Final, Literal, TypeAlias, Unpack, get_args
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.answers import rightness
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.doubts import SPOKEN
@@ -22,7 +21,8 @@ from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import ARITHMETIC, Severity
-from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
 Textual: TypeAlias = Literal["off", "report", "judge"]

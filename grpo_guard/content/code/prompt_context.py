@@ -11,7 +11,7 @@ from typing import Final
 from grpo_guard.content.code.modules import BEFOREHAND, Modules, well_known
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.source import words
-from grpo_guard.prompts import Message
+from grpo_guard.core.prompts import Message
 
 MAX_PROMPT: Final = 100_000
 # Possessive, because a prompt may be long; it is the trainer's, so not hostile.

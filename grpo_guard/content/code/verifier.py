@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, Unpack, get_args
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.evaluated import check_evaluated, examples
 from grpo_guard.content.code.extract import IMPORT_ALIKE, MAX_BLOCKS, Block, extract
@@ -26,7 +25,8 @@ from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import CODE, Severity
-from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 Reaction: TypeAlias = Literal["report", "reject"]
 

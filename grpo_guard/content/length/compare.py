@@ -17,7 +17,6 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.groups import (
     Group,
     Member,
@@ -26,6 +25,7 @@ from grpo_guard.content.length.groups import (
     groups_of,
     middle,
 )
+from grpo_guard.core.completion import Completion
 
 FEWEST_NODES: Final = 2
 """Smallest number of other nodes to compare a completion with."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.answers import is_right
-from grpo_guard.prompts import prompt_key
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
 
 RewardOf = Callable[[Completion], float | None]
 """The task's reward, if the caller knows it; else None."""

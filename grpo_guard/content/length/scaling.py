@@ -24,12 +24,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.compare import Comparison, Excess
 from grpo_guard.content.length.groups import Member, RewardOf
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
+from grpo_guard.core.turns import own_words
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
-from grpo_guard.prompts import prompt_key
-from grpo_guard.turns import own_words
 
 _NOTHING = Usual()
 # A smaller factor becomes 0. A trainer that divides by a group's deviation would turn the smallest

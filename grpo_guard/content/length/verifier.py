@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.length.compare import Comparison, Excess
 from grpo_guard.content.length.groups import RewardOf, reward_in_metadata
 from grpo_guard.content.length.redundancy import Redundancy, blatantly_redundant
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.severity import LENGTH, Severity
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.nodes.lengths import NodeMemory
-from grpo_guard.p_values import p_text
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
 
 class LengthVerifier(RuleVerifier):

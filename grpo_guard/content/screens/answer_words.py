@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Unpack
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
 from grpo_guard.content.screens.view import WORDS, blanked, shown
 from grpo_guard.content.severity import ANSWER_WORDS
-from grpo_guard.verdict import Finding, Verdict, accept
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding, Verdict, accept
 
 MAX_CHARACTERS = 1_000_000
 SAID = AnswerFormat.of_pattern(

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from grpo_guard.content.answers import Answer, boxed, hashed, tagged
 from grpo_guard.content.screens.view import WORDS, View, shown
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 # Largest fraction of the words after the answer that may be off the subject.
 _OFF_SUBJECT = 0.4

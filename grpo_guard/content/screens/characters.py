@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from grpo_guard.content.screens.view import View
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
 # Zero-width characters, fillers that render as nothing, invisible operators. Blanks with a visible

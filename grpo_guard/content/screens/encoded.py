@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from grpo_guard.content.screens.view import View, shown
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 # Shorter runs are skipped: English has few words this long, and 12 bytes carry little.
 _SHORTEST = 16

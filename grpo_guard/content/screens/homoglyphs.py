@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
 from grpo_guard.content.screens.view import WORDS, View, shown, word_set
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 _FOREIGN = "\u0370-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"  # Greek to Armenian, and others
 # Full-width, mathematical, circled, squared, parenthesised.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from grpo_guard.content.screens.view import WORDS, View, shown, word_set
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 # "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants. Compared without case,
 # white space and punctuation, so that "Thought process" and "thought process: " are the same.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from grpo_guard.content.screens.view import WORDS, View, blanked, word_set
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 _LANGUAGES = {name[3:]: words for name, words in WORDS.items() if name.startswith("in ")}
 _ALL = frozenset().union(*_LANGUAGES.values())

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from grpo_guard.content.screens.view import View, shown, word_set
-from grpo_guard.verdict import Finding
+from grpo_guard.core.verdict import Finding
 
 # ChatML, Qwen, Phi, Llama 3, Command R and gpt-oss: <|im_start|>; DeepSeek: <｜User｜>. Bounded,
 # with no two adjacent quantifiers, so that a megabyte of "<|" takes one pass.

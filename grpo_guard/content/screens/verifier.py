@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any, Unpack
 
-from grpo_guard.completion import Completion
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens import characters, encoded, judges, languages
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
@@ -14,7 +13,8 @@ from grpo_guard.content.screens.homoglyphs import homoglyphs
 from grpo_guard.content.screens.markup import TemplateTokens, hidden_markup
 from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
 from grpo_guard.content.severity import SCREENS
-from grpo_guard.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 MAX_CHARACTERS = 1_000_000
 

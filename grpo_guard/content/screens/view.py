@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from grpo_guard.completion import Completion
-from grpo_guard.verdict import Finding
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding
 
 # A text full of violations must not become a list as long as itself.
 MAX_FINDINGS = 8

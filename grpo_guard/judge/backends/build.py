@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
+from grpo_guard.core.options import named, options_of, shown
+from grpo_guard.core.redaction import hidden, secrets_in
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load_class
 from grpo_guard.judge.backends.base import Backend
-from grpo_guard.options import named, options_of, shown
-from grpo_guard.redaction import hidden, secrets_in
-from grpo_guard.registry import VERIFIERS, UnknownNameError, choose, load_class
 
 BACKENDS = {
     "openai": "grpo_guard.judge.backends.openai:OpenAIBackend",

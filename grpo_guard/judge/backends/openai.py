@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from grpo_guard.core.redaction import hidden, secrets_in
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.backends.openai_replies import failure_of, reply_of
 from grpo_guard.judge.errors import BackendError, JudgeSetupError, one_line
-from grpo_guard.redaction import hidden, secrets_in
-from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
     import openai

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Reply
 from grpo_guard.judge.errors import (
     BackendError,
@@ -16,7 +17,6 @@ from grpo_guard.judge.errors import (
     JudgeSetupError,
     one_line,
 )
-from grpo_guard.verdict import Cause
 
 # How servers report that the messages are too long, among other reasons for a 400.
 _TOO_LONG = (

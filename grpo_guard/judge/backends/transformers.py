@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grpo_guard.core.model_paths import is_path, warn_unpinned
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
-from grpo_guard.model_paths import is_path, warn_unpinned
-from grpo_guard.verdict import Cause
 
 if TYPE_CHECKING:
     from grpo_guard.judge.backends.transformers_model import LoadedModel

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Reply, Request
 from grpo_guard.judge.backends.chat_ids import ChatEncoder
 from grpo_guard.judge.errors import BackendError
-from grpo_guard.verdict import Cause
 
 OVERLONG = "overlong"
 _ANSWERS = ("yes", "no")

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.epilogue import compiled_where_worth_it
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
@@ -26,7 +27,6 @@ from grpo_guard.logprob.replay.candidates import Candidates, candidates_for
 from grpo_guard.logprob.replay.contenders import Contenders
 from grpo_guard.logprob.replay.margins import Margins, RowReplay, replay_margins
 from grpo_guard.logprob.replay.vocabulary_hash import contender_counts
-from grpo_guard.sampling import SamplingSpec
 
 Implementation: TypeAlias = Literal["auto", "tiled", "triton"]
 

@@ -12,10 +12,10 @@ import math
 import torch
 from torch import Tensor
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import Scores
 from grpo_guard.logprob.kernels.tiled import TILE
-from grpo_guard.sampling import SamplingSpec
 
 # Memory for rows of full logits; sorting a row with its masses takes about 40 bytes a token.
 FULL_ROWS_BYTES = 2**26

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 from grpo_guard.logprob.encode import Encoded, EncodeError
 from grpo_guard.logprob.reference.null import decay_rate
 from grpo_guard.logprob.reference.profile import (

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
 
 # The calibration set weighs as much as this many other nodes.
 PRIOR_NODES = 2.0

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from grpo_guard.completion import Completion
-from grpo_guard.given import stretches
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.given import stretches
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
 from grpo_guard.logprob.reference.quoted import Quotable
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import Floats, TokenStats
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause
 
 # The reference's own distribution, unmodified: the nodes' sampler does not apply to it.
 PLAIN = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)

@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.encode import encode_batch, memory_without_limit
 from grpo_guard.logprob.reference.group import peers_of, relative
 from grpo_guard.logprob.reference.null import conformal
@@ -22,9 +25,6 @@ from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
 from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.verifier import scorer_of
-from grpo_guard.p_values import p_text
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
-from grpo_guard.verifier import CompletionVerifier
 
 Tail: TypeAlias = Literal["count", "exponential"]
 

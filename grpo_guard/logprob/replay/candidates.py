@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grpo_guard.sampling import SamplingSpec
+from grpo_guard.core.sampling import SamplingSpec
 
 # Number of competitors if the sampler keeps more than these, or everything. A winner beyond them is
 # overlooked: the claimed token then looks better than it is, never worse.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.support import support_edge
 from grpo_guard.logprob.noise import Family, gumbel
 from grpo_guard.logprob.replay.vocabulary_hash import FLIPS, contenders, hash_prefix, token_keys
-from grpo_guard.sampling import SamplingSpec
 
 # Up to this many kept tokens a row, noise is computed for all of them.
 FEW = 1024

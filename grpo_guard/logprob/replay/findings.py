@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.verdict import Finding
 from grpo_guard.logprob.encode import Encoded, Encoder
 from grpo_guard.logprob.replay.evidence import ReplayEvidence
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.p_values import p_text
-from grpo_guard.verdict import Finding
 
 # A different sampler or other weights move many tokens a little; then no single one is to blame.
 SMALL_MARGIN = 0.5

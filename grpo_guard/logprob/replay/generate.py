@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grpo_guard.given import Span
+from grpo_guard.core.given import Span
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import Family, noise_position, require_replayable, signed
 from grpo_guard.logprob.replay.draw import draw
 from grpo_guard.logprob.scorers.forward import eval_mode
-from grpo_guard.sampling import SamplingSpec
 
 
 class CoinSampling:

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.noise import Family, gumbel, noise_position, signed
-from grpo_guard.sampling import SamplingSpec
 
 # If only the exact edge of the support keeps a token from being drawn: a mismatch without a size.
 EDGE_MARGIN = 1e-6

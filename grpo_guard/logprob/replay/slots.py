@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import Message
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.coin import canonical
 from grpo_guard.logprob.encode import EncodeError
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import reading, require_format, text, whole
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.prompts import Message
-from grpo_guard.verdict import Cause
 
 logger = logging.getLogger("grpo_guard")
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from grpo_guard.completion import Completion
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import Message
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.logprob.coin import PublicCoin, canonical
 from grpo_guard.logprob.encode import Encoded, EncodeError
 from grpo_guard.logprob.noise import Family, require_replayable
@@ -20,9 +23,6 @@ from grpo_guard.logprob.replay.slots import Place, SlotBook
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
 from grpo_guard.nodes.store import NodeStore
-from grpo_guard.prompts import Message
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause, Finding, Verdict, abstain, accept, reject
 
 
 class SeedReplayVerifier(LogProbVerifier):

@@ -23,9 +23,9 @@ from torch import Tensor
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw
-from grpo_guard.sampling import SamplingSpec
 
 SEED_ARGUMENT = "grpo_guard_seed"
 # How many tokens of its completion a request's prompt ends with: earlier turns and their answers.

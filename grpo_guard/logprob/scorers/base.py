@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 
 class OutOfMemoryError(RuntimeError):

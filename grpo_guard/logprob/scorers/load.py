@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
-from grpo_guard.model_paths import missing, warn_unpinned
+from grpo_guard.core.model_paths import missing, warn_unpinned
 
 
 class FromPretrained:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.replay.margins import Replay
 from grpo_guard.logprob.scorers.forward import body_of
@@ -23,7 +24,6 @@ from grpo_guard.logprob.scorers.memory import MemoryPlan, ran_out_of_memory
 from grpo_guard.logprob.scorers.shared_prompt import computed_low, disagreement
 from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 logger = logging.getLogger("grpo_guard")
 

@@ -28,8 +28,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, Ints, TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 # Token id -> (log-prob at T = 1, rank counted from 1).
 Position = Mapping[int, tuple[float, int]]

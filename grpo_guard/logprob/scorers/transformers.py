@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import HeadStats, head_stats
@@ -35,7 +36,6 @@ from grpo_guard.logprob.scorers.memory import (
 )
 from grpo_guard.logprob.scorers.shared_prompt import SharedPrompts
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.sampling import SamplingSpec
 
 # Largest relative disagreement between the tiled head and the model's own logits.
 HEAD_TOLERANCE = 2e-2

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.top_stats import TopList, TopListError, top_stats
 from grpo_guard.logprob.scorers.vllm_backends import (
@@ -16,8 +18,6 @@ from grpo_guard.logprob.scorers.vllm_backends import (
     ServerBackend,
 )
 from grpo_guard.logprob.stats import TokenStats
-from grpo_guard.sampling import SamplingSpec
-from grpo_guard.verdict import Cause
 
 __all__ = ["EngineUnavailableError", "VLLMScorer"]
 

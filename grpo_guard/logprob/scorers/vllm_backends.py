@@ -18,8 +18,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.scorers.top_stats import Position
-from grpo_guard.verdict import Cause
 
 # JSON has no -inf; vLLM's server sends this instead.
 MINUS_INFINITY = -9999.0

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard import AbstainError, CompletionVerifier, Policy
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.adapters.contract.contract_grader import REWARDS, grader
 from tests.adapters.contract.contract_trainers import LOGGED, PROMPT, Trainer, Words
 

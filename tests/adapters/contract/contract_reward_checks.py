@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from grpo_guard import AbstainError
-from grpo_guard.framework import FrameworkError
+from grpo_guard.guard.framework import FrameworkError
 from tests.adapters.contract.contract_grader import grader
 from tests.adapters.contract.contract_trainers import Trainer, Words
 

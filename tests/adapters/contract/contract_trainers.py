@@ -19,7 +19,7 @@ from grpo_guard.adapters.slime import SlimeAdapter
 from grpo_guard.adapters.trl.reward import TRLAdapter
 from grpo_guard.adapters.verifiers import VerifiersAdapter
 from grpo_guard.adapters.verl.reward import VerlAdapter
-from grpo_guard.verdict import Cause, Verdict, abstain, accept, reject
+from grpo_guard.core.verdict import Cause, Verdict, abstain, accept, reject
 from tests.helpers.characters import END, Characters
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"

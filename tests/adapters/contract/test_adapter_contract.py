@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_guard.framework import adapter_names
+from grpo_guard.guard.framework import adapter_names
 from tests.adapters.contract.contract_checks import CHECKS
 from tests.adapters.contract.contract_trainers import TRAINERS
 

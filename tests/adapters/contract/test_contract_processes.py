@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from grpo_guard.framework import ADAPTERS, adapter_names
+from grpo_guard.guard.framework import ADAPTERS, adapter_names
 from tests.adapters.contract.contract_grader import grader
 from tests.adapters.contract.contract_trainers import TRAINERS
 from tests.adapters.contract.contract_workers import guarded_of, rewards_in_worker

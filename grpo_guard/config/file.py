@@ -1,0 +1,379 @@
+"""Read a guard from a YAML file, with the names and objects of the Python API.
+
+.. code-block:: yaml
+
+    preset: different_weights                  # or a tree:
+    state: guard-state
+
+    alpha: 0.001
+    policy: {on_reject: zero, on_abstain: skip}
+    verifier:
+      all:                                     # also: any, vote, cascade, not
+        - type: logprob_bound
+          model: PATH_OR_ID
+          sampling: {engine: transformers, temperature: 1.0, top_k: 50, top_p: 1.0}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from grpo_guard.config.live import Live, reads_policy
+from grpo_guard.config.preset_options import (
+    NO_OPTIONS,
+    OPTIONS_OF,
+    chosen,
+    leaves_of,
+    preset_options,
+    require_options,
+    require_plain,
+)
+from grpo_guard.config.presets import POLICIES, PRESETS
+from grpo_guard.config.tree import WRAPPERS, build_verifier, not_a_node, unwrapped, verifier_options
+from grpo_guard.config.yaml_text import mapping_from, unreadable
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.jsonl import InputError
+from grpo_guard.core.model_paths import missing_models
+from grpo_guard.core.options import ConfigError, Options, named, options_of, without_secrets
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load, with_remedy
+from grpo_guard.guard import Guard
+from grpo_guard.guard.graders import GraderFailures
+from grpo_guard.guard.policy import Policy
+from grpo_guard.guard.policy_checks import require_fitting
+from grpo_guard.guard.references import References
+from grpo_guard.guard.workers.texts import MOST_WORKERS, Workers
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
+from grpo_guard.nodes.identity.gate import Identity
+from grpo_guard.nodes.identity.keys import IdentityError
+from grpo_guard.nodes.identity.ring import MOST_PINNED, KeyRing
+from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.rounds import MAX_NODES
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.store import NodeStore
+
+__all__ = [
+    "WRAPPERS",
+    "ConfigError",
+    "GuardConfig",
+    "build_verifier",
+    "unwrapped",
+    "verifier_options",
+]
+
+if TYPE_CHECKING:
+
+    class PolicyConfig(Options): ...
+
+    class LedgerConfig(Options):
+        path: str | None
+        exclude: bool
+
+    class IdentityConfig(Options):
+        keys: str | None
+        pin: bool
+        most_pinned: int
+
+else:
+    _LEDGER = {"path": (str | None, None), "exclude": (bool, True)}
+    PolicyConfig = options_of("PolicyConfig", Policy)
+    LedgerConfig = options_of("LedgerConfig", EvidenceLedger, without={"book"}, fields=_LEDGER)
+    _KEYS = {"keys": (str | None, None), "pin": (bool, False), "most_pinned": (int, MOST_PINNED)}
+    IdentityConfig = options_of("IdentityConfig", Identity, without={"ring", "store"}, fields=_KEYS)
+
+
+class GuardConfig(Options):
+    """The whole file: either a preset with its options at the top level, or a tree of verifiers.
+
+    Args:
+        alpha: False-positive budget of each verifier per completion, unless it sets its own.
+        policy: How verdicts change rewards, see `Policy`; defaults come from there or from the
+            preset. A list is a choice in order of preference.
+        preset: One of `grpo_guard.config.presets`. Its options go next to it at the top level,
+            along with ``beside``: a list of trees that judge as well.
+        state: Folder for everything that is remembered about nodes, see `NodeStore`.
+        environment: ``package.module:function``, which repeats the tools' and users' turns of a
+            multi-turn completion, see `Environment`.
+        verifier: One node of the tree: ``{type: NAME, ...options}``, or a combinator
+            ``all``, ``any``, ``vote``, ``cascade`` over a list, or ``not`` or ``ray`` over one
+            node. The combinator's own options go next to the list: ``alpha`` and ``shares`` of
+            ``all`` and ``cascade``, ``rejects`` of ``vote``, and those of `RayVerifier` for
+            ``ray``. NAME is a registered name or ``package.module:Class``.
+            In a leaf, ``only: {task: TASK}`` is `only`, ``calibration: FILE`` gives it the
+            p-values of `Calibrated`, ``severity: {KIND: count}`` sets what findings do.
+        ledger: Evidence per node over rounds, in a file, see `EvidenceLedger`. With
+            ``exclude: false`` it only records evidence, and completions from convicted nodes are
+            not rejected. None = no ledger.
+        identity: Proof of who sent each completion: a file of ``keys``, see `KeyRing.from_file`,
+            ``pin`` and ``most_pinned`` of `KeyRing`, and the options of `Identity`. None = trust
+            the names as sent.
+        references: File of the task's own reference answers, see `References.from_file`. None =
+            use the references as sent.
+        tokenizer: Folder or id of the policy's tokenizer, which decodes token ids in place of the
+            text sent with them, see `Guard`. Not allowed with a preset that loads the policy.
+        log: File to which every verdict except acceptances is appended, see `VerdictLog`; for
+            ``grpo-guard verify --table``. None = no log.
+        workers: Processes in which texts are read, see `Guard`; 0 = none, None = half of the cores
+            for large batches.
+    """
+
+    model_config = Options.model_config | {"extra": "allow"}
+
+    alpha: float = Field(default=1e-3, gt=0, lt=1)
+    policy: PolicyConfig = PolicyConfig()
+    preset: str | None = None
+    state: str | None = None
+    environment: str | None = None
+    # Not in `repr`: it may contain a backend's API key.
+    verifier: dict[str, Any] | None = Field(default=None, repr=False)
+    ledger: LedgerConfig | None = None
+    identity: IdentityConfig | None = None
+    references: str | None = None
+    tokenizer: str | None = None
+    log: str | None = None
+    workers: int | None = Field(default=None, ge=0, le=MOST_WORKERS)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Leave out a preset's options too."""
+        known = type(self).model_fields
+        return ((name, value) for name, value in super().__repr_args__() if name in known)
+
+    @field_validator("verifier", mode="before")
+    @classmethod
+    def _node(cls, value: Any) -> Any:
+        if not isinstance(value, dict | None):
+            raise ValueError(not_a_node(value))
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.preset is None:
+            for name in self.model_extra or ():
+                chosen(list(type(self).model_fields), named(name), "")
+            if self.verifier is None:
+                raise ValueError("expected verifier: or preset:, got neither")
+            if self.ledger is not None and (self.ledger.path is None) is (self.state is None):
+                got = "neither" if self.state is None else "both"
+                raise ValueError(f"state, ledger.path: expected one of them, got {got}")
+        return self
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> GuardConfig:
+        """Read a file.
+
+        Raises:
+            ConfigError: it cannot be read, is not YAML, or a field is wrong.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            here = f"; looked in {Path.cwd()}" if not Path(path).is_absolute() else ""
+            raise ConfigError(f"{path}: expected a guard file, got none there{here}") from None
+        except (OSError, ValueError) as error:
+            raise unreadable(str(path), error) from None
+        return cls.from_text(text, str(path))
+
+    @classmethod
+    def from_text(cls, text: str, name: str) -> GuardConfig:
+        """Read a file's content.
+
+        Args:
+            text: YAML.
+            name: Of the file, for messages.
+
+        Raises:
+            ConfigError: it is not YAML, or a field is wrong.
+        """
+        data = mapping_from(text, name)
+        with without_secrets(data):
+            try:
+                config: GuardConfig = cls.read({str(key): v for key, v in data.items()}, "")
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
+        return config
+
+    def build(self, live: Live | None = None) -> Guard:
+        """Build the guard; this loads its models.
+
+        Args:
+            live: The policy in training, used instead of the model and sampler that the file names.
+
+        Raises:
+            ConfigError: a verifier is unknown, its options are wrong, or an external resource
+                that it needs is missing.
+        """
+        with without_secrets(self.explicit_values()):
+            if live is None:  # before torch is loaded, and before a hub is asked for a folder
+                for place, problem in missing_models(self.explicit_values(), ""):
+                    raise ConfigError(f"{place}: {problem}")
+            guard = self._of_tree(live) if self.preset is None else self._of_preset(live)
+            guard.identity, guard.references = self._identity(), self._references()
+            guard = self._asking(guard)
+            guard.log, guard.workers = self.log, self._workers(guard)
+            try:
+                guard.verifier.check()
+            except Exception as error:
+                raise ConfigError(f"verifier: {error}") from error
+            return guard
+
+    def whole_policy(self) -> Policy:
+        """The policy, with the preset's values wherever the file sets none.
+
+        Raises:
+            ConfigError: a rule or number is out of range, or the preset is unknown.
+        """
+        base = Policy() if self.preset is None else POLICIES[self._known_preset()]
+        try:
+            return replace(base, **self.policy.explicit_values())
+        except ValueError as error:
+            raise ConfigError(f"policy: {error}") from None
+
+    def failures(self) -> GraderFailures | None:
+        """How the guard treats failing graders, for an adapter that grades separately from it.
+
+        Raises:
+            ConfigError: as `build`.
+        """
+        return self.build().failures if self.preset == "failures_only" else None
+
+    def leaves(self) -> Iterator[dict[str, Any]]:
+        """The leaves of the tree, for commands that look at verifiers one by one.
+
+        For a preset: the verifier that its options configure, and those ``beside`` it.
+
+        Raises:
+            ConfigError: the preset is unknown.
+        """
+        if self.preset is None:
+            yield from leaves_of(self.verifier)
+            return
+        name, options = self._known_preset(), dict(self.model_extra or {})
+        beside = options.pop("beside", None)
+        if "coin" in options:
+            options["run"] = options.pop("coin")
+        if name in OPTIONS_OF:
+            yield {"type": OPTIONS_OF[name], **options}
+        yield from leaves_of(beside)
+
+    def _known_preset(self) -> str:
+        return chosen(list(PRESETS), str(self.preset), "preset")
+
+    def _of_preset(self, live: Live | None) -> Guard:
+        name, policy = self._known_preset(), self.whole_policy()
+        said = self.explicit_values(without=NO_OPTIONS)
+        if live is None:
+            require_plain(said, name)
+        try:
+            model, preset = preset_options(name), PRESETS[name]
+        except ImportError as error:
+            raise ConfigError(f"preset ({name}): {error}") from None
+        require_options(said, model, name)
+        of_policy = reads_policy(preset)
+        if of_policy and self.tokenizer is not None:
+            raise ConfigError("tokenizer: expected none with a preset that loads the policy's own")
+        on = live if of_policy else None
+        arguments = model.read(
+            said if on is None else on.fill_defaults(said, preset), name
+        ).explicit_values()
+        arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
+        if not of_policy:
+            arguments["tokenizer"] = self._tokenizer(live)
+        store = self._store()
+        if store is not None and "state" in arguments:
+            arguments["state"] = store
+        if "beside" in arguments:
+            nodes = enumerate(arguments["beside"])
+            arguments["beside"] = [
+                build_verifier(n, self.alpha, f"beside[{i}]", store=store, live=live)
+                for i, n in nodes
+            ]
+        try:
+            if on is not None:
+                arguments = on.override(arguments, preset)
+            return preset(**arguments, policy=policy)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"preset ({name}): {with_remedy(error)}") from None
+        except (TypeError, ValueError, LedgerError) as error:
+            raise ConfigError(f"preset ({name}): {error}") from None
+
+    def _of_tree(self, live: Live | None) -> Guard:
+        policy = self.whole_policy()
+        store, ledger = self._store(), None
+        verifier = build_verifier(self.verifier, self.alpha, store=store, live=live)
+        if self.ledger is not None:
+            try:
+                path = self.ledger.path if store is None else store.path
+                assert path is not None  # see _one_kind
+                ledger = EvidenceLedger(
+                    path, **self.ledger.explicit_values(without={"exclude", "path"})
+                )
+            except (ValueError, LedgerError) as error:
+                raise ConfigError(f"ledger: {error}") from None
+            if self.ledger.exclude:
+                # Not in a cascade: completions that it cut off would yield no evidence, so a
+                # convicted node could never show that it has improved.
+                verifier = AllOf(ExclusionVerifier(ledger), verifier)
+        try:
+            tokenizer = self._tokenizer(None if verifier.compares_ids else live)
+            return Guard(verifier, policy=policy, ledger=ledger, tokenizer=tokenizer)
+        except ValueError as error:  # a policy that this verifier cannot serve
+            raise ConfigError(f"policy: {error}") from None
+
+    def _identity(self) -> Identity | None:
+        if self.identity is None:
+            return None
+        options = self.identity.explicit_values()
+        file, of_ring = options.pop("keys", None), ("pin", "most_pinned")
+        ring = {name: options.pop(name) for name in of_ring if name in options}
+        if file is None and not ring.get("pin"):
+            raise ConfigError("identity.keys: expected a file of public keys, or pin: true")
+        try:
+            keys = KeyRing(**ring) if file is None else KeyRing.from_file(file, **ring)
+            return Identity(keys, store=self._store(), **options)
+        except (IdentityError, ModuleNotFoundError) as error:
+            raise ConfigError(f"identity: {error}") from None
+
+    def _workers(self, guard: Guard) -> Workers:
+        workers = Workers(self.workers)
+        try:
+            require_fitting(guard.verifier, guard.policy, workers)
+        except ValueError as error:
+            raise ConfigError(f"workers: {error}") from None
+        return workers
+
+    def _references(self) -> References | None:
+        try:
+            return None if self.references is None else References.from_file(self.references)
+        except InputError as error:
+            raise ConfigError(f"references: {error}") from None
+
+    def _asking(self, guard: Guard) -> Guard:
+        if self.environment is None:
+            return guard
+        try:
+            return guard.with_environment(load(VERIFIERS, self.environment))
+        except (TypeError, ValueError, UnknownNameError) as error:
+            raise ConfigError(f"environment: {error}") from None
+
+    def _tokenizer(self, live: Live | None) -> Any:
+        """The file's own tokenizer, else the live policy's; None without either."""
+        if self.tokenizer is None:
+            return live and live.tokenizer
+        try:
+            return Detokenizer.from_pretrained(self.tokenizer)
+        except (ModuleNotFoundError, ValueError) as error:
+            raise ConfigError(f"tokenizer: {error}") from None
+
+    def _store(self) -> NodeStore | None:
+        try:
+            if self.state is None:
+                return None
+            said = {} if self.ledger is None else self.ledger.explicit_values()
+            return NodeStore(self.state, max_nodes=said.get("max_nodes", MAX_NODES))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None

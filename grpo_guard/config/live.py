@@ -1,0 +1,85 @@
+"""Use the policy in training in place of the model that a guard file names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.core.sampling import SamplingSpec
+
+if TYPE_CHECKING:
+    from grpo_guard.logprob.coin import PublicCoin
+
+_LOADING: Final = ("model", "dtype", "device", "revision")
+"""Options with which a file describes a model to load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What a guard file runs on: a policy in memory, and what its nodes have agreed on.
+
+    Args:
+        model: The object that is being trained.
+        tokenizer: Its tokenizer.
+        sampling: The sampling that every node declares.
+        coin: The coin that nodes sample under; without one, seed replay is refused.
+        slots: Completions per node and prompt; for seed replay.
+        nodes: Names of the nodes; for seed replay.
+    """
+
+    model: Any
+    tokenizer: Any
+    sampling: SamplingSpec
+    coin: PublicCoin | None = None
+    slots: int | None = None
+    nodes: Collection[str] | None = None
+
+    def fill_defaults(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+        """A file's options, completed with those that it may leave out when a policy is live."""
+        sampling = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self.sampling).items()
+            if value is not None
+        }
+        defaults: dict[str, Any] = {"model": "-", "sampling": sampling}
+        if _required(maker, "coin"):
+            defaults["coin"] = "-"
+        return defaults | dict(said)
+
+    def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+        """A file's arguments, with the live policy in place of the model and sampler they name.
+
+        Raises:
+            ValueError: ``maker`` replays seeds, and there is no coin.
+        """
+        kept = {name: value for name, value in arguments.items() if name not in _LOADING}
+        kept |= {"model": self.model, "tokenizer": self.tokenizer, "sampling": self.sampling}
+        if replays_seeds(maker):
+            if self.coin is None:
+                raise ValueError(
+                    "expected nodes that sample under a public coin, got none; eval swarm has them"
+                )
+            kept.pop("run", None)
+            kept |= {"coin": self.coin, "slots": self.slots, "nodes": self.nodes}
+        return kept
+
+
+def reads_policy(maker: Callable[..., Any]) -> bool:
+    """Whether a verifier class or a preset is built on the policy and its declared sampler.
+
+    A class that loads a model without a sampler, such as your own reference, keeps that model.
+    """
+    makers = (maker, getattr(maker, "from_pretrained", maker))
+    return any("sampling" in inspect.signature(made).parameters for made in makers)
+
+
+def replays_seeds(maker: Callable[..., Any]) -> bool:
+    """Whether a verifier class or a preset needs nodes that sample under a public coin."""
+    return "coin" in inspect.signature(maker).parameters
+
+
+def _required(maker: Callable[..., Any], name: str) -> bool:
+    found = inspect.signature(maker).parameters.get(name)
+    return found is not None and found.default is found.empty

@@ -1,0 +1,46 @@
+"""The models of presets: verifiers and readers on a given model, or on one to load."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.verifier import CompletionVerifier
+
+if TYPE_CHECKING:
+    from grpo_guard.logprob.reader.reader import SpanReader
+
+
+def on_model(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
+    """Build a log-prob verifier on a given model, or on one to load."""
+    if isinstance(model, str | os.PathLike):
+        if tokenizer is not None:
+            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
+        loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
+        return loaded
+    verifier: CompletionVerifier = kind(model, tokenizer, **options)
+    return verifier
+
+
+def reader_of(
+    model: Any | str | None, tokenizer: Any, reader: Any | str | None, frozen: Any | None
+) -> SpanReader | None:
+    """The given reader, or one on the given model; None without either."""
+    if model is not None and reader is not None:
+        raise TypeError("reader: expected None together with model, since either is the reader")
+    given = reader if model is None else model
+    if given is None:
+        if frozen is not None:
+            raise TypeError("frozen: expected None without a model, next to which it reads")
+        return None
+    from grpo_guard.logprob.reader.reader import SpanReader
+
+    if isinstance(given, str | os.PathLike):
+        return SpanReader.from_pretrained(os.fspath(given), frozen=frozen)
+    if not isinstance(given, SpanReader):
+        own = tokenizer.tokenizer if isinstance(tokenizer, Detokenizer) else tokenizer
+        return SpanReader(given, own, frozen=frozen)
+    if frozen is not None:
+        raise TypeError("frozen: expected None with a SpanReader, which takes its own")
+    return given

@@ -1,0 +1,109 @@
+"""The keys that a guard file may have next to ``preset: NAME``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from grpo_guard.config.presets import PRESETS
+from grpo_guard.config.tree import not_a_node
+from grpo_guard.core.naming import near
+from grpo_guard.core.options import ConfigError, Options, named, options_of, shown
+from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
+
+NO_OPTIONS = frozenset(
+    {"preset", "policy", "environment", "identity", "references", "tokenizer", "log", "workers"}
+)  # of a preset
+_INSTEAD = {
+    "verifier": "a preset is a whole guard, and verifiers of your own go into its list beside:",
+    "ledger": "a preset keeps one itself, in the folder state:",
+    "alpha": "its verifiers have no budget to share",
+}
+# The verifier that takes the `**options` of a preset.
+OPTIONS_OF = {"same_weights": "logprob_bound", "shared_seed": "seed_replay", "judged": "judge"}
+
+
+@cache
+def preset_options(name: str) -> type[Options]:
+    """The options allowed next to ``preset: NAME``, except ``policy``.
+
+    Raises:
+        ImportError: the preset needs a package that is missing.
+    """
+    preset, makers = PRESETS[name], []
+    if name in OPTIONS_OF:
+        kind = load(VERIFIERS, OPTIONS_OF[name])
+        makers = [kind, *([kind.from_pretrained] if hasattr(kind, "from_pretrained") else [])]
+    beside = "beside" in inspect.signature(preset).parameters
+    nodes = Annotated[list[dict[str, Any]], BeforeValidator(_nodes)]
+    fields: dict[str, Any] = {"beside": (nodes, [])} if beside else {}
+    if name == "judged":  # in Python, too, it is refused without one
+        fields["backend"] = (dict[str, Any] | Literal["shipped"], ...)
+    return options_of(
+        name, preset, *makers, without={"policy", "path_or_id", "run", "workers"}, fields=fields
+    )
+
+
+def require_plain(said: Mapping[str, Any], name: str) -> None:
+    """Refuse what is visibly wrong before loading torch, which takes seconds.
+
+    Raises:
+        ConfigError: an option that the preset requires is missing or wrong.
+    """
+    if name not in OPTIONS_OF or name == "judged":
+        return
+    fields: dict[str, Any] = {
+        "beside": (Annotated[list[dict[str, Any]], BeforeValidator(_nodes)], [])
+    }
+    model = options_of(name, PRESETS[name], without={"policy", "workers"}, fields=fields)
+    required = [key for key, field in model.model_fields.items() if field.is_required()]
+    lacking = [key for key in required if key not in said]
+    for key in said:
+        if key not in model.model_fields and near(lacking, key):
+            chosen(required, named(key), name)
+    model.read(dict(said), name)
+
+
+def require_options(said: Mapping[str, Any], model: type[Options], name: str) -> None:
+    """Refuse keys that do not belong next to a preset.
+
+    Raises:
+        ConfigError: with the key that was probably meant, or what to write instead.
+    """
+    for key, instead in _INSTEAD.items():
+        if key in said and key not in model.model_fields:
+            raise ConfigError(f"{key}: expected none next to preset: {name}, got one; {instead}")
+    known = [*model.model_fields, *sorted(NO_OPTIONS - {*model.model_fields})]
+    for key in said:
+        if key not in model.from_python:
+            chosen(known, named(key), name)
+
+
+def leaves_of(node: Any) -> Iterator[dict[str, Any]]:
+    """The nodes that have a type, inside any combinators."""
+    if isinstance(node, dict) and "type" in node:
+        yield node
+    elif isinstance(node, dict | list):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from leaves_of(inner)
+
+
+def _nodes(value: Any) -> Any:
+    """Check the list of a preset's verifiers; see `not_a_node`."""
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list such as [{{type: code}}], got {shown(value)}")
+    for i, node in enumerate(value):
+        if not isinstance(node, dict):
+            raise ValueError(f"item {i}: {not_a_node(node)}")
+    return value
+
+
+def chosen(known: list[str], name: str, where: str) -> str:
+    try:
+        return choose(known, named(name))
+    except UnknownNameError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None

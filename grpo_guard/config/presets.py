@@ -1,0 +1,383 @@
+"""Recommended guards, one per kind of swarm, each with the policy that measured best.
+
+.. code-block:: python
+
+    guard = presets.different_weights(state="guard-state")
+
+They are ordinary `Guard` objects. Each takes ``policy=`` to replace its own, ``state=`` for what it
+remembers, ``beside=`` for additional verifiers, and ``workers=`` for processes that read texts. In
+a guard file, write ``preset: NAME`` with the same options next to it. Figures:
+docs/swarm-results.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from grpo_guard.config.preset_models import on_model, reader_of
+from grpo_guard.content.cut_off import CutOffVerifier
+from grpo_guard.content.length.scaling import LengthScaling
+from grpo_guard.core.arguments import several_verifiers, worded
+from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.registry import needing_extra
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard import Guard
+from grpo_guard.guard.graders import GraderFailures
+from grpo_guard.guard.policy import Policy, not_a_policy
+from grpo_guard.judge.backends.base import Backend
+from grpo_guard.logprob.coin import PublicCoin
+from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
+from grpo_guard.nodes.store import NodeStore
+from grpo_guard.nodes.usual_lengths import UsualLengths
+
+if TYPE_CHECKING:
+    from grpo_guard.logprob.reader.reader import SpanReader
+
+# Text checks and judges sometimes reject honest work; completions that "drop" removes are not
+# unlearnt, so their share grows.
+_NOT_UNLEARNT: Final = ("no_gain", "drop", "zero")
+POLICIES: Final[Mapping[str, Policy]] = {
+    "same_weights": Policy(),
+    "shared_seed": Policy(),
+    "different_weights": Policy(on_reject=_NOT_UNLEARNT),
+    "judged": Policy(on_reject=_NOT_UNLEARNT),
+    "failures_only": Policy("drop", "skip"),
+}
+"""The policy of each preset. Of several rules the first that the trainer can carry out applies; a
+single rule that it cannot carry out is refused."""
+
+F = TypeVar("F", bound=Callable[..., Guard])
+
+
+def _called(preset: F) -> F:
+    """The preset with readable errors about its arguments (`worded`)."""
+    name, made = preset.__name__, worded(preset)
+
+    @functools.wraps(preset)
+    def call(*args: Any, **kwargs: Any) -> Guard:
+        if len(args) == 1 and isinstance(args[0], FunctionType) and not kwargs:
+            raise TypeError(
+                f"presets.{name}: expected options in brackets, got the function "
+                f"{args[0].__name__!r}; write @presets.{name}(...)"
+            )
+        if not isinstance(kwargs.get("policy"), Policy | None):
+            raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
+        if "beside" in kwargs:
+            kwargs["beside"] = several_verifiers(f"presets.{name}.beside", kwargs["beside"])
+        return made(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_called
+def same_weights(
+    model: Any | str,
+    tokenizer: Any,
+    sampling: SamplingSpec,
+    *,
+    state: str | os.PathLike[str] | NodeStore | None = None,
+    policy: Policy | None = None,
+    alpha: float = 1e-3,
+    share: float = 1.0,
+    beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
+    **options: Any,
+) -> Guard:
+    """For nodes that hold the same weights: the log-prob bound, recurring phrases, the ledger.
+
+    The bound bets against a node at positions that the preceding text announces, such as the result
+    after an equals sign. If the policy itself finds a wrong digit likely, no bet can win, so a
+    wrong equation in an answer that may be right is masked from the loss for everyone alike, and
+    nobody is accused (`FalseSumsVerifier`). It cannot see other poison that the policy finds
+    likely; `shared_seed` can.
+
+    Args:
+        model: The policy, the object that is being trained; or a folder or model id to load.
+        tokenizer: Its tokenizer; None if the model is loaded.
+        sampling: The sampling that every node declares.
+        state: Folder for everything remembered about nodes, created if missing, which several
+            processes may share, or its `NodeStore`; None = kept until the process ends.
+        policy: Replaces ``POLICIES["same_weights"]``.
+        alpha: For each verifier, the share of honest completions that it may reject.
+        share: Share of a settled node's completions that are scored, in (0, 1]; see `SpotCheck`.
+            Rules read all completions, and `FormVerifier` checks the form of all.
+        beside: Additional verifiers.
+        workers: Processes in which rules read texts, see `Guard`.
+        **options: For `LogProbBoundVerifier`, and for its ``from_pretrained`` if it is loaded.
+
+    Raises:
+        ValueError, TypeError: as for `LogProbBoundVerifier`; or ``state`` is not a folder.
+        ImportError: transformers or torch is missing; the message names the install command.
+    """
+    from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
+    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+
+    store = _store(state)
+    options |= {"alpha": alpha, "store": store}
+    kind = needing_extra("grpo_guard.logprob.bounds", "LogProbBoundVerifier")
+    bound = on_model(kind, model, tokenizer, sampling=sampling, **options)
+    phrases = RecurrenceVerifier(alpha=alpha, swarm="homogeneous", store=store)
+    scored = _of_share(bound, share, store, options.get("key"))
+    stack = *beside, *scored, FalseSumsVerifier(), phrases
+    return _guard("same_weights", store, policy, *stack, workers=workers)
+
+
+@_called
+def shared_seed(
+    model: Any | str,
+    tokenizer: Any,
+    sampling: SamplingSpec,
+    coin: PublicCoin | str,
+    *,
+    state: str | os.PathLike[str] | NodeStore | None = None,
+    policy: Policy | None = None,
+    alpha: float = 1e-3,
+    share: float = 1.0,
+    beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
+    **options: Any,
+) -> Guard:
+    """For nodes that sample under a public coin: seed replay and the ledger.
+
+    With a replay, other checks could only cost honest work. Call ``begin_round`` of its
+    `SeedReplayVerifier` at the start of each round.
+
+    Args:
+        model, tokenizer, sampling: As for `same_weights`.
+        coin: The coin, or the name of a run that uses no beacons.
+        state, alpha, share, beside, workers: As for `same_weights`. Below a share of 1 the verifier
+            is ``guard.verifier.members[1].member``, unless there are others ``beside``.
+        policy: Replaces ``POLICIES["shared_seed"]``.
+        **options: For `SeedReplayVerifier`; ``slots`` and ``nodes`` above all.
+
+    Raises:
+        ValueError, TypeError: as for `SeedReplayVerifier`; or ``state`` is not a folder.
+        ImportError: transformers or torch is missing; the message names the install command.
+    """
+    coin = PublicCoin(coin) if isinstance(coin, str) else coin
+    store = _store(state)
+    options |= {"coin": coin, "alpha": alpha, "store": store}
+    kind = needing_extra("grpo_guard.logprob.replay.verifier", "SeedReplayVerifier")
+    replay = on_model(kind, model, tokenizer, sampling=sampling, **options)
+    stack = *beside, *_of_share(replay, share, store)
+    return _guard("shared_seed", store, policy, *stack, workers=workers)
+
+
+@_called
+def different_weights(
+    model: Any | str | None = None,
+    tokenizer: Any = None,
+    *,
+    reader: Any | str | None = None,
+    frozen: Any | None = None,
+    state: str | os.PathLike[str] | NodeStore | None = None,
+    policy: Policy | None = None,
+    beside: Sequence[CompletionVerifier] = (),
+    workers: int | None = None,
+    length: bool = False,
+    length_scaling: LengthScaling | None = None,
+) -> Guard:
+    """For nodes with different models: checks of the text, and the ledger.
+
+    With your own model, usually the policy in training, a reader has the last word on what rules
+    propose, and finds foreign sentences that no rule covers; see `ReaderVerifier`.
+
+    Args:
+        model: The reader's model: the policy in training as an object, or the folder or id of one
+            to load; None = only rules decide.
+        tokenizer: The policy's, or a `Detokenizer`. It decodes the token ids that a trainer trains
+            on, see `Guard`; if ``model`` is an object, the reader uses it as well. None = a loaded
+            ``model`` brings its own; without one, completions with ids are rejected, unless an
+            adapter decodes them with the trainer's tokenizer.
+        reader: Instead of ``model``: a `SpanReader`, or the folder or id of a model to load. It
+            need not be the policy, so its tokenizer decodes nothing: pass ``tokenizer`` for that.
+        frozen: A second model that reads along with ``model`` and does not learn, see `SpanReader`.
+        state: Folder for what is remembered about nodes, as for `same_weights`.
+        policy: Replaces ``POLICIES["different_weights"]``.
+        beside, workers: As for `same_weights`.
+        length: Whether to scale the rewards of nodes that choose their length for the reward. Off
+            by default: an honest model whose wrong answers are its short ones can look like such a
+            node (docs/content-verifiers.md).
+        length_scaling: How to scale; passing it turns ``length`` on.
+
+    Raises:
+        ValueError: ``state`` is not a folder, or there is no model at ``model`` or ``reader``.
+        TypeError: both ``model`` and ``reader``, or a model without its tokenizer.
+        ImportError: transformers or torch is missing; the message names the install command.
+    """
+    if not isinstance(length, bool):
+        raise TypeError(f"different_weights.length: expected True or False, got {length!r:.80}")
+    store = _store(state)
+    scaling = length_scaling or LengthScaling()
+    if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
+        scaling = replace(scaling, past=UsualLengths(store=store))
+    reads = reader_of(model, tokenizer, reader, frozen)
+    if reads is not None and model is not None and tokenizer is None:
+        tokenizer = reads.tokenizer
+    chosen = policy or POLICIES["different_weights"]
+    if length or length_scaling is not None:  # a guard file always passes a whole policy
+        chosen = replace(chosen, on_long=("scale", "keep"))
+    return _guard(
+        "different_weights",
+        store,
+        chosen,
+        *beside,
+        *_text_rules(store, confirm=reads is not None),
+        length_scaling=scaling,
+        reader=reads,
+        tokenizer=tokenizer,
+        workers=workers,
+    )
+
+
+def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
+    """The rules of `different_weights`; ``confirm`` leaves doubtful findings to a reader."""
+    from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
+    from grpo_guard.content.code.verifier import CodeVerifier
+    from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+    from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+    from grpo_guard.content.screens.verifier import ScreensVerifier
+
+    return [
+        ScreensVerifier(confirm=confirm),
+        ArithmeticVerifier(confirm=confirm, store=store),
+        AnswerWordsVerifier(confirm=confirm, store=store),
+        CodeVerifier(reach=True, confirm=confirm),
+        RecurrenceVerifier(confirm=confirm, store=store),
+    ]
+
+
+@_called
+def judged(
+    backend: Backend | Mapping[str, Any] | Literal["shipped"] | None = None,
+    *,
+    state: str | os.PathLike[str] | NodeStore | None = None,
+    policy: Policy | None = None,
+    beside: Sequence[CompletionVerifier] = (),
+    tokenizer: Any = None,
+    workers: int | None = None,
+    **options: Any,
+) -> Guard:
+    """A language model decides, after the nodes' standing, with the ledger.
+
+    Args:
+        backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
+            ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
+        state, beside, workers: As for `different_weights`.
+        policy: Replaces ``POLICIES["judged"]``.
+        tokenizer: As for `different_weights`.
+        **options: For `JudgeVerifier`.
+
+    Raises:
+        ValueError: as for `JudgeVerifier`; no ``backend``; or ``state`` is not a folder.
+    """
+    if backend is None:
+        raise ValueError(
+            'backend: expected the model that judges, such as {"type": "openai", "base_url": '
+            '"http://127.0.0.1:8000/v1", "model": NAME}, got none; "shipped" is a toy that '
+            "rejects everything but the bundled task"
+        )
+    from grpo_guard.judge.verifier import JudgeVerifier
+
+    judge = JudgeVerifier(backend, **options)
+    stack, store = (*beside, judge), _store(state)
+    return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
+
+
+@_called
+def failures_only(
+    *,
+    policy: Policy | None = None,
+    timeout: float | None = None,
+    each: bool = False,
+    truncated: bool = True,
+    tokenizer: Any = None,
+) -> Guard:
+    """For trusted nodes: failures do not become zeros. Not a defence: nothing is checked.
+
+    A failed completion leaves its group instead of lowering the mean with a 0 and being unlearnt:
+    if the reward function raises, takes too long, or returns None or NaN; if the completion was cut
+    off before its end; or if an adapter could not read it. If a trainer cannot remove completions,
+    this is refused at decoration.
+
+    Args:
+        policy: Replaces ``POLICIES["failures_only"]``.
+        timeout: Seconds that a call of the reward function may take. A function that is not async
+            is then called in a worker process, see `GraderFailures`.
+        each: Grade the completions of a batch one by one, so that a failure costs one completion.
+            Not for functions that compare the completions of a batch.
+        truncated: Whether a rollout that was cut off is a failure. False, for example if reaching
+            the limit should be punished: it keeps its reward.
+        tokenizer: As for `different_weights`; None = ids are not checked either.
+
+    Raises:
+        ValueError: ``timeout`` is out of range.
+    """
+    return Guard(
+        CutOffVerifier(truncated),
+        policy=policy or POLICIES["failures_only"],
+        failures=GraderFailures(timeout=timeout, each=each),
+        tokenizer=tokenizer,
+    )
+
+
+PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
+    preset.__name__: preset
+    for preset in (same_weights, shared_seed, different_weights, judged, failures_only)
+}
+
+
+def _guard(
+    name: str,
+    store: NodeStore,
+    policy: Policy | None,
+    *verifiers: CompletionVerifier,
+    length_scaling: LengthScaling | None = None,
+    reader: SpanReader | None = None,
+    tokenizer: Any = None,
+    workers: int | None = None,
+) -> Guard:
+    """Put the verifiers after the nodes' standing, and add the ledger that standing comes from."""
+    ledger = store.ledger()
+    stack: CompletionVerifier = AllOf(ExclusionVerifier(ledger), *verifiers, name=name)
+    if reader is not None:
+        from grpo_guard.logprob.reader.verifier import ReaderVerifier
+
+        stack = ReaderVerifier(stack, reader, store=store)
+    return Guard(
+        stack,
+        policy=policy or POLICIES[name],
+        ledger=ledger,
+        length_scaling=length_scaling,
+        tokenizer=tokenizer,
+        workers=workers,
+    )
+
+
+def _of_share(
+    verifier: Any, share: float, store: NodeStore, key: bytes | None = None
+) -> list[CompletionVerifier]:
+    """A log-prob verifier on a share of each node's completions; the form of all is checked.
+
+    A ``key`` makes the choice repeatable, as it does the verifier's own draws.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise TypeError(f"share: expected a number in (0, 1], got {share!r:.80}")
+    if share == 1:
+        return [verifier]
+    from grpo_guard.guard.spot_checks import SpotCheck
+    from grpo_guard.logprob.form import FormVerifier
+
+    drawn = None if key is None else blake2b(key, person=b"spot checks").hexdigest()
+    return [SpotCheck(verifier, share=share, key=drawn, store=store), FormVerifier(verifier)]
+
+
+def _store(state: str | os.PathLike[str] | NodeStore | None) -> NodeStore:
+    return state if isinstance(state, NodeStore) else NodeStore(state)

@@ -1,0 +1,221 @@
+"""Build a verifier from one node of a configuration's tree, or from a whole tree."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from grpo_guard.config.live import Live, reads_policy
+from grpo_guard.config.option_names import OPTIONS, PYTHON_ONLY
+from grpo_guard.core.calibrated import Calibrated
+from grpo_guard.core.ensemble import AllOf, AnyOf, Cascade, Vote, only
+from grpo_guard.core.naming import choose, near
+from grpo_guard.core.options import ConfigError, Options, named, options_of, shown, without_secrets
+from grpo_guard.core.redaction import is_name
+from grpo_guard.core.registry import (
+    VERIFIERS,
+    UnknownNameError,
+    load,
+    load_class,
+    names,
+    with_remedy,
+)
+from grpo_guard.core.verdict import SPOT_CHECKS
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.nodes.schema import LedgerError
+from grpo_guard.nodes.store import NodeStore
+
+_ONLY = options_of("OnlyConfig", only)
+WRAPPERS: dict[str, Any] = {
+    "only": (_ONLY | None, None),
+    "calibration": (str | None, None),
+}
+"""Options that a leaf takes in addition to its verifier's own, as (type, default)."""
+_COMBINATORS: dict[str, Callable[..., CompletionVerifier]] = {
+    "all": AllOf,
+    "any": AnyOf,
+    "vote": Vote,
+    "cascade": Cascade,
+    SPOT_CHECKS: SpotCheck,
+}
+_RAY = "grpo_guard.server.distributed.verifier:RayVerifier"
+
+_FREQUENT = "severity: {KIND: count} in its place, and state: FOLDER at the top of the file"
+_BATCH_ALPHA = "count_alpha: ALPHA in its place, over all rounds together"
+_LONG = (
+    "to be left out, since length rejects; for factors policy: {on_long: scale} at the top of the "
+    "file, and for other factors length_scaling: of preset: different_weights"
+)
+# Options of 0.1.0 and 0.2.0, for one verifier or ("") for any -> what is expected now.
+_GONE = {
+    "": {"frequent": _FREQUENT, "batch_alpha": _BATCH_ALPHA},
+    "length": {"frequent": _FREQUENT, "on_long": _LONG, "scaling": _LONG},
+}
+
+
+@cache
+def verifier_options(kind: Any) -> type[Options]:
+    """The options of a leaf: the parameters of a verifier's class, and its wrappers."""
+    if not hasattr(kind, "from_pretrained"):
+        return options_of(kind.__name__, kind, fields=WRAPPERS)
+    path, *_ = inspect.signature(kind.from_pretrained).parameters
+    fields = {"model": (str, ...), **WRAPPERS}
+    return options_of(kind.__name__, kind, kind.from_pretrained, without={path}, fields=fields)
+
+
+def unwrapped(leaf: dict[str, Any]) -> dict[str, Any]:
+    """A leaf without its wrappers' options."""
+    return {name: value for name, value in leaf.items() if name not in WRAPPERS}
+
+
+def not_a_node(node: Any) -> str:
+    """The error for a value that is not a node, with what to write instead."""
+    if isinstance(node, str):
+        name = next(iter(near(names(VERIFIERS), node)), "NAME")
+        return f"expected a mapping such as {{type: {name}}}, got {shown(node)}"
+    several = "; several verifiers are written {all: [...]}" if isinstance(node, list) else ""
+    return f"expected a mapping such as {{type: screens}}, got {shown(node)}{several}"
+
+
+def build_verifier(
+    node: Any,
+    alpha: float,
+    where: str = "verifier",
+    *,
+    store: NodeStore | None = None,
+    live: Live | None = None,
+) -> CompletionVerifier:
+    """Build the verifier that one node of the tree describes.
+
+    Args:
+        node: ``{type: NAME, ...options}`` or a combinator over nodes.
+        alpha: For verifiers that set none.
+        where: Its place, for messages.
+        store: State of verifiers that remember nodes; None = in the verifiers themselves.
+        live: The policy in training, used instead of the model and sampler that a leaf names.
+
+    Raises:
+        ConfigError: with the node's place in the tree.
+    """
+    with without_secrets(node):
+        return _Builder(alpha, store, live).node(node, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    alpha: float
+    store: NodeStore | None
+    live: Live | None
+
+    def node(self, node: Any, where: str) -> CompletionVerifier:
+        if not isinstance(node, dict):
+            raise ConfigError(f"{where}: {not_a_node(node)}")
+        if "type" in node:
+            return self._leaf(dict(node), where)
+        kinds = [key for key in node if key in _COMBINATORS]
+        if "not" in node and len(node) == 1:
+            return ~self.node(node["not"], f"{where}.not")
+        if "ray" in node:
+            return self._on_ray(dict(node), where)
+        if len(kinds) == 1:
+            return self._combinator(kinds[0], dict(node), where)
+        raise ConfigError(
+            f"{where}: expected type: NAME, or one of {', '.join(_COMBINATORS)}, not, ray; "
+            f"got {', '.join(map(named, node)) or 'nothing'}"
+        )
+
+    def _combinator(self, key: str, options: dict[str, Any], where: str) -> CompletionVerifier:
+        inner = options.pop(key)
+        if not isinstance(inner, list) or not inner:
+            raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
+        members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
+        model = options_of(key, _COMBINATORS[key])
+        said = model.read(options, f"{where}.{key}").explicit_values()
+        if self.store is not None and "store" in model.from_python:
+            said["store"] = self.store
+        try:
+            return _COMBINATORS[key](*members, **said)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}.{key}: {error}") from None
+
+    def _on_ray(self, options: dict[str, Any], where: str) -> CompletionVerifier:
+        inner = options.pop("ray")
+        if self.live is not None:
+            raise ConfigError(
+                f"{where}.ray: expected no workers for a policy in training, which they do not have"
+            )
+        kind = load(VERIFIERS, _RAY)
+        said = options_of("ray", kind).read(options, where).explicit_values()
+        make = partial(build_verifier, inner, self.alpha, f"{where}.ray")
+        try:
+            made: CompletionVerifier = kind(
+                make, decide=lambda: self.node(inner, f"{where}.ray"), **said
+            )
+        except (ModuleNotFoundError, ConnectionError, TypeError, ValueError) as error:
+            raise ConfigError(f"{where}.ray: {error}") from None
+        return made
+
+    def _leaf(self, data: dict[str, Any], where: str) -> CompletionVerifier:
+        name = data.pop("type")
+        plain = re.fullmatch(r"[A-Za-z_][\w.]{0,80}(:\w{1,80})?", str(name))
+        if plain is None and not is_name(str(name)):
+            raise ConfigError(f"{where}.type: expected a name, got {shown(name)}")
+        for option, instead in _GONE.get(str(name), _GONE[""]).items():
+            if option in data:
+                raise ConfigError(f"{where}.{option}: expected {instead}")
+        _require_known(str(name), data, where)
+        try:
+            kind = load_class(VERIFIERS, str(name), CompletionVerifier)
+            model = verifier_options(kind)
+        except UnknownNameError as error:
+            module, dot, attribute = str(name).rpartition(".")
+            own = f"; a class of your own is written {module}:{attribute}" if dot else ""
+            hint = "" if ":" in str(name) else own
+            raise ConfigError(f"{where}.type: {error}{hint}") from None
+        except ImportError as error:
+            raise ConfigError(f"{where} ({name}): {error}") from None
+        if "alpha" in model.model_fields:
+            data.setdefault("alpha", self.alpha)
+        live = self.live if self.live and reads_policy(kind) else None
+        options: Any = model.read(data if live is None else live.fill_defaults(data, kind), where)
+        arguments = options.explicit_values(without=WRAPPERS)
+        if self.store is not None and "store" in model.from_python:
+            arguments["store"] = self.store
+        loads = hasattr(kind, "from_pretrained") and live is None
+        build = kind.from_pretrained if loads else kind
+        first = [arguments.pop("model")] if loads else []
+        try:
+            if live is not None:
+                arguments = live.override(arguments, kind)
+            return _wrapped(build(*first, **arguments), options)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{where} ({name}): {with_remedy(error)}") from None
+        except (TypeError, ValueError, LedgerError) as error:
+            raise ConfigError(f"{where} ({name}): {error}") from None
+
+
+def _require_known(name: str, data: dict[str, Any], where: str) -> None:
+    """Refuse an unknown option before what the verifier needs is loaded.
+
+    Raises:
+        ConfigError: with the place and the option that was probably meant.
+    """
+    for option in data if name in OPTIONS else ():
+        if option not in PYTHON_ONLY:
+            try:
+                choose(OPTIONS[name], named(option))
+            except UnknownNameError as error:
+                raise ConfigError(f"{where}: {error}") from None
+
+
+def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:
+    if not isinstance(verifier, CompletionVerifier):
+        raise TypeError(f"expected a CompletionVerifier, got a {type(verifier).__name__}")
+    if options.calibration is not None:
+        verifier = Calibrated(verifier, options.calibration)
+    return verifier if options.only is None else only(verifier, **options.only.explicit_values())

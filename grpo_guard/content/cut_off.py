@@ -1,0 +1,33 @@
+"""Reject what was cut off before its end: the verifier of `presets.failures_only`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Verdict, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
+
+
+class CutOffVerifier(CompletionVerifier):
+    """Rejects completions that were cut off; looks at nothing else.
+
+    Args:
+        truncated: Whether it rejects them.
+    """
+
+    name = "failures_only"
+    judges_alone = True
+    reads_text = False
+
+    def __init__(self, truncated: bool) -> None:
+        self.truncated = truncated
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """Return one verdict per completion, from its ``finish_reason``."""
+        return [self._verdict(c.finish_reason) for c in batch]
+
+    def _verdict(self, finish_reason: str | None) -> Verdict:
+        if self.truncated and finish_reason == "length":
+            return reject(self.name, Cause.OVERLONG, "it was cut off before its end")
+        return accept(self.name)

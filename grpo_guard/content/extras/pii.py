@@ -1,0 +1,111 @@
+"""`PiiVerifier`: personal data in a completion, by the patterns of presidio-analyzer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, Unpack
+
+from grpo_guard.content.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named, pieces
+from grpo_guard.content.rules import RuleOptions
+from grpo_guard.content.severity import PII
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding
+
+RECOGNISERS: Final[Mapping[str, str]] = {
+    "EMAIL_ADDRESS": "EmailRecognizer",
+    "CREDIT_CARD": "CreditCardRecognizer",
+    "IBAN_CODE": "IbanRecognizer",
+    "CRYPTO": "CryptoRecognizer",
+    "MAC_ADDRESS": "MacAddressRecognizer",
+    "US_SSN": "UsSsnRecognizer",
+    "IP_ADDRESS": "IpRecognizer",
+    "PHONE_NUMBER": "PhoneRecognizer",
+    "URL": "UrlRecognizer",
+}
+"""Kinds that need no language model -> presidio's recogniser."""
+QUIET: Final = ("EMAIL_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "CRYPTO", "MAC_ADDRESS", "US_SSN")
+"""Kinds that honest answers hardly ever contain: the default. ``1.1256 - 3.4264`` is a phone number
+to presidio, ``quotient.degree`` a URL."""
+# Without words around it, presidio gives a mere run of digits less than this.
+_LEAST_SCORE: Final = 0.4
+_LONGEST: Final = 500
+# Digits of a longer number: one in ten runs of 16 decimals passes a credit card's checksum.
+_NUMBER_BEFORE = re.compile(r"[\w.,]")
+
+
+class PiiVerifier(LibraryRule):
+    """Rejects completions with an e-mail address, card or account number that presidio finds.
+
+    Only presidio's pattern recognisers are used, without a language model. So names of people and
+    places are not found, and nothing is downloaded. The message names the kind and not the data,
+    because messages are logged. A completion may repeat what its prompt contains.
+
+    Args:
+        entities: Kinds to look for, of `RECOGNISERS`; None = `QUIET`.
+        max_characters: Longest text that is read; a longer one rejects.
+        **rules: Options of `RuleVerifier`.
+
+    Raises:
+        ImportError: presidio-analyzer is not installed; with the command.
+        ValueError: there is no such kind.
+    """
+
+    name = "pii"
+    needs = "presidio-analyzer, pip install 'grpo-guard[pii]'"
+    package = "presidio_analyzer"
+    KINDS = frozenset(PII)
+
+    def __init__(
+        self,
+        *,
+        entities: Collection[str] | None = None,
+        max_characters: int = MAX_CHARACTERS,
+        **rules: Unpack[RuleOptions],
+    ) -> None:
+        super().__init__(max_characters=max_characters, **rules)
+        asked = QUIET if entities is None else entities
+        self.entities = named("PiiVerifier.entities", RECOGNISERS, asked)
+
+    def load(self) -> list[Any]:
+        """The recognisers."""
+        known = imported("presidio_analyzer.predefined_recognizers")
+        found = [getattr(known, RECOGNISERS[name])() for name in self.entities]
+        for recogniser in found:
+            if recogniser.supported_entities == ["EMAIL_ADDRESS"]:
+                recogniser.validate_result = _Domain()
+        return found
+
+    def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each piece of data that the prompt does not contain."""
+        seen: set[tuple[int, int]] = set()
+        for start, piece in pieces(text, 2 * _LONGEST, _LONGEST):
+            if not any(map(str.isdigit, piece)) and not any(mark in piece for mark in "@.:"):
+                continue
+            for recogniser in loaded:
+                for one in recogniser.analyze(piece, recogniser.supported_entities):
+                    span, own = (start + one.start, start + one.end), piece[one.start : one.end]
+                    if one.score < _LEAST_SCORE or span in seen:
+                        continue
+                    decimals = own[0].isdigit() and _NUMBER_BEFORE.match(text, span[0] - 1)
+                    if not decimals and own not in completion.trusted_prompt_text:
+                        seen.add(span)
+                        what = one.entity_type.replace("_", " ").lower()
+                        yield Finding("personal_data", f"has the form of: {what}", char_span=span)
+
+
+class _Domain:
+    """Whether an address ends in a known public suffix, and is no example.
+
+    Programs of honest models mail ``user@example.com``, a domain that is reserved for that.
+
+    presidio asks tldextract, which fetches the list of suffixes from the web. An author must not
+    decide when this process opens connections, so the list that tldextract ships decides.
+    """
+
+    def __init__(self) -> None:
+        self._extract = imported("tldextract").TLDExtract(suffix_list_urls=(), cache_dir=None)
+
+    def __call__(self, address: str) -> bool:
+        found = self._extract(address)
+        return bool(found.fqdn) and found.domain != "example"

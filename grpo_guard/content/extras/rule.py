@@ -1,0 +1,156 @@
+"""`LibraryRule`: what rules that rest on another library have in common."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Final, Unpack
+
+from grpo_guard.content.rules import RuleOptions, RuleVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.registry import UnknownNameError, choose, with_remedy
+from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
+
+MAX_CHARACTERS: Final = 400_000
+MAX_FINDINGS: Final = 8
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class LibraryRule(RuleVerifier):
+    """A rule whose findings come from another library, which is loaded on the first use.
+
+    A text longer than ``max_characters`` is overlong and rejects, since its author wrote it. What
+    the prompt contains is never found.
+
+    Attributes:
+        package: The module to import; its extra is in `grpo_guard.core.registry`.
+    """
+
+    package: ClassVar[str]
+    looks_alone = True
+
+    def __init__(
+        self, *, max_characters: int = MAX_CHARACTERS, **rules: Unpack[RuleOptions]
+    ) -> None:
+        super().__init__(**rules)
+        if max_characters < 1:
+            raise ValueError(
+                f"{type(self).__name__}.max_characters: expected an integer >= 1, "
+                f"got {max_characters!r}"
+            )
+        if lacking(self.package) is not None:
+            raise with_remedy(ModuleNotFoundError(name=self.package))
+        self.max_characters = max_characters
+        self._loaded: Any = None
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def load(self) -> Any:
+        """What `find` needs of the library; called once, and again in another process."""
+
+    @abstractmethod
+    def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield findings in ``text``, the completion's own with lone surrogates replaced."""
+
+    def check(self) -> None:
+        """Load the library.
+
+        Raises:
+            Exception: what it raises.
+        """
+        self.loaded()
+
+    def loaded(self) -> Any:
+        """What `load` returned."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self.load()
+            return self._loaded
+
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, with what `find` yields; at most `MAX_FINDINGS`."""
+        loaded = self.loaded() if batch else None
+        return [self._verdict(loaded, completion) for completion in batch]
+
+    def overlong(self, completion: Completion) -> Verdict | None:
+        """The rejection of a text that is too long to read; None if it is not."""
+        length = len(completion.text)
+        if length <= self.max_characters:
+            return None
+        message = f"{length} characters; at most {self.max_characters} are read"
+        return reject(self.name, Cause.OVERLONG, message)
+
+    def _verdict(self, loaded: Any, completion: Completion) -> Verdict:
+        if (overlong := self.overlong(completion)) is not None:
+            return overlong
+        found = islice(self.find(loaded, completion, without_surrogates(completion.text)),
+                       MAX_FINDINGS)  # fmt: skip
+        findings = tuple(found)
+        return reject(self.name, findings=findings) if findings else accept(self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the library holds: it is loaded again in the process that uses it."""
+        return {name: v for name, v in vars(self).items() if name not in ("_loaded", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._loaded, self._lock = None, threading.Lock()
+
+
+def lacking(package: str) -> str | None:
+    """The command that installs a package, as a sentence; None if it is installed."""
+    try:
+        if importlib.util.find_spec(package) is not None:
+            return None
+    except (ImportError, ValueError):
+        pass
+    return str(with_remedy(ModuleNotFoundError(name=package)))
+
+
+def imported(name: str) -> Any:
+    """A module of another library.
+
+    Raises:
+        ImportError: it is not installed; the message names the install command.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from None
+
+
+def named(where: str, known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The names, all of which are known.
+
+    Raises:
+        ValueError: one is not; with the nearest.
+    """
+    found, options = tuple(names), sorted(known)
+    for name in found:
+        try:
+            choose(options, str(name))
+        except UnknownNameError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return found
+
+
+def without_surrogates(text: str) -> str:
+    """The text with lone surrogates, on which libraries raise, replaced; of the same length."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def pieces(text: str, longest: int, overlap: int) -> Iterator[tuple[int, str]]:
+    """Yield (offset, piece) of the lines of a text; a longer line comes in overlapping pieces.
+
+    Libraries' patterns take time quadratic in the length of what they search.
+    """
+    start = 0
+    for line in text.split("\n"):
+        for at in range(0, max(1, len(line) - overlap), longest - overlap):
+            yield start + at, line[at : at + longest]
+        start += len(line) + 1

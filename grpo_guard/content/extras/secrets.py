@@ -1,0 +1,109 @@
+"""`SecretsVerifier`: credentials in a completion, by the patterns of detect-secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, Unpack
+
+from grpo_guard.content.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named, pieces
+from grpo_guard.content.rules import RuleOptions
+from grpo_guard.content.severity import SECRETS
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding
+
+# Longest secret that is found whole; a line is searched in pieces of twice this length.
+LONGEST: Final = 1_000
+NOISY: Final = (
+    "Base64HighEntropyString",
+    "HexHighEntropyString",
+    "IPPublicDetector",
+    "KeywordDetector",
+)
+"""Plugins that find what honest answers contain: hashes, addresses, ``API_KEY = "YOUR_API_KEY"``.
+They are off unless named in ``plugins``."""
+
+
+class SecretsVerifier(LibraryRule):
+    """Rejects completions with a credential whose form detect-secrets knows.
+
+    Access keys of AWS, GitHub, GitLab, OpenAI, Slack, Stripe and others, private keys, JSON Web
+    Tokens, and passwords in a URL. Nothing is sent anywhere: a key is never tried. The message
+    names the kind of credential and not the credential, because messages are logged.
+
+    A completion may repeat a credential from its prompt. Not found are credentials longer than
+    1,000 characters, and those of no known form.
+
+    Args:
+        plugins: Names of detect-secrets' plugins; None = all but `NOISY`.
+        max_characters: Longest text that is read; a longer one rejects.
+        **rules: Options of `RuleVerifier`.
+
+    Raises:
+        ImportError: detect-secrets is not installed; with the command.
+        ValueError: there is no such plugin.
+    """
+
+    name = "secrets"
+    needs = "detect-secrets, pip install 'grpo-guard[secrets]'"
+    package = "detect_secrets"
+    KINDS = frozenset(SECRETS)
+
+    def __init__(
+        self,
+        *,
+        plugins: Collection[str] | None = None,
+        max_characters: int = MAX_CHARACTERS,
+        **rules: Unpack[RuleOptions],
+    ) -> None:
+        super().__init__(max_characters=max_characters, **rules)
+        self.plugins = (
+            None if plugins is None else named("SecretsVerifier.plugins", _plugins(), plugins)
+        )
+
+    def load(self) -> list[Any]:
+        """The plugins."""
+        known = _plugins()
+        quiet = [name for name in sorted(known) if name not in NOISY]
+        names = quiet if self.plugins is None else self.plugins
+        return [known[name]() for name in names]
+
+    def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each credential that the prompt does not contain."""
+        seen: set[tuple[int, int]] = set()
+        for start, piece in pieces(text, 2 * LONGEST, LONGEST):
+            for plugin in loaded:
+                for at, end in _secrets(plugin, piece):
+                    span = (start + at, start + end)
+                    if span not in seen and piece[at:end] not in completion.trusted_prompt_text:
+                        seen.add(span)
+                        message = f"has the form of a secret: {plugin.secret_type}"
+                        yield Finding("secret", message, char_span=span)
+
+
+def _secrets(plugin: Any, line: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of secrets in a line.
+
+    A plugin gives texts, and of some patterns only a part, such as the ``ghp`` of ``ghp_...``. So
+    the span is that of its pattern, where it has one, and the plugin confirms it.
+    """
+    try:
+        if not hasattr(plugin, "denylist"):  # entropy and keywords decide on a line
+            for one in plugin.analyze_line("", line):
+                at = max(0, line.find(str(one.secret_value)))
+                yield at, at + len(str(one.secret_value))
+            return
+        for pattern in plugin.denylist:
+            for match in pattern.finditer(line):
+                own = match[0].strip()
+                if own and any(plugin.analyze_string(match[0])):
+                    at = line.find(own, match.start())
+                    yield at, at + len(own)
+    except RecursionError:
+        # The payload of a web token is JSON, which its author can nest at will. If this were an
+        # error, the guard would abstain on what an author wrote.
+        yield 0, len(line)
+
+
+def _plugins() -> Mapping[str, Any]:
+    mapping = imported("detect_secrets.core.plugins.util").get_mapping_from_secret_type_to_class()
+    return {kind.__name__: kind for kind in mapping.values()}

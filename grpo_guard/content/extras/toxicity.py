@@ -1,0 +1,186 @@
+"""`ToxicityVerifier`: what a sequence classifier of your choice calls unfit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Unpack
+
+from grpo_guard.content.extras.rule import LibraryRule, imported, named, without_surrogates
+from grpo_guard.content.rules import RuleOptions
+from grpo_guard.content.severity import TOXICITY
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.model_paths import missing, warn_unpinned
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
+
+MAX_FINDINGS: Final = 8
+# Tokens that two neighbouring pieces of a text share.
+_OVERLAP: Final = 32
+
+
+class ToxicityVerifier(LibraryRule):
+    """Rejects completions that a sequence classifier of transformers gives one of some labels.
+
+    The classifier and its labels are yours: toxicity, or whatever else one was trained for. A text
+    is read in pieces of the model's window, all of it. No text of an author becomes a special
+    token. Which honest answers are rejected depends on the model: measure it (docs/extras.md).
+
+    Args:
+        model: Folder or hub id, with weights in safetensors.
+        labels: The labels to reject for, as in the model's ``id2label``.
+        threshold: Least probability, in (0, 1], of a label to reject for. Probabilities are those
+            of each label by itself if the model's ``problem_type`` is
+            ``multi_label_classification`` or it has one label, else over all labels.
+        device: A torch device.
+        batch_size: Pieces per forward pass.
+        revision: Revision of a hub id; use a commit hash, or its owner can change the weights.
+        local_files_only: Never contact the hub.
+        max_characters: Longest text that is read; a longer one rejects.
+        **rules: Options of `RuleVerifier`.
+
+    Raises:
+        ImportError: transformers is not installed; with the command.
+        ValueError: an argument is out of range; or, on loading, the model has no such label.
+    """
+
+    name = "toxicity"
+    needs = "a sequence classifier that transformers loads (grpo-guard[torch])"
+    package = "transformers"
+    KINDS = frozenset(TOXICITY)
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        labels: Collection[str],
+        threshold: float = 0.9,
+        device: str = "cpu",
+        batch_size: int = 16,
+        revision: str = "",
+        local_files_only: bool = False,
+        max_characters: int = 100_000,
+        **rules: Unpack[RuleOptions],
+    ) -> None:
+        super().__init__(max_characters=max_characters, **rules)
+        if isinstance(labels, str) or not labels:
+            raise ValueError(f"ToxicityVerifier.labels: expected a list of labels, got {labels!r}")
+        if batch_size < 1 or not 0 < threshold <= 1:
+            raise ValueError(
+                "ToxicityVerifier: expected batch_size >= 1 and threshold in (0, 1], got "
+                f"{batch_size!r} and {threshold!r}"
+            )
+        self.model, self.labels = str(model), tuple(labels)
+        self.threshold, self.device, self.batch_size = threshold, device, batch_size
+        self.revision, self.local_files_only = revision, local_files_only
+
+    def load(self) -> _Classifier:
+        """Weights and tokenizer."""
+        if (problem := missing(self.model)) is not None:
+            raise ValueError(f"ToxicityVerifier.model: {problem}")
+        if not self.local_files_only:
+            warn_unpinned(self.model, self.revision or None)
+        return _Classifier(self)
+
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion; pieces of all texts share forward passes."""
+        verdicts = [self.overlong(completion) for completion in batch]
+        texts = [
+            without_surrogates(completion.text)
+            for completion, said in zip(batch, verdicts, strict=True)
+            if said is None
+        ]
+        found = iter(self.loaded().classify(texts) if texts else ())
+        return [said or self._judged(next(found)) for said in verdicts]
+
+    def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
+        """Yield a finding for each piece of the text and each label, strongest first."""
+        yield from loaded.classify([text])[0]
+
+    def _judged(self, findings: Sequence[Finding]) -> Verdict:
+        if findings:
+            return reject(self.name, findings=tuple(findings[:MAX_FINDINGS]))
+        return accept(self.name)
+
+
+class _Classifier:
+    """Weights and tokenizer."""
+
+    def __init__(self, options: ToxicityVerifier) -> None:
+        transformers = imported("transformers")
+        where = {
+            "revision": options.revision or None,
+            "local_files_only": options.local_files_only,
+            "trust_remote_code": False,
+        }
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(options.model, **where)
+        if not getattr(self.tokenizer, "is_fast", False):
+            raise ValueError(f"ToxicityVerifier.model: {options.model}: expected a fast tokenizer")
+        kind = transformers.AutoModelForSequenceClassification
+        # Pickled weights execute code.
+        model = kind.from_pretrained(options.model, use_safetensors=True, **where)
+        self.model = model.to(options.device).eval()
+        known = [str(label) for _, label in sorted(model.config.id2label.items())]
+        labels = named("ToxicityVerifier.labels", known, options.labels)
+        self.labels = {known.index(label): label for label in labels}
+        multi = model.config.problem_type == "multi_label_classification"
+        self.each = multi or len(known) == 1
+        self.threshold, self.batch_size = options.threshold, options.batch_size
+        window = getattr(model.config, "max_position_embeddings", None) or 512
+        self.window = min(window, self.tokenizer.model_max_length, 512)
+
+    def classify(self, texts: Sequence[str]) -> list[list[Finding]]:
+        """Findings of each text, strongest first."""
+        pieces = [piece for i, text in enumerate(texts) for piece in self._pieces(i, text)]
+        found: list[list[tuple[float, Finding]]] = [[] for _ in texts]
+        # By length, so that one long text does not make a whole batch as long as itself.
+        pieces.sort(key=lambda piece: len(piece[2]))
+        for at in range(0, len(pieces), self.batch_size):
+            some = pieces[at : at + self.batch_size]
+            rows = self._probabilities([ids for *_, ids in some])
+            for (i, span, _), row in zip(some, rows, strict=True):
+                for place, label in self.labels.items():
+                    if row[place] >= self.threshold:
+                        message = f"is classified as {label} with probability {row[place]:.2f}"
+                        found[i].append((row[place], Finding("toxic", message, char_span=span)))
+        return [
+            [one for _, one in sorted(own, key=lambda pair: (-pair[0], pair[1].char_span))]
+            for own in found
+        ]
+
+    def _pieces(self, i: int, text: str) -> Iterator[tuple[int, tuple[int, int], list[int]]]:
+        """Yield (index, span in the text, ids) of pieces that fit the model's window."""
+        encoded = self.tokenizer(
+            text,
+            truncation=True,
+            max_length=self.window,
+            stride=min(_OVERLAP, self.window // 4),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            split_special_tokens=True,
+        )
+        for ids, places in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            own = [(start, end) for start, end in places if end > start]
+            if own:
+                yield i, (own[0][0], own[-1][1]), list(ids)
+
+    def _probabilities(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Probabilities of all labels, [B, labels].
+
+        Raises:
+            ValueError: they are no numbers, which no text can cause.
+        """
+        torch = imported("torch")
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id or 0)
+        mask = torch.zeros_like(ids)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = 1
+        with torch.inference_mode():
+            device = self.model.device
+            logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+            logits = logits.float().cpu()
+        if bool(logits.isnan().any()):
+            raise ValueError("the classifier's scores are not numbers")
+        chances = torch.sigmoid(logits) if self.each else torch.softmax(logits, dim=-1)
+        return [[float(value) for value in row] for row in chances]

@@ -1,0 +1,137 @@
+"""Features that completions are compared by: words, phrases, openings, imports, code shapes."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
+from grpo_guard.content.recurrence.vocabulary import SHORT, strangeness
+from grpo_guard.content.recurrence.words import ANY, END, words_of
+
+# A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
+# opening of a sentence), ``"import:NAME"`` or ``"shape:..."``. Tuples would take twice the time.
+
+# A completion of 6,000 tokens has about this many different phrases. Beyond it a sample is counted:
+# a secret chooses it, always the same features, so that no filler can push a chosen phrase out.
+MOST_FEATURES: Final = 4_000
+_MOST_UNREAD: Final = 0.6
+_COMMON: Final = (
+    "the of and is to for we are with that each has have he she it so then this her his if "
+    "def print import return"
+)
+_ENGLISH: Final = frozenset(_COMMON.split(" "))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Extracts features.
+
+    Args:
+        ordinary: Words that reveal nothing about their author.
+        phrases: Also collect phrases of ordinary words, and code shapes.
+        secret: Chooses the sample if a completion has too many features.
+        any_language: Also collect words of languages that the list does not cover. There every word
+            counts as unusual, so something else must decide which of them are habits.
+    """
+
+    ordinary: frozenset[str]
+    phrases: bool
+    secret: bytes
+    any_language: bool = False
+
+    @property
+    def mark(self) -> bytes:
+        """A digest that distinguishes readers with different vocabularies."""
+        return _mark(self.ordinary) + bytes([self.any_language])
+
+    def read(self, text: str, prompt_words: frozenset[str], *, all_of_it: bool = False) -> set[str]:
+        """The features of one completion.
+
+        Words of the prompt are excused: they are not features, and within phrases they are blanked,
+        which also removes the names that a template fills in.
+
+        Args:
+            text: The completion.
+            prompt_words: All words of its prompt.
+            all_of_it: For finding known features, not for counting: do not sample, and also read
+                texts that lie mostly outside the lists. Counting skips those, since it would
+                mistake the usual words of another language for unusual ones.
+        """
+        words = words_of(text)
+        distinct = set(words)
+        novel = distinct - self.ordinary - prompt_words
+        found: set[str] = set(novel)
+        if self.phrases:
+            masked = prompt_words - self.ordinary
+            if not masked.isdisjoint(distinct):
+                words = [ANY if w in masked else w for w in words]
+            words.insert(0, END)
+            found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
+            found |= shapes_of(text)
+        elif not all_of_it and not self.any_language and _is_unlisted(distinct, novel):
+            found = set()
+        found |= modules_of(text)
+        return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
+
+    def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
+        """Whether a text is in a language that the list of ordinary words does not cover."""
+        distinct = set(words_of(text))
+        return _is_unlisted(distinct, distinct - self.ordinary - prompt_words)
+
+    def telling(self, feature: str, phrase: str) -> bool:
+        """Whether a recurring feature reveals more about its author than an honest habit would.
+
+        Among equal models every feature does. Among different ones a word on no list does, and so
+        do two general words in one phrase; an import always does.
+        """
+        if self.phrases or feature.startswith(IMPORT):
+            return True
+        words = {*phrase.split(" "), feature}
+        return sum(strangeness(word, self.ordinary) for word in words) >= 1
+
+    def general(self, feature: str, phrase: str) -> frozenset[str]:
+        """The general words of a phrase that is not `telling`; any two of them make it telling.
+
+        Symbols and names of one or two letters do not count: a chat model opens with one emoji and
+        ends with another, and a program has several such names.
+        """
+        words = {*phrase.split(" "), feature}
+        return frozenset(
+            word for word in words if len(word) > SHORT and strangeness(word, self.ordinary)
+        )
+
+    def _sample(self, found: set[str]) -> set[str]:
+        def rank(feature: str) -> bytes:
+            data = feature.encode("utf-8", "surrogatepass")
+            return blake2b(data, key=self.secret, digest_size=8).digest()
+
+        return set(heapq.nsmallest(MOST_FEATURES, found, key=rank))
+
+
+def _is_unlisted(distinct: set[str], novel: set[str]) -> bool:
+    # New words alone do not prove another language, or any filler would hide a phrase.
+    return len(novel) > _MOST_UNREAD * len(distinct) and len(_ENGLISH & distinct) < 3
+
+
+@lru_cache(maxsize=16)
+def _mark(words: frozenset[str]) -> bytes:
+    data = " ".join(sorted(words)).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16).digest()
+
+
+def kind_of(feature: str) -> str:
+    """The finding's kind."""
+    if feature.startswith(SHAPE):
+        return "recurring_shape"
+    if feature.startswith(IMPORT):
+        return "recurring_identifier"
+    return "recurring_opening" if feature.startswith(f"{END} ") else "recurring_phrase"
+
+
+def is_layout(feature: str) -> bool:
+    """Whether the feature holds no word: empty lines and the prompt's words are not a phrase."""
+    return {END, ANY}.issuperset(feature.split(" "))

@@ -1,0 +1,44 @@
+"""Findings of recurrence: where the phrases that convicted a node are in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from grpo_guard.content.recurrence.phrases import shown
+from grpo_guard.content.recurrence.places import locate
+from grpo_guard.content.recurrence.record import Conviction
+from grpo_guard.core.verdict import Finding
+
+_MOST: Final = 8
+_WORDS: Final = ("recurring_phrase", "recurring_opening")
+
+
+def findings_of(
+    text: str, node: str, found: Sequence[Conviction], *, unlisted: bool
+) -> tuple[Finding, ...]:
+    """One finding per phrase, at most eight, in the order of the convictions.
+
+    Args:
+        text: The completion.
+        node: Who sent it.
+        found: Convictions of the node whose features the text has, strongest first.
+        unlisted: Whether the text is in a language that the lists of ordinary words do not cover.
+            Its phrases get the kind ``recurring_unlisted``.
+    """
+    by_phrase = dict[str, Conviction]()
+    for conviction in found:
+        by_phrase.setdefault(conviction.phrase, conviction)
+    shown_ones = list(by_phrase.values())[:_MOST]
+    spans = locate(text, [(conviction.phrase, conviction.feature) for conviction in shown_ones])
+    findings = list[Finding]()
+    for conviction, span in zip(shown_ones, spans, strict=True):
+        kind = "recurring_unlisted" if unlisted and conviction.kind in _WORDS else conviction.kind
+        whose = "nodes counted together with" if conviction.shared else "node"
+        message = (
+            f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
+            f"{whose} {shown(node)}, in at most {conviction.other_hits} of "
+            f"{conviction.other_total} of others"
+        )
+        findings.append(Finding(kind, message, char_span=span))
+    return tuple(findings)

@@ -1,0 +1,85 @@
+"""Extend a feature to the wording on which a node's completions agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from grpo_guard.content.recurrence.programs import IMPORT, SHAPE
+from grpo_guard.content.recurrence.words import ANY, END, words_of
+
+# A word belongs to the phrase if at least this share of the examples has it in the same place.
+_AGREE: Final = 0.8
+_LONGEST: Final = 24
+SHOWN: Final = 120
+
+_Blanks: TypeAlias = tuple[bool, ...]
+
+
+class Examples:
+    """A node's latest texts, split into words when first needed.
+
+    A table per pattern of blanks gives the place of each feature. Searching instead would let a
+    text that repeats one word a thousand times cost a thousand steps for each phrase in it.
+
+    Args:
+        texts: Raw texts, the oldest first.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._words: list[list[str]] | None = None
+        self._places: dict[_Blanks, list[dict[str, int]]] = {}
+
+    def phrase(self, feature: str) -> str:
+        """The longest wording around the feature on which the examples agree, for messages."""
+        if feature.startswith((IMPORT, SHAPE)):
+            return feature.replace(":", " ", 1)
+        if self._words is None:
+            self._words = [[END, *words_of(text)] for text in self._texts]
+        core = feature.split(" ")
+        tables = self._tables(tuple(word == ANY for word in core))
+        places = [
+            (words, at)
+            for words, table in zip(self._words, tables, strict=True)
+            if (at := table.get(feature)) is not None
+        ]
+        if places:
+            before = _extend(places, lambda at, n: at - 1 - n) if core[0] != END else []
+            after = _extend(places, lambda at, n: at + len(core) + n) if core[-1] != END else []
+            core = [*reversed(before), *core, *after]
+        return " ".join(word for word in core if word != END)
+
+    def _tables(self, blanks: _Blanks) -> list[dict[str, int]]:
+        """For each example, the first place of every feature with this pattern of blanks."""
+        if blanks not in self._places:
+            assert self._words is not None
+            self._places[blanks] = [_table(words, blanks) for words in self._words]
+        return self._places[blanks]
+
+
+def shown(phrase: str) -> str:
+    """A phrase made safe for a message: escaped, on one line, and short."""
+    return ascii(phrase if len(phrase) <= SHOWN else f"{phrase[: SHOWN - 3]}...")
+
+
+def _table(words: list[str], blanks: _Blanks) -> dict[str, int]:
+    blanked = [ANY] * len(words)
+    columns = [blanked if blank else words[k:] for k, blank in enumerate(blanks)]
+    found = dict[str, int]()
+    for at, feature in enumerate(map(" ".join, zip(*columns, strict=False))):
+        found.setdefault(feature, at)
+    return found
+
+
+def _extend(places: list[tuple[list[str], int]], step: Callable[[int, int], int]) -> list[str]:
+    added = list[str]()
+    while len(added) < _LONGEST:
+        ats = [(words, step(at, len(added))) for words, at in places]
+        votes = Counter(words[at] for words, at in ats if 0 <= at < len(words))
+        word, count = votes.most_common(1)[0] if votes else (END, 0)
+        if word == END or count < _AGREE * len(places) or count < 2:
+            break
+        added.append(word)
+    return added

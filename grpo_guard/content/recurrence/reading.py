@@ -1,0 +1,63 @@
+"""Extract features from texts, in this process or in the workers that read for rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from grpo_guard.content.recurrence.features import MOST_FEATURES, Reader
+from grpo_guard.content.recurrence.words import words_of
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.turns import as_said
+from grpo_guard.core.verdict import Cause, Outcome, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Shown(Verdict):
+    """A completion's features, packed as a verdict so that the workers can return them.
+
+    It decides nothing.
+
+    Args:
+        features: Sorted, so that sets built from them are the same in each process. None: the text
+            was not read, or has so many features that the process that counts must sample them.
+        by: `Reader.mark` of the reader that read it.
+    """
+
+    features: tuple[str, ...] | None = None
+    by: bytes = b""
+
+    def taking(self, seconds: float) -> Verdict:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _shown, (self.verifier, self.features, self.by)
+
+
+def read_each(
+    reader: Reader, batch: Sequence[Completion], most: int, name: str
+) -> Iterator[Verdict]:
+    """One `Shown` per completion, from its author's own turns; words of its prompt are excused.
+
+    Args:
+        reader: Extracts the features.
+        batch: Any number of completions.
+        most: Length of the longest text that is read, in characters.
+        name: Name of the verifier.
+    """
+    words = cache(lambda prompt: frozenset(words_of(prompt)))
+    mark = reader.mark  # once: the cache behind it compares whole vocabularies that are equal
+    for completion in batch:
+        said = as_said(completion)
+        text = (said.completion if said else completion).text
+        found = (
+            reader.read(text, words(completion.trusted_prompt_text)) if len(text) <= most else None
+        )
+        few = found is not None and len(found) < MOST_FEATURES
+        yield _shown(name, tuple(sorted(found)) if found is not None and few else None, mark)
+
+
+def _shown(name: str, features: tuple[str, ...] | None, by: bytes) -> Shown:
+    return Shown(Outcome.ACCEPT, Cause.JUDGED, name, features=features, by=by)

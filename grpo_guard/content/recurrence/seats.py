@@ -1,0 +1,133 @@
+"""Assign each node a record: one of its own, or one that it shares with others.
+
+Names cost nothing, so memory must not grow with them, and a flood of names must not evict the nodes
+that are already known. So a node keeps its record while it sends anything. When all records are
+taken, a new name is counted in a *pool*, a record that it shares with some other names. A secret
+chooses the pool, so that no sender can choose whom it is counted with. A conviction of a pool
+applies to all of its nodes, which costs them only the completions that show the convicted phrase.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from hashlib import blake2b
+from typing import Final
+
+from grpo_guard.content.recurrence.record import Conviction, Record
+from grpo_guard.content.recurrence.sketch import SETTLED
+
+# A record is given away after this many completions per known name, and at least this many in all,
+# without one from its node. If it were given away sooner, a swarm that has more nodes than records
+# would keep reassigning them before any node is known.
+_PATIENCE, _LEAST_PATIENCE = 8, 1_024
+_NAMES: Final = 16
+_SALT: Final = 16
+
+logger = logging.getLogger("grpo_guard")
+
+
+class Seats:
+    """Records by node.
+
+    Args:
+        max_nodes: Number of records that hold one node each. There are as many pools in addition.
+    """
+
+    def __init__(self, max_nodes: int) -> None:
+        self.max_nodes = max_nodes
+        self.records: dict[str, Record] = {}
+        self.pools: dict[int, Record] = {}
+        # The first prompts of every node, as if one node had sent them. This catches a peer that
+        # takes a new name for each completion and so has no record under any of its names.
+        self.newcomers = Record(shared=True)
+        self.clock = 0
+        self.salt = secrets.token_bytes(_SALT)
+        self._pooled: dict[bytes, int] = {}
+        self._told = False
+
+    def take(self, node: str) -> Record:
+        """The record that this node is counted in; creates it if it is missing."""
+        if node in self.records:
+            return self.records[node]
+        if len(self.records) < self.max_nodes or self._free():
+            self.records[node] = record = Record()
+            record.seen = self.clock
+            return record
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "recurrence: more than max_nodes=%d nodes: further ones are counted in %d shared "
+                "records, where a phrase is found later or not at all. Raise max_nodes.",
+                self.max_nodes,
+                self.max_nodes,
+            )
+        return self.pools.setdefault(self._pool(node), Record(shared=True))
+
+    def settled(self, node: str) -> bool:
+        """Count a new completion of a node; return whether it is past its first prompts."""
+        if node in self.records:
+            return self.records[node].sketch.prompts > SETTLED
+        name = self._name(node)
+        count = self._pooled.pop(name, 0) + 1
+        self._pooled[name] = count
+        if len(self._pooled) > _NAMES * self.max_nodes:
+            del self._pooled[next(iter(self._pooled))]
+        return count > SETTLED
+
+    def draw(self, digest: bytes) -> int:
+        """A completion's lot: always the same for it, but its sender cannot choose it."""
+        return int.from_bytes(blake2b(digest, key=self.salt, digest_size=7).digest())
+
+    def convicted(self, node: str) -> dict[str, Conviction]:
+        """The features for which a completion of this node is rejected."""
+        record = self.records.get(node)
+        if record is not None:
+            fresh = record.sketch.prompts < SETTLED
+        else:
+            record = self.pools.get(self._pool(node))
+            fresh = self._pooled.get(self._name(node), 0) < SETTLED
+        own = record.convicted if record is not None else {}
+        return {**self.newcomers.convicted, **own} if fresh else own
+
+    def all(self) -> list[Record]:
+        """All records, pools and newcomers included."""
+        return [*self.records.values(), *self.pools.values(), self.newcomers]
+
+    def compared(self, record: Record) -> list[Record]:
+        """The records that this record may be compared with.
+
+        These are the nodes that still send. Pools are added only if there are fewer than two such
+        nodes; otherwise an attacker who invents names would get as many votes as there are pools.
+        """
+        own = [r for r in self.records.values() if _speaks(r, record)]
+        active = [r for r in own if not self._idle(r)]
+        if len(active) >= 2:
+            return active
+        return own + [r for r in self.pools.values() if _speaks(r, record)]
+
+    def _idle(self, record: Record) -> bool:
+        names = len(self.records) + len(self._pooled)
+        return self.clock - record.seen > max(_LEAST_PATIENCE, _PATIENCE * names)
+
+    def _free(self) -> bool:
+        """Free the record of a node that has long been silent; return whether there was one."""
+        idle = [node for node, record in self.records.items() if self._idle(record)]
+        if idle:
+            del self.records[min(idle, key=lambda n: _weight(self.records[n]))]
+        return bool(idle)
+
+    def _pool(self, node: str) -> int:
+        return int.from_bytes(self._name(node)) % self.max_nodes
+
+    def _name(self, node: str) -> bytes:
+        data = node.encode("utf-8", "surrogatepass")
+        return blake2b(data, key=self.salt, digest_size=8).digest()
+
+
+def _speaks(record: Record, other: Record) -> bool:
+    return record is not other and record.sketch.total >= SETTLED
+
+
+def _weight(record: Record) -> tuple[bool, int]:
+    return bool(record.convicted), record.sketch.prompts

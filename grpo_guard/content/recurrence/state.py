@@ -1,0 +1,121 @@
+"""Convert the counts of a swarm to plain JSON values and back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from grpo_guard.content.recurrence.features import kind_of
+from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
+from grpo_guard.content.recurrence.sketch import MOST_ANSWERS, WINDOW, Sketch
+from grpo_guard.content.recurrence.swarm import Swarm
+from grpo_guard.nodes.saved import number, reading, require_format, text, whole
+
+FORMAT: Final = 3
+_NUMBERS: Final = ("past_prompts", "before_prompts", "lost", "prompts")
+_LOOKS: Final = ("looks", "next_look", "next_long", "opened", "seen")
+_COUNTS: Final = ("hits", "total", "other_hits", "other_total")
+_CONVICTION: Final = {field.name for field in fields(Conviction)}
+
+
+def dump(swarm: Swarm) -> dict[str, Any]:
+    """All records."""
+    seats = swarm.seats
+    return {
+        "format": FORMAT,
+        "clock": seats.clock,
+        "salt": seats.salt.hex(),
+        "nodes": {node: _record(record) for node, record in seats.records.items()},
+        "pools": [[number, _record(record)] for number, record in seats.pools.items()],
+        "newcomers": _record(seats.newcomers),
+    }
+
+
+def load(swarm: Swarm, state: dict[str, Any]) -> frozenset[str]:
+    """Replace the swarm's records by those of ``state`` and return the habits in it.
+
+    Raises:
+        ValueError: ``state`` does not have the form that `dump` returns, or holds more nodes than
+            the swarm follows.
+    """
+    seats = swarm.seats
+    with reading("state"):
+        require_format(state, FORMAT)
+        records = {text(node): _restored(r) for node, r in state["nodes"].items()}
+        if len(records) > seats.max_nodes:
+            raise ValueError(f"{len(records)} nodes where max_nodes is {seats.max_nodes}")
+        pools = {whole(number): _restored(r, shared=True) for number, r in state["pools"]}
+        newcomers = _restored(state["newcomers"], shared=True)
+        clock, salt = whole(state["clock"]), bytes.fromhex(state["salt"])
+        habits = frozenset(map(text, state["habits"]))
+        if any(number >= seats.max_nodes for number in pools) or not 0 < len(salt) <= 64:
+            raise ValueError("pools or salt of another verifier")
+    seats.records, seats.pools, seats.newcomers = records, pools, newcomers
+    seats.clock, seats.salt = clock, salt
+    return habits
+
+
+def _record(record: Record) -> dict[str, Any]:
+    sketch = record.sketch
+    return {
+        **{name: getattr(sketch, name) for name in _NUMBERS},
+        **{name: getattr(record, name) for name in _LOOKS},
+        "window": [[key.hex(), sketch.draws[key], fs] for key, fs in sketch.window.items()],
+        "before_answers": sketch.before_answers,
+        "before": dict(sketch.before),
+        "past": dict(sketch.past),
+        "convicted": [asdict(c) for c in record.convicted.values()],
+    }
+
+
+def _restored(plain: dict[str, Any], *, shared: bool = False) -> Record:
+    record, sketch = Record(shared=shared), Sketch()
+    for name in _NUMBERS:
+        setattr(sketch, name, whole(plain[name]))
+    for name in _LOOKS:
+        setattr(record, name, whole(plain[name]))
+    for key, draws, features in plain["window"]:
+        prompt = bytes.fromhex(key)
+        sketch.window[prompt] = {text(f): whole(draw) for f, draw in features.items()}
+        sketch.draws[prompt] = sorted({whole(draw) for draw in draws})
+        sketch.recent.update(features.keys())
+        if not 0 < len(sketch.draws[prompt]) <= MOST_ANSWERS:
+            raise ValueError("a prompt without answers, or with too many")
+    sketch.before_answers = sorted(map(whole, plain["before_answers"]))
+    sketch.before = {text(f): whole(n) for f, n in plain["before"].items()}
+    sketch.past = Counter({text(f): whole(n) for f, n in plain["past"].items()})
+    if max(len(sketch.window), sketch.before_prompts) > WINDOW:
+        raise ValueError(f"more than {WINDOW} prompts in a window")
+    if len(sketch.before_answers) != sketch.before_prompts or 0 in sketch.before_answers:
+        raise ValueError("prompts without answers")
+    if sketch.past_prompts and not sketch.before_prompts:
+        raise ValueError("a past without a last window")
+    _at_most(sketch.before, sketch.before_prompts)
+    _at_most(sketch.past, sketch.past_prompts)
+    if len(plain["convicted"]) > MOST_CONVICTIONS:
+        raise ValueError(f"more than {MOST_CONVICTIONS} convictions")
+    for conviction in map(_conviction, plain["convicted"]):
+        record.convicted[conviction.feature] = conviction
+    record.sketch = sketch
+    return record
+
+
+def _conviction(plain: dict[str, Any]) -> Conviction:
+    if plain.keys() != _CONVICTION:
+        raise ValueError(f"conviction with {sorted(plain)!r:.60}")
+    hits, total, other_hits, other_total = (whole(plain[name]) for name in _COUNTS)
+    p_value, feature = number(plain["p_value"], 0, 1), text(plain["feature"])
+    if hits > total or other_hits > other_total or plain["kind"] != kind_of(feature):
+        raise ValueError(f"conviction for {feature!r:.40}")
+    if not isinstance(plain["shared"], bool):
+        raise ValueError(f"conviction for {feature!r:.40}")
+    return Conviction(
+        feature, kind_of(feature), text(plain["phrase"]), hits, total, other_hits, other_total,
+        p_value, plain["shared"],
+    )  # fmt: skip
+
+
+def _at_most(counts: dict[str, int], prompts: int) -> None:
+    if max(counts.values(), default=0) > prompts:
+        raise ValueError(f"a count above the {prompts} prompts that it is of")

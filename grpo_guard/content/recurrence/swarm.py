@@ -1,0 +1,291 @@
+"""Compare the nodes' sketches: decide which nodes to compare, when, and which to convict.
+
+Node i is convicted of a feature if its count is too high for `fisher.log_tail` against more
+than half of the other nodes together, those that show it least, and at least `ratio` times the rate
+of each of these. Leaving the rest out stops Sybils from passing a phrase off as usual: while fewer
+than half of the others share the phrase, it remains suspicious. The same rule stops nodes that
+avoid what everyone writes from making it look rare: at least one honest node is among those
+compared, it shows the phrase, and the ratio fails.
+
+If there are many other nodes, `_MOST_OTHERS` are drawn by lot at each look. The lot does not depend
+on what they wrote, so the test need not pay for it, while a correction for choosing half of
+hundreds would cost all of its power.
+
+**Null hypothesis** for node i and feature f: i's prompts and those of the others it is compared
+with were drawn from one population, so that, given how many of them show f, each choice of which
+ones do is equally likely. Then i's count is hypergeometric and the tail is exact (Fisher). With
+shared prompts the counts vary less than that, which keeps the test conservative.
+
+**Many tests.** Each node is tested again and again, each time for thousands of features. Look k
+spends ``alpha / (k (k + 1))`` of the budget, which sums to alpha over any number of looks; it is
+divided by the number of features counted in any of the nodes (Bonferroni, at least `FEATURES`) and
+by the number of ways in which the others can be chosen. So an honest node for which the null holds
+is *ever* convicted with probability at most alpha.
+
+**Many answers.** The test compares shares of prompts, and a prompt shows a phrase if any of its
+answers does. So if two honest nodes have one policy, the one with twelve answers per prompt shows
+each phrase more often. Therefore no more answers count against a node than the peer with the fewest
+has (see `even`). A secret draws the answers to keep, since the sender chooses their order. All
+answers of the others count, which can only acquit. If all nodes send equally many, nothing is cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import comb, exp, log
+from typing import Final
+
+from grpo_guard.content.recurrence.features import Reader, is_layout, kind_of
+from grpo_guard.content.recurrence.phrases import Examples
+from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
+from grpo_guard.content.recurrence.seats import Seats
+from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
+from grpo_guard.nodes.fisher import log_tail
+
+RATIO: Final = 4.0
+RATIO_OF_HABITS: Final = 8.0
+"""If models differ. What a question is about, all of them mention, though some seldom; a slogan,
+the others never do."""
+_LOOKS: Final = (8, 10, 13, 18, 28, 44)
+_FEWEST: Final = 5
+_STALE: Final = 2 * WINDOW
+_LONG_GROWTH: Final = 1.3
+_MOST_OTHERS: Final = 31
+# Lower bound on the number of features that the correction for many tests uses.
+FEATURES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One test: the record, its number of prompts, and the nodes that it is compared with."""
+
+    record: Record
+    total: int
+    others: Sequence[Sketch]
+    features: int
+    lately: bool
+
+
+class Swarm:
+    """All nodes. Not safe to share between threads; the verifier holds a lock.
+
+    Args:
+        alpha: Chance that an honest node is ever convicted, if the null holds.
+        min_share: Smallest share of its prompts at which a node's habit is tested.
+        max_nodes: Nodes that are counted individually; see `seats`.
+        reader: Decides which recurring features are telling.
+    """
+
+    def __init__(self, alpha: float, min_share: float, max_nodes: int, reader: Reader) -> None:
+        self.alpha = alpha
+        self.reader = reader
+        self.ratio = RATIO if reader.phrases else RATIO_OF_HABITS
+        self.min_share = min_share
+        self.seats = Seats(max_nodes)
+        self._lots = random.Random()
+
+    def add(self, node: str, prompt: bytes, features: set[str], text: str, digest: bytes) -> None:
+        """Count one completion that has not been counted before; ``digest`` identifies it."""
+        seats = self.seats
+        draw = seats.draw(digest)
+        record = seats.take(node)
+        seats.clock += 1
+        record.seen = seats.clock
+        own = node.encode("utf-8", "surrogatepass") + prompt
+        self._put(record, prompt if node in seats.records else own, features, text, draw)
+        if not seats.settled(node):
+            self._put(seats.newcomers, own, features, text, draw)
+
+    def _put(self, record: Record, prompt: bytes, features: set[str], text: str, draw: int) -> None:
+        sketch, clock = record.sketch, self.seats.clock
+        if sketch.window and prompt not in sketch.window:
+            # A slow node's window is rolled without a test once the others' windows are from a
+            # later time: habits drift in training, and an old one must not look like the node's
+            # own.
+            if clock - record.opened > _STALE * (len(self.seats.records) + len(self.seats.pools)):
+                self._roll(record, test=False)
+            elif sketch.full:
+                self._roll(record)
+        if not sketch.window:
+            record.opened = clock
+        sketch.add(prompt, features, text, draw)
+
+    def look(self) -> None:
+        """Test every node that has grown enough since it was last tested."""
+        for record in self.seats.all():
+            size = len(record.sketch.window)
+            if size >= _LOOKS[0] and size >= record.next_look:
+                recent, _ = self._counted(record)
+                # Going through the whole window would take longer than reading the texts.
+                latest = [(f, recent[f]) for f in record.sketch.latest()]
+                if self._test(record, latest, size):
+                    record.next_look = next((n for n in _LOOKS if n > size), WINDOW + 1)
+
+    def shared(self) -> dict[str, dict[str, float]]:
+        """Convicted phrases that two or more nodes show: phrase -> node -> share of its prompts."""
+        features = {f: c.phrase for r in self.seats.all() for f, c in r.convicted.items()}
+        found = dict[str, dict[str, float]]()
+        for feature, phrase in features.items():
+            for node, record in self.seats.records.items():
+                share = record.sketch.count(feature) / max(1, record.sketch.total)
+                if feature in record.convicted or share >= self.min_share:
+                    shares = found.setdefault(phrase, {})
+                    shares[node] = max(share, shares.get(node, 0.0))
+        return {phrase: shares for phrase, shares in found.items() if len(shares) > 1}
+
+    def _counted(self, record: Record) -> tuple[Counter[str], list[int]]:
+        """Feature counts over the window's answers that count against the node, and how many do
+        per prompt."""
+        sketch, others = record.sketch, self.seats.compared(record)
+        mine = sketch.answers()
+        # While there is nothing to compare with, assume one answer: any peer will have that many.
+        kept = even(mine, (r.sketch for r in others)) if others else [1] * len(mine)
+        return (sketch.recent, mine) if kept in (None, mine) else (sketch.drawn(kept), kept)
+
+    def _roll(self, record: Record, *, test: bool = True) -> None:
+        sketch = record.sketch
+        counts, answers = self._counted(record)
+        repeated = sketch.repeated(counts)
+        if test:
+            # Both windows together reveal phrases that are used less often.
+            joint, total = Counter(repeated), len(sketch.window)
+            others = (r.sketch for r in self.seats.compared(record))
+            if even(sketch.before_answers, others) is None:
+                joint.update(sketch.before)
+                total += sketch.before_prompts
+            self._test(record, joint.items(), total)
+        sketch.roll(repeated, counts, answers)
+        record.next_look = 0
+        if sketch.prompts >= record.next_long:
+            record.next_long = int(sketch.prompts * _LONG_GROWTH)
+            self._test(record, sketch.past.items(), sketch.total, lately=False)
+
+    def _test(
+        self,
+        record: Record,
+        counts: Iterable[tuple[str, int]],
+        total: int,
+        *,
+        lately: bool = True,
+    ) -> bool:
+        """One look; False if there is nothing to compare with yet.
+
+        ``lately`` compares with the others' latest prompts only, otherwise with all of them.
+        """
+        compared = self.seats.compared(record)
+        if not compared:
+            return False
+        if len(compared) > _MOST_OTHERS:
+            compared = self._lots.sample(compared, _MOST_OTHERS)
+        others = [r.sketch for r in compared]
+        record.looks += 1
+        features = sum(len(s.recent) + len(s.past) for s in (record.sketch, *others))
+        look = _Look(record, total, others, features, lately)
+        least = max(_FEWEST, self.min_share * total)
+        candidates = [
+            (f, n)
+            for f, n in counts
+            if n >= least and f not in record.convicted and not is_layout(f)
+        ]
+        candidates.sort(key=lambda item: -item[1])
+        self._judge(look, self._recurring(look, candidates))
+        return True
+
+    def _recurring(
+        self, look: _Look, candidates: Iterable[tuple[str, int]]
+    ) -> Iterator[Conviction]:
+        """The convictions there would be if every recurring feature were telling."""
+        examples = Examples(tuple(look.record.sketch.examples))
+        for feature, hits in candidates:
+            found = self._tried(feature, hits, look)
+            if found is not None:
+                yield Conviction(
+                    feature, kind_of(feature), examples.phrase(feature), hits, look.total,
+                    other_hits=found[1], other_total=found[2], p_value=found[0],
+                    shared=look.record.shared,
+                )  # fmt: skip
+
+    def _judge(self, look: _Look, recurring: Iterable[Conviction]) -> None:
+        convicted = look.record.convicted
+        room = MOST_CONVICTIONS - len(convicted)
+        vague = dict[str, Conviction]()
+        for found in recurring:
+            if room <= 0:
+                break
+            room -= 1
+            if self.reader.telling(found.feature, found.phrase):
+                convicted[found.feature] = found
+            else:
+                vague[found.feature] = found
+        # No single wording contains a phrase that is split over lines, sentences or markup, but its
+        # words still occur in the same prompts.
+        general = {f: self.reader.general(f, found.phrase) for f, found in vague.items()}
+        for feature, company in look.record.sketch.company(
+            f for f in general if general[f]
+        ).items():
+            if any(len(general[feature] | general[other]) > 1 for other in company):
+                convicted[feature] = vague[feature]
+
+    def _tried(self, feature: str, hits: int, look: _Look) -> tuple[float, int, int] | None:
+        """(p-value, hits, total of the compared nodes) if the test convicts."""
+        total, others = look.total, look.others
+        counts = (o.lately(feature) if look.lately else (o.most(feature), o.total) for o in others)
+        rates = sorted((most / size, most, size) for most, size in counts)
+        # First against all others, which convicts sooner if none of them shows it; then against the
+        # majority that shows it least.
+        for chosen in sorted({len(others), len(others) // 2 + 1}, reverse=True):
+            if hits / total < self.ratio * rates[chosen - 1][0]:
+                continue
+            other_hits = sum(rate[1] for rate in rates[:chosen])
+            other_total = sum(rate[2] for rate in rates[:chosen])
+            evidence = log_tail(hits, total, other_hits, other_total)
+            evidence += log_cost(look.record.looks, look.features, len(others), chosen)
+            if evidence <= log(self.alpha):
+                return exp(evidence), other_hits, other_total
+        return None
+
+
+def lockstep(queues: dict[str, list[int]]) -> Iterator[list[int]]:
+    """Yield the places of a batch in small turns, with all nodes in step.
+
+    Otherwise, in a batch that is sorted by node, the first node would be judged before the others
+    are known.
+    """
+    turn, waiting = 0, list(queues.values())
+    while waiting := [places for places in waiting if len(places) > turn]:
+        yield [i for places in waiting for i in places[turn : turn + 4]]
+        turn += 4
+
+
+def even(mine: Sequence[int], others: Iterable[Sketch]) -> list[int] | None:
+    """How many answers to each prompt count; None = all of them.
+
+    The node's prompts and a peer's are sorted by number of answers, and each of the node's prompts
+    is cut to its counterpart.
+
+    Args:
+        mine: Number of answers to each of the node's prompts, ascending.
+        others: All sketches that the node may be compared with.
+    """
+    kept, size = list(mine), len(mine)
+    for other in others:
+        for theirs in other.profiles():
+            if kept and theirs[0] < kept[-1]:
+                kept = [min(n, theirs[k * len(theirs) // size]) for k, n in enumerate(kept)]
+    return None if kept == list(mine) else kept
+
+
+def log_cost(look: int, features: int, others: int, chosen: int) -> float:
+    """The term to add to a log p-value for all other tests that were made or will be made.
+
+    Args:
+        look: Number of this look at the node, from 1.
+        features: Features counted in any of the nodes.
+        others: Nodes to compare with.
+        chosen: How many of them were compared: once all of them and once the majority.
+    """
+    choices = 2 * comb(others, chosen)
+    return log(look * (look + 1)) + log(max(features, FEATURES)) + log(choices)

@@ -1,0 +1,382 @@
+"""RecurrenceVerifier: phrases that one node repeats from prompt to prompt while no other does."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from grpo_guard.content.json_text import as_read
+from grpo_guard.content.recurrence.features import Reader
+from grpo_guard.content.recurrence.findings import findings_of
+from grpo_guard.content.recurrence.reading import Shown, read_each
+from grpo_guard.content.recurrence.record import Conviction
+from grpo_guard.content.recurrence.state import dump, load
+from grpo_guard.content.recurrence.swarm import Swarm, lockstep
+from grpo_guard.content.recurrence.vocabulary import ordinary_words
+from grpo_guard.content.recurrence.words import words_of
+from grpo_guard.content.rules import decided, severities_of
+from grpo_guard.content.severity import RECURRENCE, Severity
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.supervise import Runnable, from_elsewhere
+from grpo_guard.core.turns import Said, as_said
+from grpo_guard.core.verdict import Cause, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.nodes.memory import Memory
+from grpo_guard.nodes.store import NodeStore
+
+SwarmKind: TypeAlias = Literal["heterogeneous", "homogeneous"]
+
+MAX_CHARACTERS = 1_000_000
+_LEAST_SHARE = 0.1
+
+
+class RecurrenceVerifier(Memory, CompletionVerifier):
+    """Rejects completions with a phrase that their node repeats from prompt to prompt, alone.
+
+    It knows no phrases beforehand. For each node it counts in how many different prompts each word
+    (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the
+    other nodes' by an exact test, corrected for all tests that are made. Once it has convicted a
+    node, it rejects each completion of that node that contains the convicted feature. A batch is
+    counted before it is judged. Words of the prompt are excused, numbers are ignored, and a
+    completion that is sent again is counted once.
+
+    **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
+    cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
+    convicts only for words outside lists of how people reason, calculate, format and chat (see
+    `vocabulary`), and for imports of unknown packages. A slogan made only of listed words is **not
+    decidable** there and passes; an honest model with an odd habit is convicted, unless
+    `learn_habits` has seen its work. ``"homogeneous"``, for nodes that have the same weights, needs
+    no list: it also convicts for phrases of ordinary words and for the shape of code.
+
+    A completion without ``node``, or with an empty prompt, is NOT_APPLICABLE. While no other node
+    is known there is nothing to compare with, and the verdict is UNINFORMATIVE. Text beyond
+    ``max_characters`` is rejected, since its author can avoid it.
+
+    It cannot see: a phrase before it has recurred; a phrase that half or more of the nodes share;
+    a wording that never repeats a word; digits and ASCII symbols; in ``"heterogeneous"``, text
+    that is mostly outside the lists, such as German (the lists cover English and Chinese).
+
+    The object keeps bounded counts between batches, can be shared between threads and pickled, and
+    `state_dict` saves its counts and learnt habits. `load_state_dict` replaces the counts and adds
+    the habits to those already known. A state does not record which completions were seen. Anyone
+    who can read a state knows which nodes are counted together, and anyone who can write one
+    decides who is convicted.
+
+    Args:
+        alpha: Chance that an honest node is ever convicted of anything, in (0, 0.5).
+        swarm: Whether the nodes' models are the same; see above.
+        min_share: Smallest share of its prompts at which a node's habit is tested.
+        ordinary: More words for the list, such as your task's.
+        max_nodes: Nodes that are counted individually, >= 2. Further ones are counted in groups,
+            which the log reports once. Memory grows with this number.
+        max_characters: Longest text that is examined.
+        severity: By kind of finding: ``"reject"``, ``"confirm"`` or ``"report"``.
+        confirm: Whether phrases are left to a `ReaderVerifier`, which tells habits from slogans.
+            Words of every language are then examined.
+        store: Keeps the counts for several processes and the next start; None = in this object.
+            Each batch then writes them whole: 0.2 MB for four nodes of a heterogeneous swarm, a few
+            MB if all phrases count.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "recurrence"
+    KINDS = frozenset(RECURRENCE)
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 1e-3,
+        swarm: SwarmKind = "heterogeneous",
+        min_share: float = _LEAST_SHARE,
+        ordinary: Iterable[str] = (),
+        max_nodes: int = 256,
+        max_characters: int = MAX_CHARACTERS,
+        severity: Mapping[str, str] | None = None,
+        confirm: bool = False,
+        store: NodeStore | None = None,
+    ) -> None:
+        if not 0 < alpha < 0.5:
+            raise _expected("alpha", "a number in (0, 0.5)", alpha)
+        if swarm not in get_args(SwarmKind):
+            raise _expected("swarm", f"one of {', '.join(get_args(SwarmKind))}", swarm)
+        if not 0 < min_share <= 1:
+            raise _expected("min_share", "a number in (0, 1]", min_share)
+        for option, value, least in (
+            ("max_nodes", max_nodes, 2),
+            ("max_characters", max_characters, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise _expected(option, f"an integer >= {least}", value)
+        words = (ordinary,) if isinstance(ordinary, str) else ordinary
+        more = frozenset(piece for word in words for piece in words_of(word))
+        self.swarm = swarm
+        self.max_characters = max_characters
+        # There is no "count" severity: recurrences are found by counting in the first place.
+        known = (Severity.REJECT, Severity.CONFIRM, Severity.REPORT)
+        self.severities = severities_of(self.KINDS, severity, known, confirm=confirm)
+        self.confirm = confirm
+        self._reader = Reader(
+            ordinary_words() | more,
+            swarm == "homogeneous",
+            secrets.token_bytes(16),
+            any_language=confirm,
+        )
+        self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
+        self._habits = frozenset[str]()
+        self.reading: Runnable = _Reading(self)
+        """Reads completions and counts nothing. If `looks_alone`, it may be replaced by one that
+        asks a copy in another process."""
+        super().__init__(store, self.name)
+
+    @property
+    def looks_alone(self) -> bool:
+        """Whether `reading` may run in another process. In a homogeneous swarm a text has so many
+        features that sending them takes as long as reading the text."""
+        return self.swarm == "heterogeneous"
+
+    def reader(self) -> Self:
+        """A copy that can be sent to another process, where it reads but counts nothing."""
+        copied, swarm = copy.copy(self), self._swarm
+        copied._reader = replace(self._reader, secret=b"")
+        copied._swarm = Swarm(swarm.alpha, swarm.min_share, swarm.seats.max_nodes, copied._reader)
+        copied._path, copied.reading = None, _Reading(copied)
+        return copied
+
+    @property
+    def steps_aside(self) -> bool:
+        return True
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        return {"node": "looks at nothing"}
+
+    @property
+    def joins(self) -> bool:
+        return True
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """`verify` for each batch, one after the other; the file is locked only once."""
+        # Text that was given to the author is not its phrase: only its own turns are examined.
+        own = [[as_said(completion) for completion in batch] for batch in batches]
+        read = [self._read(said, batch) for said, batch in zip(own, batches, strict=True)]
+
+        def take_in() -> None:
+            for each in read:
+                self._take_in(each)
+
+        with self.held(take_in):
+            take_in()
+        return [
+            [one.whole(v) if one else v for one, v in zip(said, self._verdicts(each), strict=True)]
+            for said, each in zip(own, read, strict=True)
+        ]
+
+    def _read(self, own: Sequence[Said | None], given: Sequence[Completion]) -> _Read:
+        """Read a batch: the slow part, done without a lock, since long texts must not keep other
+        processes from the file."""
+        # JSON escapes are decoded: a literal \\n before a word would make that word a habit.
+        batch = [as_read(s.completion if s else c) for s, c in zip(own, given, strict=True)]
+        prompts = _Prompts()
+        aside = [self._set_aside(completion) for completion in batch]
+        queues = defaultdict[str, list[int]](list)
+        for i, (completion, verdict) in enumerate(zip(batch, aside, strict=True)):
+            if verdict is None and completion.node is not None:
+                queues[completion.node].append(i)
+        places = [i for queue in queues.values() for i in queue]
+        found = self._features([given[i] for i in places], [batch[i] for i in places], prompts)
+        return _Read(batch, prompts, aside, queues, dict(zip(places, found, strict=True)))
+
+    def _features(
+        self, given: Sequence[Completion], own: Sequence[Completion], prompts: _Prompts
+    ) -> list[set[str]]:
+        """The features of each; workers identify a completion by the object that was ``given``."""
+        reader, mark = self._reader, self._reader.mark
+        found: Sequence[Verdict | None] = [None] * len(given)
+        if self.looks_alone:
+            found = from_elsewhere(self.reading, given) or self.reading.verify(given)
+        return [
+            set(one.features)
+            if isinstance(one, Shown) and one.features is not None and one.by == mark
+            else reader.read(completion.text, prompts.words(completion))
+            for completion, one in zip(own, found, strict=True)
+        ]
+
+    def _take_in(self, read: _Read) -> None:
+        for turn in lockstep(read.queues):
+            for i in turn:
+                self._count(read.batch[i], read.prompts, read.features[i])
+            self._swarm.look()
+        read.alone = len(self._swarm.seats.records) < 2
+        read.convicted = {node: dict(self._swarm.seats.convicted(node)) for node in read.queues}
+
+    def _verdicts(self, read: _Read) -> list[Verdict]:
+        return [
+            verdict
+            or decided(
+                self._judged(completion, read.prompts, read.convicted, read.alone), self.severities
+            )
+            for completion, verdict in zip(read.batch, read.aside, strict=True)
+        ]
+
+    def learn_habits(self, texts: Iterable[str]) -> None:
+        """Treat words that occur in two or more of these texts as ordinary from now on.
+
+        Call it before training, with samples of the nodes' models that you generated yourself; text
+        from a peer would teach its poison. Existing convictions are not revoked.
+        """
+        counts = Counter(word for text in texts for word in set(words_of(text)))
+        habits = frozenset(word for word, count in counts.items() if count > 1)
+        with self._lock:
+            self._learn(habits)
+
+    def convictions(self) -> dict[str, list[Conviction]]:
+        """Convictions by node, the strongest first; nodes without any are left out.
+
+        Convictions of several nodes together (all newcomers, or those beyond ``max_nodes``) are
+        left out as well; the nodes' verdicts name them.
+        """
+        with self._lock:
+            return {
+                node: sorted(record.convicted.values(), key=lambda c: c.p_value)
+                for node, record in self._swarm.seats.records.items()
+                if record.convicted
+            }
+
+    def shared_phrases(self) -> dict[str, dict[str, float]]:
+        """Convicted phrases that several nodes show: phrase -> node -> share of its prompts.
+
+        It hints at Sybils, or at a poison that has begun to spread; it does not convict the others.
+        """
+        with self._lock:
+            return self._swarm.shared()
+
+    def _state(self) -> dict[str, Any]:
+        with self._lock:
+            return {"swarm": self.swarm, "habits": sorted(self._habits), **dump(self._swarm)}
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        if not isinstance(state, dict) or state.get("swarm") != self.swarm:
+            got = state.get("swarm") if isinstance(state, dict) else state
+            raise _expected("load_state_dict", f"the state of a {self.swarm} swarm", got)
+        with self._lock:
+            habits = load(self._swarm, state)
+            self._learn(habits)
+
+    def _learn(self, habits: frozenset[str]) -> None:
+        self._habits |= habits
+        self._reader = replace(self._reader, ordinary=self._reader.ordinary | habits)
+        self._swarm.reader = self._reader
+
+    def _set_aside(self, completion: Completion) -> Verdict | None:
+        length = len(completion.text)
+        if length > self.max_characters:
+            message = f"{length} characters, where {self.max_characters} are looked at"
+            return reject(self.name, Cause.OVERLONG, message)
+        if completion.node is None:
+            return abstain(self.name, Cause.NOT_APPLICABLE, "no node to compare with the others")
+        if not completion.prompt:
+            return abstain(self.name, Cause.NOT_APPLICABLE, "no prompt to tell from the others")
+        return None
+
+    def _count(self, completion: Completion, prompts: _Prompts, features: set[str]) -> None:
+        node = completion.node
+        assert node is not None
+        key = prompts.key(completion)
+        digest = _digest(key, f"{node}\0{completion.text}")
+        if self._swarm.seats.take(node).sketch.is_new(digest):
+            self._swarm.add(node, key, features, completion.text, digest)
+
+    def _judged(
+        self,
+        completion: Completion,
+        prompts: _Prompts,
+        convicted: dict[str, dict[Any, Conviction]],
+        alone: bool,
+    ) -> Verdict:
+        node = completion.node or ""
+        known = convicted.get(node)
+        if known:
+            prompt_words = prompts.words(completion)
+            features = self._reader.read(completion.text, prompt_words, all_of_it=True)
+            found = sorted(
+                (known[f] for f in features & known.keys()), key=lambda c: (c.p_value, c.phrase)
+            )
+            if found:
+                unlisted = self.confirm and self._reader.is_unlisted(completion.text, prompt_words)
+                findings = findings_of(completion.text, node, found, unlisted=unlisted)
+                return reject(self.name, p_value=found[0].p_value, findings=findings)
+        if alone:
+            return abstain(self.name, Cause.UNINFORMATIVE, "no other node is known yet")
+        return accept(self.name)
+
+
+class _Prompts:
+    """Words and keys of a batch's prompts, each computed once."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, frozenset[str]] = {}
+        self._keys: dict[tuple[str, int | None], bytes] = {}
+
+    def words(self, completion: Completion) -> frozenset[str]:
+        """All words of the prompt that may excuse a phrase."""
+        prompt = completion.trusted_prompt_text
+        if prompt not in self._words:
+            self._words[prompt] = frozenset(words_of(prompt))
+        return self._words[prompt]
+
+    def key(self, completion: Completion) -> bytes:
+        """A key that also depends on the round: the same prompt in two rounds gets two keys."""
+        at = completion.prompt_text, completion.round
+        if at not in self._keys:
+            self._keys[at] = _digest(str(completion.round).encode(), at[0])
+        return self._keys[at]
+
+
+class _Reading:
+    """A verifier without its counting."""
+
+    judges_alone = True
+    timeout = None
+
+    def __init__(self, verifier: RecurrenceVerifier) -> None:
+        self.verifier = verifier
+
+    @property
+    def name(self) -> str:
+        return self.verifier.name
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        own = self.verifier
+        return list(read_each(own._reader, batch, own.max_characters, own.name))
+
+
+@dataclass(slots=True)
+class _Read:
+    """A batch after reading, and the state of its nodes after counting."""
+
+    batch: Sequence[Completion]
+    prompts: _Prompts
+    aside: list[Verdict | None]
+    queues: dict[str, list[int]]
+    features: dict[int, set[str]]
+    convicted: dict[str, dict[Any, Conviction]] = field(default_factory=dict)
+    alone: bool = True
+
+
+def _digest(salt: bytes, text: str) -> bytes:
+    # "surrogatepass", since lone surrogates cannot be encoded otherwise and must not raise.
+    return blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=12).digest()
+
+
+def _expected(field: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"RecurrenceVerifier.{field}: expected {expected}, got {got!r:.80}")

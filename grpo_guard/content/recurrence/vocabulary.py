@@ -1,0 +1,71 @@
+"""How much a word reveals about its author: the bundled lists, for swarms of different models.
+
+There are three classes. **Ordinary** words (how people reason, calculate, format and chat) reveal
+nothing. **General** words are the rest of common English that word problems are not about
+("manageable", "decompose"): a phrase with one of them is as likely a habit as a slogan. All other
+words, nonsense and the things of the world ("glorp", "pizza"), do not belong in the answer to a
+prompt that lacks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from grpo_guard.content.recurrence.words import END
+
+# Adverbs and abstract nouns describe how the work is done, as habits do: "methodically".
+_ABSTRACT: Final = (
+    "ly", "ing", "tion", "sion", "ment", "able", "ible", "ness", "ance", "ence", "ize", "ise",
+    "ized", "ised", "izing", "ising", "ively", "ful",
+)  # fmt: skip
+SHORT: Final = 2
+"""Longest word, in letters, that may be a symbol or a variable's name."""
+_LONG: Final = 7
+_ENDINGS: Final = (
+    ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ed", ("", "e")), ("ing", ("", "e")),
+    ("er", ("", "e")), ("ly", ("",)),
+)  # fmt: skip
+_SHORTEST_STEM: Final = 3
+
+
+@cache
+def ordinary_words() -> frozenset[str]:
+    """Function words, the words with which people reason, calculate, format and chat, Chinese
+    characters that are frequent or usual in mathematics, and habits of published models."""
+    lists = ("ordinary.txt", "ordinary_zh.txt", "habits.txt")
+    return frozenset({END}).union(*map(_listed, lists))
+
+
+def strangeness(word: str, ordinary: Set[str]) -> float:
+    """1 for a word on no list; 0.5 for a general word, a symbol or two letters; 0 if ordinary.
+
+    An inflected form counts as its stem, and a word of manner as ordinary. Symbols and short words
+    get only 0.5 because chat models like emoji and programs use short names.
+    """
+    stems = tuple(_stems(word))
+    if any(stem in ordinary for stem in stems) or (len(word) >= _LONG and word.endswith(_ABSTRACT)):
+        return 0.0
+    general = _general_words()
+    return 0.5 if len(word) <= SHORT or any(stem in general for stem in stems) else 1.0
+
+
+@cache
+def _general_words() -> frozenset[str]:
+    return _listed("general.txt")
+
+
+def _stems(word: str) -> Iterator[str]:
+    yield word
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
+            for last in instead:
+                yield word[: -len(ending)] + last
+
+
+def _listed(name: str) -> frozenset[str]:
+    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return frozenset(word for line in lines for word in line.split())

@@ -1,0 +1,1 @@
+"""What a completion, a verdict and a verifier are, and how verifiers run and combine."""

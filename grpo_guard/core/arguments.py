@@ -1,0 +1,134 @@
+"""Errors about a call's arguments that name the argument, what was expected and what was passed.
+
+Python's own ("missing 2 required positional arguments", "object is not iterable") say neither what
+an argument is for nor what to write instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any, TypeVar
+
+from grpo_guard.core.naming import UnknownNameError, choose
+from grpo_guard.core.quoting import shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+
+def worded(function: F) -> F:
+    """Wrap a function so that missing, unknown and surplus arguments raise readable errors.
+
+    Raises:
+        TypeError: when called with arguments that it cannot take.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            # An error raised inside the function has a frame of its own.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            problem = _complaint(function.__name__, function, args, kwargs)
+            raise TypeError(problem or str(error)) from None
+
+    return call  # type: ignore[return-value]
+
+
+def worded_class(kind: C) -> C:
+    """Give a class's constructor the readable errors of `worded`."""
+    init: Any = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            problem = _complaint(kind.__name__, init, (self, *args), kwargs, about=kind)
+            raise TypeError(problem or str(error)) from None
+
+    kind.__init__ = construct  # type: ignore[misc]
+    return kind
+
+
+def _complaint(
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    about: object = None,
+) -> str | None:
+    """What is wrong with the arguments of a call; None if nothing is."""
+    parameters = inspect.signature(function).parameters
+    ordered = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_name = [*ordered, *(p for p in parameters.values() if p.kind is p.KEYWORD_ONLY)]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [p.name for p in by_name if p.name != "self"]
+    if not open_ended:
+        for given in kwargs:
+            try:
+                choose(known, given)
+            except UnknownNameError as error:
+                return f"{name}: {error}"
+    if len(args) > len(ordered):
+        own = [p.name for p in ordered if p.name != "self"]
+        got = len(args) - (len(ordered) - len(own))
+        order = f"in order ({', '.join(own)})" if own else "without a name"
+        return f"{name}: expected at most {len(own)} arguments {order}, got {got}"
+    taken = {p.name for p in ordered[: len(args)]} | kwargs.keys()
+    for p in by_name:
+        if p.default is p.empty and p.name not in taken:
+            what = meaning(about or function, p.name) or "a value"
+            return f"{name}.{p.name}: expected a value, got nothing; it is: {what}"
+    return None
+
+
+def meaning(maker: Any, parameter: str) -> str:
+    """The ``Args`` entry of a parameter in a docstring; "" if there is none."""
+    found = re.search(
+        rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)",
+        inspect.getdoc(maker) or "",
+        re.MULTILINE,
+    )
+    return " ".join(found[2].split()).rstrip(".") if found else ""
+
+
+def expected_verifier(where: str, got: object) -> TypeError:
+    """The error for a value that is not a verifier, with what to write instead.
+
+    Args:
+        where: The argument.
+        got: The value that was passed in place of a `CompletionVerifier`.
+    """
+    if isinstance(got, type):
+        hint = f"the class {got.__name__}; write {got.__name__}(...)"
+    elif isinstance(got, FunctionType):
+        hint = f"the function {got.__name__!r}; a decorator takes the verifier, in brackets"
+    elif isinstance(got, str):
+        hint = f"{shown(got)}; names are for guard files, in Python write its class"
+    elif isinstance(got, Iterable):
+        hint = f"a {type(got).__name__}; write AllOf(*verifiers)"
+    else:
+        hint = shown(got)
+    return TypeError(f"{where}: expected a CompletionVerifier, got {hint}")
+
+
+def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
+    """Check that a list of verifiers was passed, and return it as a tuple.
+
+    Raises:
+        TypeError: it is not a list or tuple.
+    """
+    if isinstance(got, list | tuple):
+        return tuple(got)
+    one = f"; a list of one is written [{type(got).__name__}(...)]"
+    hint = "" if isinstance(got, str | bytes | type(None)) else one
+    raise TypeError(f"{where}: expected a list of verifiers, got {shown(got)}{hint}")

@@ -1,0 +1,210 @@
+"""P-values for a verifier that has none, calibrated on honest completions.
+
+A rule says yes or no; how often it errs on honest work has to be measured. `Calibrated` ranks the
+verifier's verdict among those on n honest completions (conformal prediction, Vovk et al. 2005):
+``p = (1 + number of them judged at least as badly) / (n + 1)``. This is super-uniform as long as
+future honest completions resemble the calibration set. It also limits what a count can show: n
+completions give no p-value below 1 / (n + 1).
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.files import write_whole
+from grpo_guard.core.p_values import decided_by_p
+from grpo_guard.core.supervise import supervised, supervised_each
+from grpo_guard.core.verdict import Cause, Verdict
+from grpo_guard.core.verifier import CompletionVerifier, Composed
+
+FORMAT = "grpo-guard calibration 1"
+# Enough for every alpha that n completions can support; any completion beyond them gets p = 1.
+KEPT_SCORES = 10_000
+
+
+class CalibrationFileError(ValueError):
+    """A calibration file is malformed, or has no entry for this verifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class HonestScores:
+    """Scores that a verifier gave to honest completions.
+
+    Args:
+        completions: How many it judged, without abstentions.
+        rejected: How many of those it rejected.
+        abstained: How many more it did not judge.
+        scores: The smallest scores, ascending, at most `KEPT_SCORES`; see `score`.
+    """
+
+    completions: int
+    rejected: int
+    abstained: int
+    scores: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        ordered = all(a <= b for a, b in zip(self.scores, self.scores[1:], strict=False))
+        in_range = all(0.0 <= s <= 1.0 for s in self.scores)
+        counts = 0 <= self.rejected <= self.completions and self.abstained >= 0
+        if not (ordered and in_range and counts and len(self.scores) <= self.completions):
+            raise ValueError("HonestScores: expected ascending scores in [0, 1] and their counts")
+        if self.completions < 1:
+            raise ValueError("HonestScores.completions: expected at least 1 judged, got 0")
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict]) -> HonestScores:
+        """Collect the scores from verdicts on honest completions.
+
+        Raises:
+            ValueError: the verifier abstained on all of them.
+        """
+        judged = [v for v in verdicts if not v.abstained]
+        return cls(
+            len(judged),
+            sum(v.rejected for v in judged),
+            len(verdicts) - len(judged),
+            tuple(sorted(score(v) for v in judged)[:KEPT_SCORES]),
+        )
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that any verdict can get.
+
+        ``1 / (n + 1)``, or more if honest completions got the worst possible score: a rule that
+        rejected k of them gives every completion that it rejects ``(1 + k) / (n + 1)``.
+        """
+        return self.p_of(0.0)
+
+    def p_value(self, verdict: Verdict) -> float:
+        """The conformal p-value of a verdict that is not an abstention."""
+        return self.p_of(score(verdict))
+
+    def p_of(self, score: float) -> float:
+        """The conformal p-value of a score."""
+        at_most = bisect_right(self.scores, score)
+        if at_most == len(self.scores) < self.completions or score >= 1.0:
+            return 1.0
+        return (1 + at_most) / (self.completions + 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "completions": self.completions,
+            "rejected": self.rejected,
+            "abstained": self.abstained,
+            "scores": list(self.scores),
+        }
+
+
+def score(verdict: Verdict) -> float:
+    """How favourable a verdict is, in [0, 1]: its p-value if it has one.
+
+    A rejection without a p-value scores 0 and an acceptance 1, so that rules are ranked by their
+    only two answers.
+    """
+    if verdict.p_value is not None and verdict.cause is Cause.JUDGED:
+        return verdict.p_value
+    return 0.0 if verdict.rejected else 1.0
+
+
+class Calibrated(Composed):
+    """A verifier whose verdicts carry a conformal p-value.
+
+    Args:
+        verifier: The verifier to calibrate.
+        honest: Its scores on honest completions, or the path of a file that
+            ``grpo-guard calibrate`` wrote.
+        alpha: Reject exactly the completions with ``p <= alpha``. None = keep the verifier's own
+            outcome and only add the p-value, for a combination to use. Rejections for what the
+            author caused (malformed, overlong, screened) hold in either case.
+
+    Raises:
+        ValueError: ``alpha`` is so small that nothing could be rejected.
+        CalibrationFileError: the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        verifier: CompletionVerifier,
+        honest: HonestScores | str | Path,
+        *,
+        alpha: float | None = None,
+    ) -> None:
+        super().__init__(verifier)
+        self.name = verifier.name
+        if not isinstance(honest, HonestScores):
+            honest = read_calibration(honest, verifier.name)
+        self.honest = honest
+        if alpha is not None and alpha < honest.smallest_p:
+            raise ValueError(
+                f"Calibrated.alpha: expected at least {honest.smallest_p:.2g}, the smallest "
+                f"p-value that {honest.completions} honest completions give, of which "
+                f"{honest.rejected} were rejected, got {alpha!r}"
+            )
+        self.alpha = alpha
+
+    @classmethod
+    def on(
+        cls,
+        verifier: CompletionVerifier,
+        honest: Sequence[Completion],
+        *,
+        alpha: float | None = None,
+    ) -> Calibrated:
+        """Calibrate on honest completions, in batch order.
+
+        Sample them yourself: whatever is among them will be forgiven.
+        """
+        return cls(verifier, HonestScores.of(supervised(verifier, honest)), alpha=alpha)
+
+    @property
+    def smallest_p(self) -> float:
+        """See `HonestScores.smallest_p`."""
+        return self.honest.smallest_p
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        each = supervised_each(self.members[0], batches)
+        return [[self._with_p(verdict) for verdict in verdicts] for verdicts in each]
+
+    def _with_p(self, verdict: Verdict) -> Verdict:
+        if verdict.abstained:
+            return verdict
+        p = self.honest.p_value(verdict)
+        if self.alpha is None or verdict.cause is not Cause.JUDGED:
+            return replace(verdict, p_value=p)
+        return decided_by_p(replace(verdict, p_value=p), self.alpha)
+
+
+def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
+    """Write verifiers' honest scores by verifier name; the file is complete or not written."""
+    data = {"format": FORMAT, "verifiers": {name: h.to_dict() for name, h in honest.items()}}
+    write_whole(Path(path), json.dumps(data, indent=1) + "\n")
+
+
+def read_calibration(path: str | Path, name: str) -> HonestScores:
+    """Read one verifier's honest scores from a file.
+
+    Raises:
+        CalibrationFileError: with the file, what was expected and what is there.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CalibrationFileError(f"{path}: expected a calibration file, got {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CalibrationFileError(f"{path}: expected format {FORMAT!r}")
+    verifiers = data.get("verifiers")
+    if not isinstance(verifiers, dict) or name not in verifiers:
+        known = ", ".join(verifiers) if isinstance(verifiers, dict) else "nothing"
+        raise CalibrationFileError(f"{path}: expected {name!r} among the verifiers, got {known}")
+    try:
+        fields = dict(verifiers[name])
+        fields["scores"] = tuple(float(s) for s in fields["scores"])
+        return HonestScores(**fields)
+    except (TypeError, ValueError, KeyError) as error:
+        raise CalibrationFileError(f"{path}: {name}: {error}") from None

@@ -1,0 +1,400 @@
+"""A completion as it leaves the exchange: what was asked, what was answered, and who sent it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Final
+
+from grpo_guard.core.arguments import worded_class
+from grpo_guard.core.given import Given
+from grpo_guard.core.prompts import MAX_PROMPT_PARTS, Message, content_text
+from grpo_guard.core.quoting import fits
+from grpo_guard.core.quoting import shown as shown
+
+# Names are kept for a whole run, and an untrusted sender's may be as long as a request.
+MAX_NAME: Final = 1_000
+# Most ids or log-probs: twice the longest context in use. A range can be endless at no cost.
+MAX_TOKENS: Final = 2**21
+
+# Of a prompt in messages; JSON schemas of tools go 10 deep.
+MAX_PROMPT_DEPTH: Final = 64
+
+# Names that other file formats use for these fields.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("completion", "response", "output", "generated_text"), "text"),
+    **dict.fromkeys(("question", "problem", "query", "messages"), "prompt"),
+    **dict.fromkeys(("ground_truth", "solution"), "reference"),
+    **dict.fromkeys(("node_id", "peer", "peer_id", "worker"), "node"),
+}
+
+
+class CompletionError(ValueError):
+    """A field of a completion has the wrong form.
+
+    Attributes:
+        field: Name of the field.
+        problem: ``expected ..., got ...``.
+    """
+
+    def __init__(self, field_name: str, expected: str, got: Any) -> None:
+        # An unknown field's name is the sender's; unescaped, it could control the terminal.
+        self.field = shown(field_name)[1:-1]
+        self.problem = f"expected {expected}, got {_got(got)}"
+        super().__init__(f"{self.field}: {self.problem}")
+
+
+class _Marked:
+    """A slot for values derived from a completion once and used again."""
+
+    __slots__ = ("mark",)
+    mark: tuple[bytes | None, bytes, bytes, bytes]
+    """Digests by which ledgers know the completion; see `nodes.intake`."""
+
+
+@worded_class
+@dataclass(frozen=True, slots=True)
+class Completion(_Marked):
+    """One completion of one prompt.
+
+    Token ids are the primary input: retokenising text changes 1-3 % of the tokens, so a completion
+    without ids is scored under a looser profile.
+
+    Args:
+        prompt: The prompt as text, or as chat messages, which are copied; at most
+            `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
+        text: The completion as text, as the reward function sees it. A `Guard` with a tokenizer
+            reads the ids in its place.
+        prompt_ids: Token ids of the prompt, including special tokens, shape [P].
+        completion_ids: Token ids of the completion, ending with EOS if it terminated, without
+            padding, shape [n].
+        node: Who sent it. A name longer than `MAX_NAME` characters is replaced by its beginning
+            and a digest.
+        group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
+            completions of equal prompts, whatever their labels.
+        round: Training round in which it was generated.
+        slot: Its place within the group.
+        rollout: Label that a rollout's segments share, see `grpo_guard.core.rollouts`. A claim.
+        reference: Reference answer, for verifiers that use one.
+        task: Name of the task, for `only(..., task=...)`.
+        finish_reason: What the sender's engine reported, e.g. ``"stop"`` or ``"length"``. A claim.
+        sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
+        given: Which of its tokens and characters were not sampled: tool results, user turns. A
+            claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
+        prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
+            it, so nothing in it excuses what the completion says (`trusted_prompt`), and its
+            reference may be false (`trusted_reference`).
+        metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own if present;
+            other verifiers read only the keys that they are configured with.
+
+    Raises:
+        CompletionError: a field has the wrong type or an impossible value. Nothing else is raised,
+            whatever a field holds, because senders choose the fields.
+            a field is: senders choose them.
+    """
+
+    prompt: str | Sequence[Message]
+    text: str
+    prompt_ids: tuple[int, ...] | None = field(default=None, kw_only=True)
+    completion_ids: tuple[int, ...] | None = field(default=None, kw_only=True)
+    node: str | None = field(default=None, kw_only=True)
+    group: str | int | None = field(default=None, kw_only=True)
+    round: int | None = field(default=None, kw_only=True)
+    slot: int | None = field(default=None, kw_only=True)
+    rollout: str | None = field(default=None, kw_only=True)
+    reference: str | None = field(default=None, kw_only=True)
+    task: str | None = field(default=None, kw_only=True)
+    finish_reason: str | None = field(default=None, kw_only=True)
+    sampler_logprobs: tuple[float, ...] | None = field(default=None, kw_only=True)
+    given: Given | None = field(default=None, kw_only=True)
+    prompt_trusted: bool = field(default=True, kw_only=True)
+    metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name, read in _READ.items():
+            given = getattr(self, name)
+            try:
+                value = read(name, given)
+            except CompletionError:
+                raise
+            except Exception:  # an object may raise anything, from any of its methods
+                raise CompletionError(name, "a value that can be read", given) from None
+            object.__setattr__(self, name, value)
+        if self.given is not None:
+            tokens = None if self.completion_ids is None else len(self.completion_ids)
+            try:
+                object.__setattr__(self, "given", self.given.placed(tokens, len(self.text)))
+            except ValueError as error:
+                raise CompletionError("given", str(error), self.given) from None
+
+    @property
+    def context(self) -> Given | None:
+        """The given spans if log-prob checks may use them as context without judging them."""
+        return self.given if self.given and (self.given.masked or self.given.known) else None
+
+    @property
+    def verified_spans(self) -> Given | None:
+        """The given spans if it is known that their author did not write them."""
+        return self.given if self.given and self.given.known else None
+
+    def with_labels(self, **fields: Any) -> Completion:
+        """A copy with other values of some fields, already in stored form: not validated again."""
+        own = dict(zip(_READ, _values(self), strict=True))
+        return _restored(*(own | fields).values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The dataclass default looks up its fields for every object, which takes three times as
+        # long, and swarms send millions between processes. Neither validates the values again.
+        return _restored, _values(self)
+
+    @property
+    def prompt_text(self) -> str:
+        """The whole prompt as one text; for a chat, the content of its messages in order."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return "\n".join(content_text(message.get("content")) for message in self.prompt)
+
+    @property
+    def trusted_prompt(self) -> str | Sequence[Message]:
+        """The prompt as far as it may excuse the completion: "" if an untrusted sender may have
+        written it and asked for the very import or equation that the answer contains."""
+        return self.prompt if self.prompt_trusted else ""
+
+    @property
+    def trusted_reference(self) -> str | None:
+        """The reference, unless an untrusted sender may have supplied it: given a false answer, a
+        judge rejects right ones, and it reads whatever is put there."""
+        return self.reference if self.prompt_trusted else None
+
+    @property
+    def trusted_prompt_text(self) -> str:
+        """`trusted_prompt` as one text."""
+        return self.prompt_text if self.prompt_trusted else ""
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Completion:
+        """Read one line of IN.jsonl; unknown fields are errors, since a typo must not pass."""
+        if not isinstance(data, Mapping):
+            raise CompletionError("(line)", "a JSON object", data)
+        for name in data:  # first, so that "completion" is reported as a name for "text"
+            if name not in _READ:
+                known = [f.name for f in fields(cls)]
+                near = get_close_matches(str(name)[:40], known, n=1)  # cut: the sender chose it
+                meant = _ELSEWHERE.get(name) or "".join(near)
+                expected = f"{meant!r} in its place, " if meant else ""
+                expected += f"one of {', '.join(known)}"
+                raise CompletionError(str(name), expected, "an unknown field")
+        for name in ("prompt", "text"):
+            if name not in data:
+                raise CompletionError(name, "to be present", "nothing")
+        return cls(**data)
+
+
+def plain_prompt(value: Any) -> str | tuple[Message, ...]:
+    """A prompt as `Completion` holds it.
+
+    Raises:
+        CompletionError: it is not a prompt. Other exceptions only if an object in it raises them.
+    """
+    name = "prompt"
+    if isinstance(value, str):
+        return str.__str__(value)
+    value = _listed(value)
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise CompletionError(name, "a string or a list of messages", value)
+    room = [MAX_PROMPT_PARTS]
+    messages = tuple(_plain(message, MAX_PROMPT_DEPTH, room) for message in value)
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise CompletionError(name, "messages with a role and content", message)
+    return messages
+
+
+def _plain(value: Any, depth: int, room: list[int]) -> Any:
+    """A copy in Python's own types, so that printing or walking a prompt later always ends.
+
+    The bounds stop cycles and shared parts, which a few bytes can hold. Images are kept unchanged;
+    numbers too long to print and objects whose ``repr`` fails are refused.
+    """
+    room[0] -= 1
+    if not depth or room[0] < 0:
+        raise CompletionError("prompt", "messages of bounded size and depth", "larger ones")
+    if value is None or type(value) in (bool, bytes):
+        return value
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {
+            _plain(key, depth - 1, room): _plain(part, depth - 1, room)
+            for key, part in value.items()
+        }
+    value = _listed(value)
+    if isinstance(value, list):
+        return [_plain(part, depth - 1, room) for part in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(part, depth - 1, room) for part in value)
+    repr(value)
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Convert an array of objects, as data sets have them, to a list."""
+    objects = getattr(getattr(value, "dtype", None), "kind", "") == "O"
+    return value.tolist() if objects else value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise CompletionError(name, "a string", value)
+    return str.__str__(value)  # drops a subclass's own methods
+
+
+def _text_or_none(name: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise CompletionError(name, "a string or null", value)
+    return None if value is None else str.__str__(value)
+
+
+def _node(name: str, value: Any) -> str | None:
+    text = _text_or_none(name, value)
+    return text if text is None or len(text) <= MAX_NAME else _cut(text)
+
+
+def _integer(name: str, value: Any, kind: str = "an integer") -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise CompletionError(name, f"{kind} or null", value)
+    if value is not None and not fits(value):
+        raise CompletionError(name, f"{kind} of 64 bits or null", "a larger one")
+    return None if value is None else int.__int__(value)  # drops a subclass's own methods
+
+
+def _group(name: str, value: Any) -> str | int | None:
+    if isinstance(value, str):
+        return str.__str__(value)
+    return _integer(name, value, "a string, an integer")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise CompletionError(name, "true or false", value)
+    return value
+
+
+def _metadata(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CompletionError(name, "an object", value)
+    return value
+
+
+def _given(name: str, value: Any) -> Given | None:
+    if value is None or isinstance(value, Given):
+        return value
+    if not isinstance(value, Mapping):
+        raise CompletionError(name, "an object with tokens and chars, or null", value)
+    try:
+        return _given(name, Given.from_dict(value))
+    except ValueError as error:
+        raise CompletionError(name, str(error), value) from None
+
+
+def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """Read token ids from lists, tuples, NumPy arrays and tensors of integers.
+
+    Args:
+        name: Of the field, for messages.
+        value: At most `MAX_TOKENS` integers; None = none.
+
+    Raises:
+        CompletionError: it is not a list of ids. Other exceptions only if iterating raises them.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise CompletionError(name, "a list of integers or null", value)
+    ids = []
+    for item in _bounded(name, value):
+        try:
+            if isinstance(item, bool):
+                raise TypeError
+            ids.append(operator.index(item))
+        except Exception:
+            raise CompletionError(name, "a list of integers or null", item) from None
+        if not fits(ids[-1]):
+            raise CompletionError(name, "integers of 64 bits", "a larger one")
+    return tuple(ids)
+
+
+def _bounded(name: str, value: Iterable[Any]) -> Iterator[Any]:
+    """The items; raises before the first if the length is known to exceed `MAX_TOKENS`."""
+    if isinstance(value, Sized) and len(value) > MAX_TOKENS:
+        raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+    for place, item in enumerate(value):
+        if place == MAX_TOKENS:
+            raise CompletionError(name, f"at most {MAX_TOKENS}", "larger ones")
+        yield item
+
+
+def _cut(name: str) -> str:
+    """Shorten a name: the same node keeps the same short name, and no two nodes share one."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{name[: MAX_NAME - 40]}...{digest}"
+
+
+def _log_probs(name: str, value: Iterable[Any] | None) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise CompletionError(name, "a list of numbers or null", value)
+    numbers = []
+    for item in _bounded(name, value):
+        if isinstance(item, bool | str | bytes):
+            raise CompletionError(name, "a list of numbers or null", item)
+        try:
+            number = float(item)
+        except Exception:
+            raise CompletionError(name, "a list of numbers or null", item) from None
+        if math.isnan(number):
+            raise CompletionError(name, "numbers, not NaN", item)
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _got(value: Any) -> str:
+    words = ("nothing", "an unknown field", "a larger one", "larger ones")
+    return value if type(value) is str and value in words else shown(value)
+
+
+_READ: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "prompt": lambda _, value: plain_prompt(value),
+    "text": _text,
+    "prompt_ids": token_ids,
+    "completion_ids": token_ids,
+    "sampler_logprobs": _log_probs,
+    **dict.fromkeys(("node", "rollout"), _node),
+    "reference": _text_or_none,
+    "task": _text_or_none,
+    "finish_reason": _text_or_none,
+    "round": _integer,
+    "slot": _integer,
+    "group": _group,
+    "given": _given,
+    "prompt_trusted": _flag,
+    "metadata": _metadata,
+}
+
+_values: Final = operator.attrgetter(*_READ)
+_SLOTS: Final = [getattr(Completion, name).__set__ for name in _READ]
+
+
+def _restored(*values: Any) -> Completion:
+    """Build a completion from values that another one held, in the order of `_READ`."""
+    one = object.__new__(Completion)
+    for put, value in zip(_SLOTS, values, strict=True):
+        put(one, value)
+    return one

@@ -1,0 +1,163 @@
+"""Combinators beyond ``&`` and ``|``: a vote, a cascade, and verifiers for some completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import ruger, smallest_p
+from grpo_guard.core.supervise import supervised_each
+from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, applicable_of
+from grpo_guard.core.verifier import AllOf, AnyOf, CompletionVerifier, Composed, Ensemble
+
+__all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Only", "Vote", "inner_verifiers", "only"]
+
+
+def inner_verifiers(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
+    """A verifier and, recursively, its ``members``, depth first."""
+    yield verifier
+    for member in getattr(verifier, "members", ()):
+        yield from inner_verifiers(member)
+
+
+class Vote(Ensemble):
+    """Rejects when at least ``rejects`` members reject (default: more than half).
+
+    Abstains exactly when the abstaining members could still have tipped the vote: an outage of
+    some judges then never turns a minority into a majority. The p-value is Rüger's; it is None
+    unless every applicable member has one.
+
+    Raises:
+        ValueError: ``rejects`` is not between 1 and the number of members.
+    """
+
+    def __init__(
+        self, *members: CompletionVerifier, rejects: int | None = None, name: str | None = None
+    ) -> None:
+        super().__init__(*members, name=name)
+        if rejects is not None and not 1 <= rejects <= len(members):
+            raise ValueError(
+                f"Vote.rejects: expected an integer between 1 and {len(members)}, got {rejects!r}"
+            )
+        self.rejects = rejects
+
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        needed = self._needed(verdicts)
+        against = sum(v.rejected for v in verdicts)
+        if against >= needed:
+            return Outcome.REJECT
+        undecided = sum(v.abstained for v in verdicts)
+        return Outcome.ACCEPT if against + undecided < needed else Outcome.ABSTAIN
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        verdicts = applicable_of(row)
+        values = [v.p_value for v in verdicts if v.p_value is not None]
+        return ruger(values, self._needed(verdicts)) if len(values) == len(verdicts) else None
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that the members together can give."""
+        n = len(self.members)
+        return ruger([smallest_p(m) for m in self.members], self.rejects or n // 2 + 1)
+
+    def _needed(self, verdicts: Sequence[Verdict]) -> int:
+        # Inapplicable members have left the electorate; never require more votes than it has.
+        return min(self.rejects or len(verdicts) // 2 + 1, len(verdicts))
+
+
+class Cascade(AllOf):
+    """`AllOf` in order; a completion that one member rejects is not shown to the later ones.
+
+    Put cheap verifiers first, so that expensive ones see only the completions that are left. A
+    later member that compares the completions of a group is then spared the poison among them.
+    """
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        rows: list[list[list[Verdict]]] = [[[] for _ in batch] for batch in batches]
+        left = [list(range(len(batch))) for batch in batches]
+        for index, member in enumerate(self.members):
+            shown = [[b[i] for i in own] for b, own in zip(batches, left, strict=True)]
+            found = supervised_each(member, shown)
+            for own, places, verdicts in zip(rows, left, found, strict=True):
+                for i, verdict in zip(places, verdicts, strict=True):
+                    own[i].append(self._counted(verdict, index))
+                places[:] = [i for i in places if not own[i][-1].rejected]
+        return [[self._combine(row) for row in own] for own in rows]
+
+
+class Only(Composed):
+    """Runs its member on matching completions; the others are NOT_APPLICABLE.
+
+    Combinators skip such a verdict. At the top of a guard it is an abstention, so that completions
+    that no verifier has judged do not earn their reward by accident.
+    """
+
+    shows_some = True
+
+    def __init__(
+        self,
+        member: CompletionVerifier,
+        matches: Callable[[Completion], bool],
+        fields: Sequence[str] = (),
+    ) -> None:
+        super().__init__(member)
+        self.member = member
+        self.matches = matches
+        self.fields = fields
+        self.name = member.name
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.fields, "looks at nothing")
+
+    @property
+    def steps_aside(self) -> bool:
+        return True
+
+    @property
+    def compares_ids(self) -> bool:
+        return False  # it compares nothing for completions that do not match
+
+    @property
+    def smallest_p(self) -> float:
+        return smallest_p(self.member)
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        applies = [[bool(self.matches(completion)) for completion in batch] for batch in batches]
+        chosen = [list(compress(*pair)) for pair in zip(batches, applies, strict=True)]
+        aside = abstain(self.name, Cause.NOT_APPLICABLE)
+        left = zip(applies, map(iter, supervised_each(self.member, chosen)), strict=True)
+        return [[next(verdicts) if yes else aside for yes in each] for each, verdicts in left]
+
+
+def only(
+    verifier: CompletionVerifier,
+    *,
+    task: str | None = None,
+    node: str | None = None,
+    when: Callable[[Completion], bool] | None = None,
+) -> CompletionVerifier:
+    """Restrict a verifier to a task, a node, or a condition ``when``; all given must hold.
+
+    Use conditions that you know yourself. A task or node that came with the completion is the
+    sender's claim: with ``only(checker, task="math")`` it could label its sums "poetry".
+
+    Raises:
+        ValueError: no condition was given.
+    """
+    if task is None and node is None and when is None:
+        raise ValueError("only(...): expected task=, node= or when=, got none of them")
+
+    def matches(completion: Completion) -> bool:
+        return (
+            (task is None or completion.task == task)
+            and (node is None or completion.node == node)
+            and (when is None or when(completion))
+        )
+
+    fields = [name for name, value in (("task", task), ("node", node)) if value is not None]
+    return Only(verifier, matches, fields)

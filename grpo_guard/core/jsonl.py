@@ -1,0 +1,153 @@
+"""Read untrusted JSON: bounded before it is parsed, with errors that name the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from grpo_guard.core.completion import Completion, CompletionError, shown
+
+# One line is one completion; a file without line breaks must not fill memory.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+# Parsing can turn three bytes into a list of 64 bytes, and seven into an entry of a dict. So a text
+# may hold one value per 16 bytes, and a list or an object counts as four. A token id and its
+# log-prob take about 26 bytes together.
+BYTES_PER_VALUE = 16
+LIST_VALUES = 4
+MAX_DEPTH = 100
+LONGEST_ID = 200
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class InputError(ValueError):
+    """Bad input; the message reads ``FILE:LINE: field: expected ..., got ...``."""
+
+
+def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) for each non-empty line.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not a JSON object.
+    """
+    try:
+        with path.open("rb") as lines:
+            number = 0
+            while line := lines.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if not line.isspace():
+                    yield number, _object(path, number, line)
+    except OSError as error:
+        raise InputError(
+            f"{path}: (file): expected a readable file, got {error.strerror}"
+        ) from None
+
+
+def read_completions(path: Path) -> list[Completion]:
+    """Read all completions of IN.jsonl, in order, without the rows' own ``id``.
+
+    Raises:
+        InputError: a line is malformed; then nothing is returned, so that nothing is scored
+            before the whole file is known to be readable.
+    """
+    completions = []
+    for number, data in read_objects(path):
+        try:
+            row_id(data.pop("id", None))
+            completions.append(Completion.from_dict(data))
+        except CompletionError as error:
+            raise InputError(f"{path}:{number}: {error.field}: {error.problem}") from None
+    return completions
+
+
+def row_id(value: Any) -> str | int | None:
+    """Check a sender's own name for a row.
+
+    Raises:
+        CompletionError: it is neither an integer nor a short text.
+    """
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, str) and len(value) <= LONGEST_ID:
+        return value
+    raise CompletionError("id", f"an integer or at most {LONGEST_ID} characters", value)
+
+
+def parse_object(text: bytes, most: int) -> dict[str, Any]:
+    """Parse a JSON object from UTF-8.
+
+    Args:
+        text: One line of a file, or the body of a request.
+        most: Most bytes it may have; this also bounds how many values.
+
+    Raises:
+        InputError: it is not one; the message says what was expected and, briefly, what was found.
+    """
+    if len(text) > most:
+        raise InputError(f"expected at most {most} bytes, got more")
+    _check_size(text, max(most // BYTES_PER_VALUE, 1024))
+    try:
+        data = _DECODER.decode(text.decode("utf-8"))
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        problem = f"UTF-8 text, got byte {text[error.start]:#x} at offset {error.start}"
+    except RecursionError:
+        problem = "a JSON object, got one nested too deeply"
+    except ValueError as error:  # JSONDecodeError, and integers of too many digits
+        problem = f"a JSON object, got invalid JSON ({error!s:.200})"
+    else:
+        if isinstance(data, dict):
+            return data
+        problem = f"a JSON object, got {type(data).__name__}"
+    raise InputError(f"expected {problem}")
+
+
+def _check_size(text: bytes, most: int) -> None:
+    """Count values and depth without parsing, in memory proportional to the text.
+
+    Characters inside strings do not count: the completion's author writes them, and he must not
+    be able to have the request refused. The counts are exact up to the first invalid JSON, where
+    parsing would stop.
+    """
+    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
+    strings = bare.count(b'"') // 2
+    if strings <= most:  # each piece of the split below takes memory
+        bare = b"".join(bare.split(b'"')[::2])
+        brackets = bare.translate(None, _NOT_BRACKETS)
+        opened = brackets.count(b"[") + brackets.count(b"{")
+        if len(brackets) > 2 * opened:
+            raise InputError("expected a JSON object, got invalid JSON (more closed than opened)")
+        if bare.count(b",") + bare.count(b":") + LIST_VALUES * opened <= most:
+            if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
+                raise InputError("expected a JSON object, got one nested too deeply")
+            return
+    raise InputError(
+        f"expected at most {most} values (a list or object is {LIST_VALUES}), got more"
+    )
+
+
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, refused if a name occurs twice: readers differ in which one they take, so another
+    program may have checked a value other than the one verified here."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InputError(f"expected each name once in an object, got {shown(name)} twice")
+            seen.add(name)
+    return data
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # creating one costs as much as a body
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        return parse_object(line, MAX_LINE_BYTES)
+    except InputError as error:
+        raise InputError(f"{path}:{number}: (line): {error}") from None

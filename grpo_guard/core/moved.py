@@ -1,0 +1,217 @@
+"""Names that earlier releases documented, and their present names.
+
+Python consults this finder after all others, for modules and for names that `from package import
+name` does not find. So anyone who upgrades sees the message, and nothing that exists is hidden.
+
+A module that only moved is the same object under both names. Each class exists once, so pickles and
+guard files (`type: package.module:Class`) with the old name still work.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final
+
+_ADAPTERS: Final = "grpo_guard.adapters"
+_ROW: Final = "; a Row has the Completion as its .completion"
+MOVED: Final = {
+    "grpo_guard.nodes.standing_verifier": (
+        "grpo_guard.nodes.exclusion_verifier: StandingVerifier is ExclusionVerifier"
+    ),
+    f"{_ADAPTERS}.verl_manager": f"{_ADAPTERS}.verl.manager",
+    f"{_ADAPTERS}.verl_agent_loop": f"{_ADAPTERS}.verl.agent_loop",
+    "grpo_guard.ledger": "grpo_guard.nodes: ledger.ledger is nodes.ledger",
+    "grpo_guard.sandbox": "grpo_guard.evals.sandbox",
+    f"{_ADAPTERS}.trl_batch": f"{_ADAPTERS}.trl.batch: completions_from is rows_from{_ROW}",
+    f"{_ADAPTERS}.trl_peers": f"{_ADAPTERS}.trl.peers",
+    f"{_ADAPTERS}.trl_trainer": f"{_ADAPTERS}.trl.trainer",
+    f"{_ADAPTERS}.trl_ms_swift": f"{_ADAPTERS}.ms_swift",
+    f"{_ADAPTERS}.verl_plugin": f"{_ADAPTERS}.verl.plugin",
+    f"{_ADAPTERS}.openrlhf_agent": f"{_ADAPTERS}.openrlhf.agent",
+    f"{_ADAPTERS}.openrlhf.completions_from": f"{_ADAPTERS}.openrlhf.reward.rows_from{_ROW}",
+    f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
+}
+"""A module's or a function's name in 0.1.0 or 0.2.0 -> its name now."""
+FROM_THE_TOP: Final = {
+    "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words.AnswerWordsVerifier",
+    "Calibrated": "grpo_guard.core.calibrated.Calibrated",
+    "CompletionError": "grpo_guard.core.completion.CompletionError",
+    "Detokenizer": "grpo_guard.core.detokenizer.Detokenizer",
+    "FrameworkError": "grpo_guard.guard.framework.FrameworkError",
+    "HonestScores": "grpo_guard.core.calibrated.HonestScores",
+    "Ledger": "grpo_guard.guard.Ledger",
+    "LengthScaling": "grpo_guard.content.length.scaling.LengthScaling",
+    "LengthVerifier": "grpo_guard.content.length.verifier.LengthVerifier",
+    "Message": "grpo_guard.core.prompts.Message",
+    "PublicCoin": "grpo_guard.logprob.coin.PublicCoin",
+    "ReferenceLikelihoodVerifier": (
+        "grpo_guard.logprob.reference.verifier.ReferenceLikelihoodVerifier"
+    ),
+    "SpotCheck": "grpo_guard.guard.spot_checks.SpotCheck",
+    "StandingVerifier": "grpo_guard.nodes.exclusion_verifier.ExclusionVerifier",
+    "TailProbabilityVerifier": "grpo_guard.logprob.tail.TailProbabilityVerifier",
+    "Usage": "grpo_guard.core.verdict.Usage",
+    "Vote": "grpo_guard.core.ensemble.Vote",
+    "only": "grpo_guard.core.ensemble.only",
+}
+"""A name that `grpo_guard` itself exported in 0.2.0 -> its full name now. It still works there."""
+METHODS: Final = {
+    "Guard.under": "with_policy",
+    "Guard.asking": "with_environment",
+    "Guard.reviewed": "finish_review",
+    "Guard.recorded": "record_verdicts",
+}
+"""A public method's name before 0.3.0 -> its name now."""
+REMOVED: Final = {
+    f"{_ADAPTERS}.nemo_rl": "the adapter for NeMo-RL was removed, since no package index has a "
+    "NeMo-RL to test it with; docs/new-adapter.md has a recipe to copy",
+}
+"""Name in 0.2.0 -> why it was removed, and what to use instead."""
+
+
+RELOCATED: Final[Mapping[str, str]] = {
+    "grpo_guard.abstentions": "grpo_guard.guard.abstentions",
+    "grpo_guard.admission": "grpo_guard.guard.admission",
+    "grpo_guard.arguments": "grpo_guard.core.arguments",
+    "grpo_guard.calibrated": "grpo_guard.core.calibrated",
+    "grpo_guard.completion": "grpo_guard.core.completion",
+    "grpo_guard.decorator": "grpo_guard.guard.decorator",
+    "grpo_guard.detokenizer": "grpo_guard.core.detokenizer",
+    "grpo_guard.distributed": "grpo_guard.server.distributed",
+    "grpo_guard.ensemble": "grpo_guard.core.ensemble",
+    "grpo_guard.environment": "grpo_guard.guard.environment",
+    "grpo_guard.files": "grpo_guard.core.files",
+    "grpo_guard.framework": "grpo_guard.guard.framework",
+    "grpo_guard.given": "grpo_guard.core.given",
+    "grpo_guard.grader_pool": "grpo_guard.guard.grader_pool",
+    "grpo_guard.grader_worker": "grpo_guard.guard.grader_worker",
+    "grpo_guard.graders": "grpo_guard.guard.graders",
+    "grpo_guard.group_means": "grpo_guard.guard.group_means",
+    "grpo_guard.identity": "grpo_guard.nodes.identity",
+    "grpo_guard.idle": "grpo_guard.guard.idle",
+    "grpo_guard.jsonl": "grpo_guard.core.jsonl",
+    "grpo_guard.live": "grpo_guard.config.live",
+    "grpo_guard.metrics": "grpo_guard.guard.metrics",
+    "grpo_guard.model_paths": "grpo_guard.core.model_paths",
+    "grpo_guard.naming": "grpo_guard.core.naming",
+    "grpo_guard.nodes.recurrence": "grpo_guard.content.recurrence",
+    "grpo_guard.once": "grpo_guard.config.once",
+    "grpo_guard.option_names": "grpo_guard.config.option_names",
+    "grpo_guard.options": "grpo_guard.core.options",
+    "grpo_guard.p_values": "grpo_guard.core.p_values",
+    "grpo_guard.policy": "grpo_guard.guard.policy",
+    "grpo_guard.policy_checks": "grpo_guard.guard.policy_checks",
+    "grpo_guard.preset_options": "grpo_guard.config.preset_options",
+    "grpo_guard.presets": "grpo_guard.config.presets",
+    "grpo_guard.prompts": "grpo_guard.core.prompts",
+    "grpo_guard.quoting": "grpo_guard.core.quoting",
+    "grpo_guard.reader": "grpo_guard.logprob.reader",
+    "grpo_guard.redaction": "grpo_guard.core.redaction",
+    "grpo_guard.references": "grpo_guard.guard.references",
+    "grpo_guard.registry": "grpo_guard.core.registry",
+    "grpo_guard.remote": "grpo_guard.server.client",
+    "grpo_guard.review": "grpo_guard.guard.review",
+    "grpo_guard.rollouts": "grpo_guard.core.rollouts",
+    "grpo_guard.sampling": "grpo_guard.core.sampling",
+    "grpo_guard.sampling_mask": "grpo_guard.core.sampling_mask",
+    "grpo_guard.settlement": "grpo_guard.guard.settlement",
+    "grpo_guard.spot_checks": "grpo_guard.guard.spot_checks",
+    "grpo_guard.spot_odds": "grpo_guard.guard.spot_odds",
+    "grpo_guard.supervise": "grpo_guard.core.supervise",
+    "grpo_guard.testing": "grpo_guard.core.testing",
+    "grpo_guard.tree": "grpo_guard.config.tree",
+    "grpo_guard.turns": "grpo_guard.core.turns",
+    "grpo_guard.verdict": "grpo_guard.core.verdict",
+    "grpo_guard.verdict_log": "grpo_guard.guard.verdict_log",
+    "grpo_guard.verifier": "grpo_guard.core.verifier",
+    "grpo_guard.watching": "grpo_guard.guard.watching",
+    "grpo_guard.yaml_text": "grpo_guard.config.yaml_text",
+}
+"""A module or a package that moved unchanged: its old name -> its name now. Both work."""
+
+
+def relocated(name: str) -> str | None:
+    """Return the present name of a module in `RELOCATED`, or of one inside a package there."""
+    package, rest = name, ""
+    while package:
+        if package in RELOCATED:
+            return RELOCATED[package] + rest
+        package, dot, last = package.rpartition(".")
+        rest = f"{dot}{last}{rest}"
+    return None
+
+
+class _OldName(Loader):
+    """Loads a module under its old name: the very object that has the new name.
+
+    The old name of a package is an empty package without a path. Given the package's own path, the
+    import system loads each of its modules a second time.
+    """
+
+    def __init__(self, now: str) -> None:
+        self._now = now
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        now = importlib.import_module(self._now)
+        if not hasattr(now, "__path__"):
+            self._spec = now.__spec__
+            return now
+        package = ModuleType(spec.name, now.__doc__)
+        package.__path__ = []
+        package.__dict__["__getattr__"] = lambda name: getattr(now, name)
+        return package
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._spec is not None:  # which the import system replaced by the old name's
+            module.__spec__ = self._spec
+
+
+class Moved:
+    """A finder for `sys.meta_path` for old names: it loads what moved, or says where it went."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in MOVED:
+            # Not a ModuleNotFoundError: `from package import name` would replace its message.
+            raise ImportError(f"{name} is now {MOVED[name]}", name=name)
+        if name in REMOVED:
+            raise ImportError(f"{name}: {REMOVED[name]}", name=name)
+        if (now := relocated(name)) is not None and importlib.util.find_spec(now) is not None:
+            warnings.warn(f"{name} is now {now}", DeprecationWarning, stacklevel=2)
+            return ModuleSpec(name, _OldName(now), is_package=False)
+        return None
+
+
+def from_the_top(name: str) -> Any:
+    """Return what `grpo_guard.name` was in 0.2.0, with a DeprecationWarning; None if nothing."""
+    if name not in FROM_THE_TOP:
+        return None
+    module, _, now = FROM_THE_TOP[name].rpartition(".")
+    message = f"grpo_guard.{name} is now {module}.{now}"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(module), now)
+
+
+def renamed(owner: type, name: str) -> AttributeError:
+    """Make the error for a missing attribute, with the new name of a method that had one."""
+    message = f"{owner.__name__!r} object has no attribute {name!r}"
+    for base in owner.__mro__:
+        if now := METHODS.get(f"{base.__name__}.{name}"):
+            message += f": it is now {now!r}"
+    return AttributeError(message, name=name)
+
+
+def install() -> None:
+    """Append the finder to `sys.meta_path`, once per process."""
+    if Moved not in sys.meta_path:
+        sys.meta_path.append(Moved)

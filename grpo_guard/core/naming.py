@@ -1,0 +1,42 @@
+"""Look up a name in a known list, or refuse it with the list and the closest match."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from grpo_guard.core.redaction import hidden, secrets_in
+
+_FEW = 20
+"""Most names that an error lists."""
+
+
+class UnknownNameError(LookupError):
+    """Nothing is registered under this name."""
+
+
+def choose(known: Collection[str], name: str) -> str:
+    """Return ``name`` if it is known.
+
+    Raises:
+        UnknownNameError: it is not; the message has the known names and the closest one.
+    """
+    if name not in known:
+        nearest = near(known, name)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        # A list of forty names would hide the one that was meant.
+        many = nearest and len(known) > _FEW
+        expected = f"one of {len(known)} names" if many else f"one of {', '.join(known)}"
+        # With a misplaced closing quote, the rest of a line, keys included, ends up in the name.
+        got = hidden(name, secrets_in(name))
+        raise UnknownNameError(f"expected {expected}, got {got!r:.200}{hint}")
+    return name
+
+
+def near(known: Collection[str], name: str) -> list[str]:
+    """The name that was probably meant, as a list of one; [] if none is similar.
+
+    Hyphens count as underscores and capitals as lower case, because that is how names go wrong.
+    """
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    return difflib.get_close_matches(plain, known, n=1)

@@ -1,0 +1,89 @@
+"""Combine p-values under arbitrary dependence.
+
+Verifiers judge the same completion, so their p-values depend on each other in unknown ways. Both
+rules here hold under any dependence; Fisher's and Stouffer's would need independence, and an
+attacker who reads the code could exploit the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from grpo_guard.core.verdict import Cause, Finding, Outcome, Verdict
+
+_LEAST: Final = 1e-300
+"""Smaller ones approach the limit of float64, where a probability would read as 0."""
+
+
+def p_text(p: float) -> str:
+    """Format a p-value: ``1.2e-05``, or ``< 1e-300``, because no probability is 0."""
+    return f"{p:.1e}" if p >= _LEAST else f"< {_LEAST}"
+
+
+def bonferroni(p_values: Sequence[float | None], shares: Sequence[float]) -> float | None:
+    """Weighted Bonferroni: ``min(p_i / share_i)``, at most 1; None if there is no p-value.
+
+    Super-uniform under any dependence, because P(some p_i <= share_i * t) <= t * sum(shares). The
+    shares are fixed beforehand: splitting the budget among the tests that happen to answer would
+    let the data choose the test.
+
+    Args:
+        p_values: One per test; None for a test without one.
+        shares: Shares of the error budget, one per test, each > 0, adding up to at most 1.
+    """
+    each = [p / share for p, share in zip(p_values, shares, strict=True) if p is not None]
+    return min(1.0, *each) if each else None
+
+
+def ruger(p_values: Sequence[float], rejects: int) -> float:
+    """Rüger's rule for "at least ``rejects`` of n tests reject": ``n / rejects * p_(rejects)``.
+
+    Super-uniform under any dependence (Rüger 1978, Metrika 25): the expected number of tests below
+    t is at most n * t, so at least ``rejects`` of them are with probability n * t / rejects.
+
+    Args:
+        p_values: One per test, at least one.
+        rejects: Between 1 and the number of tests.
+    """
+    return min(1.0, len(p_values) / rejects * sorted(p_values)[rejects - 1])
+
+
+def normalised_shares(shares: Sequence[float] | None, members: int, where: str) -> list[float]:
+    """Normalise shares of a budget to add up to 1; None = equal shares.
+
+    Args:
+        shares: Relative weights, one per member.
+        members: Number of members.
+        where: Name of the argument, for errors.
+
+    Raises:
+        ValueError: not one share per member, or one is not a finite number > 0.
+    """
+    if shares is None:
+        return [1 / members] * members
+    if len(shares) != members or any(not (math.isfinite(s) and s > 0) for s in shares):
+        raise ValueError(
+            f"{where}: expected {members} finite numbers > 0, one per member, got {shares!r}"
+        )
+    total = math.fsum(shares)
+    return [share / total for share in shares]
+
+
+def decided_by_p(verdict: Verdict, alpha: float) -> Verdict:
+    """Decide a judgement by its p-value at this level; return other verdicts unchanged."""
+    p = verdict.p_value
+    if p is None or verdict.cause is not Cause.JUDGED or verdict.rejected == (p <= alpha):
+        return verdict
+    if verdict.rejected:
+        return replace(verdict, outcome=Outcome.ACCEPT)
+    message = f"p-value {p_text(p)}, at most {alpha:.2g}, its share of the budget"
+    note = Finding("small_p_value", message)
+    return replace(verdict, outcome=Outcome.REJECT, findings=(note, *verdict.findings))
+
+
+def smallest_p(verifier: object) -> float:
+    """The smallest p-value that a verifier can give; 0 if there is no bound."""
+    return float(getattr(verifier, "smallest_p", 0.0))

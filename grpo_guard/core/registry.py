@@ -1,0 +1,162 @@
+"""Names for verifiers and attacks, loaded on first use.
+
+Built-in names and those of other packages come from the same place: the entry-point groups
+``grpo_guard.verifiers`` and ``grpo_guard.attacks``, whose targets are ``module:Class``. Your own
+class needs neither a package nor a name, because ``package.module:Class`` works as well; a script
+that builds its own guard can name it with `register_verifier`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from grpo_guard.core.naming import UnknownNameError as UnknownNameError
+from grpo_guard.core.naming import choose as choose
+from grpo_guard.core.redaction import hidden, secrets_in
+
+T = TypeVar("T", bound=type)
+
+VERIFIERS = "grpo_guard.verifiers"
+ATTACKS = "grpo_guard.attacks"
+
+
+_registered: dict[str, Any] = {}
+# Package -> the extra that installs it.
+_EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "safetensors": "torch",
+    "openai": "judge",
+    "starlette": "server",
+    "uvicorn": "server",
+    "httpx2": "remote",
+    "scipy": "evals",
+    "datasets": "files",
+    "pyarrow": "files",
+    "vllm": "vllm",
+    "cryptography": "identity",
+    "ray": "ray",
+    "detect_secrets": "secrets",
+    "presidio_analyzer": "pii",
+    "tldextract": "pii",
+    "lingua": "language",
+}
+
+
+def names(group: str) -> list[str]:
+    """All names registered in a group, sorted."""
+    return sorted({*_entries(group), *(_registered if group == VERIFIERS else ())})
+
+
+def load(group: str, name: str) -> Any:
+    """Load the class registered under a name, or the one at ``package.module:Class``.
+
+    Raises:
+        UnknownNameError: the class does not exist; with the known names and the closest one.
+        ImportError: an optional package is missing; the message names the install command.
+    """
+    if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
+        return _imported(name)
+    choose(names(group), name)
+    if group == VERIFIERS and name in _registered:
+        return _registered[name]
+    try:
+        return _entries(group)[name].load()
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from None
+
+
+def load_class(group: str, name: str, base: type) -> Any:
+    """`load` a class that must derive from ``base``.
+
+    ``subprocess:Popen`` is a class, too, and runs its arguments as a command. So any class of
+    another kind is refused before it is called. Its module has been imported by then, which
+    executes it: a guard file is code.
+
+    Raises:
+        UnknownNameError, ImportError: as for `load`; or the class does not derive from ``base``.
+    """
+    found = load(group, name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise UnknownNameError(
+            f"expected a {base.__name__}, got {hidden(name, secrets_in(name))!r:.200}; derive your "
+            f"class from {base.__name__}"
+        )
+    return found
+
+
+def register_verifier(name: str) -> Callable[[T], T]:
+    """Name your own class, for guards that this process builds from YAML.
+
+    Raises:
+        ValueError: another verifier has this name.
+
+    Examples:
+        >>> @register_verifier("shouting")
+        ... class Shouting(CompletionVerifier): ...
+    """
+
+    def register(kind: T) -> T:
+        known = _registered.get(name)
+        # The same class again means that a notebook cell was run again.
+        again = known is not None and known.__qualname__ == kind.__qualname__
+        if name in names(VERIFIERS) and not again:
+            raise ValueError(f"register_verifier: {name!r} is the name of another verifier")
+        _registered[name] = kind
+        return kind
+
+    return register
+
+
+def needing_extra(module: str, name: str) -> Any:
+    """Import a name from a module whose packages an extra may have to install.
+
+    Raises:
+        ModuleNotFoundError: a package is missing; the message names the install command.
+    """
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from None
+
+
+def with_remedy(error: ModuleNotFoundError) -> ImportError:
+    """The same error, with the install command if an extra provides the package."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return error
+    install = f"pip install 'grpo-guard[{_EXTRAS[package]}]'"
+    return ModuleNotFoundError(f"needs {package}, which is not installed: {install}", name=package)
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    # An installed command does not search the current folder. Appended last, so that no file in it
+    # shadows a package.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    found: Any = None
+    try:
+        found = import_module(module)
+        return getattr(found, attribute)
+    except Exception as error:  # an import may raise anything
+        got, why = (hidden(text, secrets_in(name)) for text in (name, str(error)))
+        # Only if the module itself is missing; what it imports may be anywhere.
+        lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        remedy = "; run the command in the folder that holds it, or install it" if lost else ""
+        for near in difflib.get_close_matches(attribute, dir(found) if found else (), n=1):
+            remedy = f"; did you mean {near!r}?"
+        raise UnknownNameError(
+            f"expected a class that can be imported, as package.module:Class, got {got!r:.200}: "
+            f"{type(error).__name__}: {why:.200}{remedy}"
+        ) from None
+
+
+def _entries(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}

@@ -1,0 +1,105 @@
+"""The declared sampler.
+
+Engines apply the same filters in different orders, and the order changes the nucleus (read in
+transformers 5.23, vLLM 0.33 and SGLang 0.5.23):
+
+* transformers: repetition penalty, temperature, top-k, top-p (renormalised after top-k), min-p
+* vllm: repetition penalty, temperature, min-p, top-k, top-p (renormalised after both)
+* sglang: penalties, temperature, then top-k and top-p jointly on the full distribution, then min-p
+
+All three keep the token that crosses top-p; ties with the k-th logit are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from grpo_guard.core.arguments import worded_class
+from grpo_guard.core.naming import near
+
+Engine: TypeAlias = Literal["transformers", "vllm", "sglang"]
+
+
+@worded_class
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """The sampling parameters that every node must use.
+
+    Nothing is inherited from a model's ``generation_config``: engines do that silently
+    (transformers falls back to top_k = 50, a vLLM server to the model's file), and a verifier that
+    guessed would reject honest work. Engine, temperature, top_k and top_p must be given; the rest
+    is off by default.
+
+    Args:
+        engine: ``"transformers"``, ``"vllm"`` or ``"sglang"``: the order of the filters.
+        temperature: > 0. Greedy decoding is ``top_k=1`` at any temperature.
+        top_k: Keep the k most likely tokens; 0 = off.
+        top_p: Keep the smallest set with this mass, in (0, 1]; 1 = off.
+        min_p: Keep tokens with at least this share of the maximum probability, in [0, 1); 0 = off.
+        repetition_penalty: > 0; 1 = off. Counted over prompt and completion.
+        max_new_tokens: Longest completion in tokens including EOS; None = not declared.
+        eos_token_ids: Ids that end a completion; empty = the tokenizer's EOS.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    engine: Engine
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        number, limit, ids = self.temperature, self.max_new_tokens, self.eos_token_ids
+        penalty = self.repetition_penalty
+        for name, expected, ok in (
+            ("engine", "one of " + ", ".join(get_args(Engine)), self.engine in get_args(Engine)),
+            (
+                "temperature",
+                "a finite number > 0 (greedy decoding is top_k=1)",
+                _finite(number) and number > 0,
+            ),
+            ("top_k", "an integer >= 0 (0 = off)", _integer(self.top_k) and self.top_k >= 0),
+            ("top_p", "a number in (0, 1] (1 = off)", _finite(self.top_p) and 0 < self.top_p <= 1),
+            ("min_p", "a number in [0, 1) (0 = off)", _finite(self.min_p) and 0 <= self.min_p < 1),
+            (
+                "repetition_penalty",
+                "a finite number > 0 (1 = off)",
+                _finite(penalty) and penalty > 0,
+            ),
+            (
+                "max_new_tokens",
+                "an integer >= 1 or None",
+                limit is None or (_integer(limit) and limit >= 1),
+            ),
+            (
+                "eos_token_ids",
+                "a sequence of integers >= 0",
+                all(_integer(i) and i >= 0 for i in ids),
+            ),
+        ):
+            if not ok:
+                got = getattr(self, name)
+                nearest = near(get_args(Engine), got) if isinstance(got, str) else []
+                hint = f"; did you mean {nearest[0]!r}?" if nearest and name == "engine" else ""
+                raise ValueError(f"SamplingSpec.{name}: expected {expected}, got {got!r}{hint}")
+        object.__setattr__(self, "eos_token_ids", tuple(ids))
+
+    @property
+    def truncates(self) -> bool:
+        """Whether any filter is on. Without one every token is in the support."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,380 @@
+"""Run verifiers that may raise, miscount or hang, so that each completion gets a verdict.
+
+Every call of a verifier by the library goes through `supervised`. Failures inside become ABSTAIN
+with their cause; the training step goes on.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
+
+logger = logging.getLogger("grpo_guard")
+
+# A thread cannot be killed. A verifier that hangs again and again would leave one behind per batch,
+# so past this many it is not called until one of them returns.
+MAX_HUNG_CALLS = 2
+# An outage fails every part of a batch: stop isolating once failures outnumber both this and the
+# completions that succeeded. Halving level by level clears the good parts first, so that culprits
+# who sent less than a third of a batch can never stop it.
+MAX_ISOLATED_FAILURES = 8
+
+# Failures of a whole service. Each part of a batch would meet the same one after all its retries.
+ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
+
+# Keyed by id(verifier), because a verifier may be unhashable, and the hung thread keeps it alive;
+# and by whether the call covered several senders' batches. Such a call is repeated batch by batch
+# and would count twice: one sender could then open the circuit for the others.
+_hung: dict[tuple[int, bool], int] = {}
+_hung_lock = threading.Lock()
+
+
+# A rule takes about 12 us per character at worst (`arithmetic` on endless equations), so this is a
+# tenth of the default time-out. Without it, one author's 240 texts of 250,000 characters would make
+# the guard abstain on everybody's batch.
+MOST_CHARACTERS = 4_000_000
+
+
+class Runnable(Protocol):
+    """The part of a `CompletionVerifier` that is needed to run it."""
+
+    @property
+    def name(self) -> str:
+        """Name in verdicts."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one batch may take; None = unlimited."""
+
+    @property
+    def judges_alone(self) -> bool:
+        """Whether a verdict depends on its own completion alone."""
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in the same order."""
+
+
+class Elsewhere(Protocol):
+    """Runs some verifiers somewhere else than in this process."""
+
+    def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+        """What `supervised` would return; None = the verifier is to run in this process."""
+
+
+# A context variable reaches the threads of verifiers, and never another batch's.
+_elsewhere: contextvars.ContextVar[Elsewhere | None] = contextvars.ContextVar(
+    "elsewhere", default=None
+)
+
+
+@contextmanager
+def running(elsewhere: Elsewhere | None) -> Iterator[None]:
+    """Within this context `supervised` asks ``elsewhere`` before it runs a verifier.
+
+    Args:
+        elsewhere: None = nobody, whatever an outer context says.
+    """
+    token = _elsewhere.set(elsewhere)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
+
+
+def from_elsewhere(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+    """Verdicts that did not have to be found in this process; None = they have to be."""
+    elsewhere = _elsewhere.get()
+    return None if elsewhere is None or not batch else elsewhere.verdicts(verifier, batch)
+
+
+class _HungError(Exception):
+    """The call did not return in time."""
+
+
+class _CircuitOpenError(Exception):
+    """Earlier calls are still hanging."""
+
+
+class _GivenUpError(RuntimeError):
+    """Not tried, because too much else failed; `cause` is that of the last failure."""
+
+    def __init__(self, cause: Cause | None) -> None:
+        self.cause = cause
+        super().__init__("too many failures in this batch; the rest was not tried")
+
+
+def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]:
+    """One verdict per completion, in order, whatever the verifier does.
+
+    If a batch raises, it is halved until the completions that cause it are isolated. Otherwise one
+    node could write a single completion that breaks the verifier and so switch off the check for
+    everybody.
+
+    An exception may name the abstention's cause with an attribute ``cause``, and whether it affects
+    the whole engine with a bool ``engine_wide``; then there is no halving. Without the latter, only
+    a time-out, a rate limit and an open circuit are engine-wide.
+    """
+    batch = tuple(batch)
+    if (known := from_elsewhere(verifier, batch)) is not None:
+        return known
+    verdicts: list[Verdict | None] = [None] * len(batch)
+    for portion in _portions(verifier, batch):
+        deadline = None if verifier.timeout is None else time.monotonic() + verifier.timeout
+        failures = _Failures(verifier)
+        parts = deque([portion])
+        while parts:
+            start, end = parts.popleft()
+            part, started = batch[start:end], time.monotonic()
+            try:
+                failures.stop_in_an_outage()
+                if deadline is None:
+                    answer: object = verifier.verify(part)
+                else:
+                    answer = _call_limited(verifier, partial(verifier.verify, part), deadline)
+                found = _checked(verifier, answer, end - start)
+            except Exception as error:
+                if failures.may_be_isolated(error, end - start):
+                    middle = (start + end) // 2
+                    parts += [(start, middle), (middle, end)]
+                    continue
+                found = [failures.verdict(error, end - start)] * (end - start)
+            else:
+                failures.done += end - start
+            verdicts[start:end] = _timed(found, started)
+    return [v for v in verdicts if v is not None]
+
+
+def supervised_each(
+    verifier: Runnable, batches: Sequence[Sequence[Completion]]
+) -> list[list[Verdict]]:
+    """`supervised` for separate batches, in one call of the verifier.
+
+    Batches share work on single completions but nothing that decides. If the call raises, miscounts
+    or hangs, each batch is verified on its own: one sender's completions must not use up what
+    others are allowed in failures and time.
+    """
+    sizes = [len(batch) for batch in batches]
+    if sum(map(bool, sizes)) > 1 and _knows_each(verifier):
+        if verifier.judges_alone:
+            everyone = [completion for batch in batches for completion in batch]
+            if (known := from_elsewhere(verifier, everyone)) is not None:
+                left = iter(known)
+                return [list(islice(left, size)) for size in sizes]
+        started = time.monotonic()
+        deadline = None if verifier.timeout is None else started + verifier.timeout
+        try:
+            ask = partial(_jointly, verifier, batches)
+            answer = _call_limited(verifier, ask, deadline, jointly=True)
+            found = iter(_timed(_checked(verifier, answer, sum(sizes)), started))
+            return [list(islice(found, size)) for size in sizes]
+        except Exception as error:
+            logger.debug("verifier %s: %r; each batch by itself", verifier.name, error)
+    return [supervised(verifier, batch) for batch in batches]
+
+
+def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> object:
+    if verifier.judges_alone:
+        return verifier.verify([completion for batch in batches for completion in batch])
+    each = verifier.verify_each(batches)  # type: ignore[attr-defined]
+    for batch, verdicts in zip(batches, each, strict=True):
+        _checked(verifier, verdicts, len(batch))  # two wrong counts may add up to a right one
+    return [verdict for verdicts in each for verdict in verdicts]
+
+
+def _knows_each(verifier: Runnable) -> bool:
+    """Whether `_jointly` gives the verdicts of `verify`: not if a subclass overrides `verify`,
+    which its base's `verify_each` would bypass."""
+    if verifier.judges_alone:
+        return True
+    kinds = type(verifier).__mro__
+    each = [kind for kind in kinds if "verify_each" in vars(kind)]
+    return bool(each) and all(issubclass(each[0], k) for k in kinds if "verify" in vars(k))
+
+
+def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
+    """Give verdicts without a time of their own an equal share of the elapsed time."""
+    share = (time.monotonic() - started) / max(1, len(found))
+    # Most of them are the same object, which then remains one object.
+    taken = {id(v): v for v in found}
+    for at, v in taken.items():
+        taken[at] = v if v.seconds else v.taking(share)
+    return [taken[id(v)] for v in found]
+
+
+def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[int, int]]:
+    """Slices [start, end) of the batch for one call each, with a time-out of its own."""
+    if not batch:
+        return []
+    if not verifier.judges_alone or verifier.timeout is None:
+        return [(0, len(batch))]
+    found, start, characters = [], 0, 0
+    for i, completion in enumerate(batch):
+        characters += len(completion.text)
+        if characters > MOST_CHARACTERS and i > start:
+            found.append((start, i))
+            start, characters = i, len(completion.text)
+    return [*found, (start, len(batch))]
+
+
+class _Failures:
+    """Failures in one portion of a batch, and the verdicts for them."""
+
+    def __init__(self, verifier: Runnable) -> None:
+        self.done = 0
+        self._verifier = verifier
+        self._failed = 0
+        self._last: Cause | None = None
+        # An outage is one line in the log, not one for each completion.
+        self._logged = set[str]()
+
+    def stop_in_an_outage(self) -> None:
+        """Raise _GivenUpError once too much has failed to go on."""
+        if self._too_many:
+            raise _GivenUpError(self._last)
+
+    @property
+    def _too_many(self) -> bool:
+        return self._failed > max(MAX_ISOLATED_FAILURES, self.done)
+
+    def may_be_isolated(self, error: Exception, size: int) -> bool:
+        """Whether to try the halves of a part of ``size`` completions after ``error``."""
+        self._last = cause_of(error)
+        return size > 1 and not engine_wide(error) and not self._too_many
+
+    def verdict(self, error: Exception, size: int) -> Verdict:
+        """The abstention for each of ``size`` completions that are not split further."""
+        self._failed += size
+        name = self._verifier.name
+        if isinstance(error, _HungError):
+            return abstain(name, Cause.TIMEOUT, f"no answer within {self._verifier.timeout} s")
+        if isinstance(error, _CircuitOpenError):
+            return abstain(name, Cause.CIRCUIT_OPEN, str(error))
+        # A message may quote a completion, which must not add lines of its own to logs.
+        message = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
+        reason = f"{type(error).__name__}: {message}"
+        # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return abstain(name, Cause.OUT_OF_MEMORY, reason)
+        named = cause_of(error)
+        cause = named or Cause.FAULT
+        if type(error).__name__ not in self._logged:
+            self._logged.add(type(error).__name__)
+            trace = None if named or isinstance(error, _GivenUpError) else error
+            logger.warning("verifier %s: %s (%s)", name, reason, cause, exc_info=trace)
+        return abstain(name, cause, reason)
+
+
+def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]:
+    if not isinstance(result, list | Sequence) or not all(
+        issubclass(kind, Verdict) for kind in set(map(type, result))
+    ):
+        raise TypeError(f"{verifier.name}.verify: expected a list of Verdict, got {result!r:.80}")
+    if len(result) != expected:
+        raise ValueError(
+            f"{verifier.name}.verify: expected {expected} verdicts, one per completion, "
+            f"got {len(result)}"
+        )
+    return list(result)
+
+
+def cause_of(error: Exception) -> Cause | None:
+    """The cause of abstention that the exception names, if it is allowed."""
+    cause = getattr(error, "cause", None)
+    if not isinstance(cause, Cause) or Outcome.ABSTAIN not in cause.outcomes:
+        return None  # a failure is not a judgement: an author's cause would reject for it
+    # Combinators skip NOT_APPLICABLE, so that a failing member would silently not count.
+    return None if cause is Cause.NOT_APPLICABLE else cause
+
+
+def engine_wide(error: Exception) -> bool:
+    """Whether it affected a whole service, so that no part of a batch would fare better."""
+    if isinstance(error, _HungError | _CircuitOpenError):
+        return True
+    declared = getattr(error, "engine_wide", None)
+    return declared if isinstance(declared, bool) else cause_of(error) in ENGINE_WIDE
+
+
+class _Worker:
+    """A thread that calls verifiers one after the other, and can be abandoned during a call."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
+        # The verifier whose call it was abandoned in; guarded by `_hung_lock`, with the count.
+        self.left_in: tuple[int, bool] | None = None
+        threading.Thread(target=self._work, daemon=True, name="grpo-guard").start()
+
+    def _work(self) -> None:
+        while (call := self.calls.get()) is not None:
+            error: Exception | None = None
+            result: object = None
+            try:
+                result = call()
+            except Exception as raised:
+                error = raised
+            except BaseException as raised:  # SystemExit, or a panic in an extension
+                error = RuntimeError(f"{type(raised).__name__}: {raised!s:.200}")
+            with _hung_lock:
+                self.answers.put((result, error))
+                if self.left_in is not None:
+                    _hung[self.left_in] -= 1
+                    return
+            del call, result, error  # a model must not outlive its guard in a waiting thread
+
+
+# Idle workers, the most recently used on top: starting a thread costs more than a quick verifier
+# does. A burst of calls leaves only a few behind.
+MOST_IDLE = 4
+_idle: list[_Worker] = []
+# A forked child has the list but not the threads.
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _call_limited(
+    verifier: Runnable, ask: Callable[[], object], deadline: float | None, jointly: bool = False
+) -> object:
+    """Call the verifier, in a thread that can be abandoned if there is a deadline."""
+    if deadline is None:
+        return ask()
+    if time.monotonic() >= deadline:
+        raise _HungError
+    called = id(verifier), jointly
+    if _hung.get(called, 0) >= MAX_HUNG_CALLS:
+        raise _CircuitOpenError(f"{MAX_HUNG_CALLS} earlier calls have not returned yet")
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.calls.put(partial(contextvars.copy_context().run, ask))
+    try:
+        result, error = worker.answers.get(timeout=max(0.0, deadline - time.monotonic()))
+    except queue.Empty:
+        with _hung_lock:
+            if worker.answers.empty():
+                worker.left_in = called
+                _hung[called] = _hung.get(called, 0) + 1
+                raise _HungError from None
+            result, error = worker.answers.get()
+    except BaseException:  # an interrupt: the thread ends after this call
+        worker.calls.put(None)
+        raise
+    if len(_idle) < MOST_IDLE:
+        _idle.append(worker)
+    else:
+        worker.calls.put(None)
+    if error is not None:
+        raise error
+    return result

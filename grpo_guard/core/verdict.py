@@ -1,0 +1,292 @@
+"""A verifier's verdict on one completion, and the error model behind it.
+
+A failure is a third state, never a score. Four rules, enforced by `Verdict` itself:
+
+1. A verdict is ACCEPT, REJECT or ABSTAIN. There is no number that could be averaged into a reward.
+2. What the *author* of a completion can cause (ids that do not decode to the text, an unparsable
+   answer, text past the limit) REJECTS. If it abstained, an attacker would write completions that
+   break the check and earn whatever abstention earns.
+3. What the author *cannot* cause (a time-out, an outage, no memory, a bug in the verifier)
+   ABSTAINS. If it rejected, honest work would be punished for our own failures; if it accepted,
+   an outage would be a silent reward.
+4. Nothing is lost or reordered: one verdict per completion, in the order of the completions.
+
+`Cause` names which of these happened; outcome and cause are checked against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final
+
+SPOT_CHECKS: Final = "spot_checks"
+NOT_CHECKED: Final = "not_checked"
+"""Kind of the finding, and name of the verifier, for a completion that was not drawn for a check:
+it is accepted because the operator chose that risk, and is evidence for nothing."""
+
+
+class Outcome(StrEnum):
+    """May this completion earn its reward?"""
+
+    ACCEPT = "accept"
+    REJECT = "reject"
+    ABSTAIN = "abstain"
+
+
+class Cause(StrEnum):
+    """Why a verdict came out as it did. Each cause belongs to one side; see `Cause.outcomes`."""
+
+    # The verifier looked at the completion and its evidence decided, either way.
+    JUDGED = "judged"
+    # The author's doing: rejects.
+    SCREENED = "screened"  # a deterministic screen found what honest text never has
+    MALFORMED = "malformed"  # ids outside the vocabulary, ids and text that disagree, empty text
+    REFUSED = "refused"
+    OVERLONG = "overlong"
+    # No known node signed it, see `grpo_guard.nodes.identity`: rejects, and counts against no node.
+    UNAUTHENTICATED = "unauthenticated"
+    # Its reference calls another answer right: rejects, but counts against no node, because its
+    # author may have received the answer from someone else.
+    FALSE_REFERENCE = "false_reference"
+    # Its round is over: rejects, but counts against no node, because a relay can delay it.
+    LATE = "late"
+    # Not the author's doing: abstains.
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    PROVIDER = "provider"
+    CIRCUIT_OPEN = "circuit_open"
+    BUDGET = "budget"  # the operator's spending limit is reached
+    OUT_OF_MEMORY = "out_of_memory"
+    FAULT = "fault"  # the verifier raised, returned nonsense, or computed NaN
+    UNSUPPORTED = "unsupported"  # outside what this verifier can judge, e.g. a prompt too long
+    UNINFORMATIVE = "uninformative"  # too little evidence for either side
+    NOT_APPLICABLE = "not_applicable"  # `only(...)` set this completion aside; combinators skip it
+
+    @property
+    def outcomes(self) -> frozenset[Outcome]:
+        """The outcomes that this cause allows."""
+        return _OUTCOMES[self]
+
+
+AUTHOR_CAUSES = frozenset(
+    {
+        Cause.SCREENED,
+        Cause.MALFORMED,
+        Cause.REFUSED,
+        Cause.OVERLONG,
+        Cause.UNAUTHENTICATED,
+        Cause.FALSE_REFERENCE,
+        Cause.LATE,
+    }
+)
+BARRING_CAUSES = frozenset({Cause.UNAUTHENTICATED, Cause.FALSE_REFERENCE, Cause.LATE})
+"""Causes that others than the author can bring about. They count neither for nor against a node,
+and the completion must not even lose: it would teach an impostor's lesson in reverse, or unlearn
+right work."""
+_OUTCOMES = {
+    cause: frozenset({Outcome.REJECT if cause in AUTHOR_CAUSES else Outcome.ABSTAIN})
+    for cause in Cause
+} | {Cause.JUDGED: frozenset({Outcome.ACCEPT, Outcome.REJECT})}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A piece of evidence, with its location if it has one.
+
+    Args:
+        kind: Short machine-readable name, e.g. ``"outside_support"``.
+        message: One sentence for a person.
+        char_span: Half-open [start, end) in characters of ``Completion.text``.
+        token_span: Half-open [start, end) in tokens of the completion (0 = its first token).
+    """
+
+    kind: str
+    message: str
+    char_span: tuple[int, int] | None = None
+    token_span: tuple[int, int] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "char_span": list(self.char_span) if self.char_span else None,
+            "token_span": list(self.token_span) if self.token_span else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a verdict cost, even if it is an abstention.
+
+    Args:
+        requests: How often a model was asked, retries included.
+        tokens_in, tokens_out: As counted by the provider.
+        cache_hits: Answers taken from the cache.
+        usd: None if the price is unknown, never 0 for it.
+        latency: Seconds from the first request to the answer, without time in our own queue.
+    """
+
+    requests: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cache_hits: int = 0
+    usd: float | None = None
+    latency: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One verifier's decision on one completion.
+
+    Args:
+        outcome: ACCEPT, REJECT or ABSTAIN.
+        cause: Why; must fit the outcome (see `Cause.outcomes`).
+        verifier: Name of the verifier that decided.
+        p_value: Probability, if the completion were honest, of evidence at least this strong; in
+            [0, 1], None if the verifier does not compute one.
+        findings: Evidence with spans, strongest first.
+        usage: What it cost, if known.
+        seconds: Wall time spent on this completion (a batch's time is shared out evenly).
+        members: The verdicts that an ensemble combined into this one.
+
+    Raises:
+        ValueError: outcome and cause do not fit, or ``p_value`` is outside [0, 1].
+    """
+
+    outcome: Outcome
+    cause: Cause
+    verifier: str
+    p_value: float | None = None
+    findings: tuple[Finding, ...] = ()
+    usage: Usage | None = None
+    seconds: float = 0.0
+    members: tuple[Verdict, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cause, Cause):
+            raise TypeError(
+                f"Verdict.cause: expected a Cause such as Cause.JUDGED, got {self.cause!r:.80}; "
+                "words for a person go into message="
+            )
+        if self.outcome not in self.cause.outcomes:
+            allowed = " or ".join(sorted(self.cause.outcomes))
+            raise ValueError(
+                f"Verdict.outcome: cause {self.cause.value!r} expects {allowed}, "
+                f"got {self.outcome.value!r}"
+            )
+        if self.p_value is not None and not 0.0 <= self.p_value <= 1.0:
+            raise ValueError(f"Verdict.p_value: expected a number in [0, 1], got {self.p_value!r}")
+
+    @property
+    def accepted(self) -> bool:
+        return self.outcome is Outcome.ACCEPT
+
+    @property
+    def rejected(self) -> bool:
+        return self.outcome is Outcome.REJECT
+
+    @property
+    def abstained(self) -> bool:
+        return self.outcome is Outcome.ABSTAIN
+
+    @property
+    def reason(self) -> str:
+        """One line for a person: the strongest finding, else the cause and who decided."""
+        if self.findings:
+            return self.findings[0].message
+        if self.cause is not Cause.JUDGED or not self.rejected:
+            return self.cause.value
+        return f"rejected by {', '.join(self.deciding) or self.verifier}"
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Names of the innermost members with this outcome; () without members."""
+        found: dict[str, None] = {}
+        for member in self.members:
+            if member.outcome is self.outcome:
+                found.update(dict.fromkeys(member.deciding or (member.verifier,)))
+        return tuple(found)
+
+    def taking(self, seconds: float) -> Verdict:
+        """The same verdict with this wall time."""
+        return Verdict(
+            self.outcome,
+            self.cause,
+            self.verifier,
+            self.p_value,
+            self.findings,
+            self.usage,
+            seconds,
+            self.members,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form used in OUT.jsonl (without the index)."""
+        return {
+            "outcome": self.outcome.value,
+            "cause": self.cause.value,
+            "p_value": self.p_value,
+            "findings": [f.to_dict() for f in self.findings],
+            "verifier": self.verifier,
+            "seconds": self.seconds,
+            "members": [m.to_dict() for m in self.members],
+        }
+
+
+def accept(verifier: str, **fields: Any) -> Verdict:
+    """A judged ACCEPT; calls without further fields share one object per name."""
+    if all(isinstance(value, tuple) and not value for value in fields.values()):
+        return _accepted(verifier)
+    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier, **fields)
+
+
+@lru_cache(maxsize=256)
+def _accepted(verifier: str) -> Verdict:
+    return Verdict(Outcome.ACCEPT, Cause.JUDGED, verifier)
+
+
+def reject(verifier: str, cause: Cause = Cause.JUDGED, message: str = "", **fields: Any) -> Verdict:
+    """A REJECT; ``message`` becomes a finding named after the cause."""
+    return Verdict(Outcome.REJECT, cause, verifier, **_with_message(cause, message, fields))
+
+
+def abstain(verifier: str, cause: Cause, message: str = "", **fields: Any) -> Verdict:
+    """An ABSTAIN; ``message`` becomes a finding named after the cause."""
+    return Verdict(Outcome.ABSTAIN, cause, verifier, **_with_message(cause, message, fields))
+
+
+def _with_message(cause: Cause, message: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dict(fields)
+    if message:
+        fields["findings"] = (Finding(cause.value, message), *fields.get("findings", ()))
+    return fields
+
+
+def noted(verdict: Verdict, note: Finding | None) -> Verdict:
+    """The verdict with one more finding, which does not affect the outcome."""
+    return verdict if note is None else replace(verdict, findings=(*verdict.findings, note))
+
+
+def merged_findings(verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+    """Merge findings; one that two members share is reported once, with the first message.
+
+    Findings are equal if their kinds and locations are; without a location, if their messages are,
+    too.
+    """
+    if not any(v.findings for v in verdicts):
+        return ()
+    merged: dict[object, Finding] = {}
+    for finding in (f for v in verdicts for f in v.findings):
+        places = (finding.char_span, finding.token_span)
+        words = finding.message if places == (None, None) else ""
+        merged.setdefault((finding.kind, *places, words), finding)
+    return tuple(merged.values())
+
+
+def applicable_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts that are not NOT_APPLICABLE."""
+    aside = Cause.NOT_APPLICABLE  # an enum's attribute is slow to look up
+    return [v for v in verdicts if v.cause is not aside]

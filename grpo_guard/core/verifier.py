@@ -1,0 +1,397 @@
+"""The verifier interface, and how verifiers compose.
+
+``a & b`` accepts what both accept, ``a | b`` what either accepts, ``~a`` what ``a`` judged unfit,
+``only(a, task="code")`` judges some completions and skips the rest.
+
+In an ensemble each member is supervised separately, so that a failing one abstains alone. A member
+that is NOT_APPLICABLE is left out of the combination; if no member applies, the ensemble does not
+either.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from grpo_guard.core.arguments import expected_verifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
+from grpo_guard.core.supervise import supervised, supervised_each
+from grpo_guard.core.verdict import (
+    NOT_CHECKED,
+    Cause,
+    Outcome,
+    Verdict,
+    applicable_of,
+    merged_findings,
+)
+
+
+class CompletionVerifier(ABC):
+    """Decides for each completion whether it may earn its reward.
+
+    Subclasses implement `verify`. They return verdicts and keep none of them: a verifier has
+    configuration, not results, so that one object can serve several threads. They need not guard
+    against their own failures: every call goes through `supervise.supervised`, which turns
+    exceptions, wrong counts and hangs into ABSTAIN.
+
+    Attributes:
+        name: Appears in verdicts, metrics and reports.
+        needs: What it needs besides the completions, as words for a list; None = nothing.
+        timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
+        judges_alone: A verdict depends on its own completion and no other. Such a verifier gets a
+            bounded amount of text per call, so that no one's long texts time out the others'.
+        reads_text: A verdict depends on the text.
+        in_workers: Copies of it may judge in worker processes (`Guard.workers`), if it also
+            ``judges_alone``. For verifiers that can be pickled and keep nothing between calls.
+        shows_some: Its members are shown only some of the completions.
+    """
+
+    name: str = "verifier"
+    needs: str | None = None
+    timeout: float | None = 600.0
+    judges_alone: bool = False
+    reads_text: bool = True
+    in_workers: bool = False
+    shows_some: ClassVar[bool] = False
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        """How a completion's author can make this verifier abstain, and the remedy; None = never.
+
+        Under ``Policy(on_abstain="pass")`` such an abstention would be a reward at will, so `Guard`
+        refuses the two together. Override it if your verifier can be made to abstain.
+        """
+        return None
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether it may find a completion NOT_APPLICABLE, for what its sender can claim or omit.
+
+        Combinators skip such a verdict; if every member gives one, nothing has been judged.
+        """
+        return False
+
+    @property
+    def idle_without(self) -> Mapping[str, str]:
+        """Fields of `Completion` -> what the verifier leaves undone without them, such as
+        ``{"node": "looks at nothing"}``. `Guard` warns once if no completion of a batch has one."""
+        return {}
+
+    @property
+    def compares_ids(self) -> bool:
+        """Whether it rejects every completion whose ids do not decode to its text. If nothing does,
+        the text may be clean and the ids poisoned, so `Guard` needs a tokenizer."""
+        return False
+
+    @property
+    def own_tokenizer(self) -> Any:
+        """The policy's tokenizer if the verifier has it; else None."""
+        return None
+
+    @abstractmethod
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in the same order.
+
+        Args:
+            batch: Any number of completions, of any groups and nodes. Must not be changed.
+        """
+
+    @property
+    def joins(self) -> bool:
+        """Whether a server may verify several senders' batches in one call. If verdicts depend on
+        their batch, define ``verify_each(batches)`` in addition to `verify`."""
+        return self.judges_alone
+
+    def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)
+        """Check that external resources are available, before anything depends on them.
+
+        A judge asks its server here, so that a wrong key is one clear error before a run and not
+        an abstention for each completion. A guard built from a file is checked on construction.
+
+        Raises:
+            Exception: they are not; with the remedy.
+        """
+
+    def __and__(self, other: CompletionVerifier) -> CompletionVerifier:
+        return AllOf(self, other) if isinstance(other, CompletionVerifier) else NotImplemented
+
+    def __or__(self, other: CompletionVerifier) -> CompletionVerifier:
+        return AnyOf(self, other) if isinstance(other, CompletionVerifier) else NotImplemented
+
+    def __invert__(self) -> CompletionVerifier:
+        return Not(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class Composed(CompletionVerifier):
+    """Base of verifiers that are composed of others.
+
+    Args:
+        members: The inner verifiers; each has a time-out of its own.
+
+    Raises:
+        TypeError: one of them is not a verifier.
+    """
+
+    timeout = None
+
+    def __init__(self, *members: CompletionVerifier) -> None:
+        for member in members:
+            if not isinstance(member, CompletionVerifier):
+                raise expected_verifier(type(self).__name__, member)
+        self.members = members
+        self.reads_text = not members or any(member.reads_text for member in members)
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        return next((way for member in self.members if (way := member.author_can_abstain)), None)
+
+    @property
+    def steps_aside(self) -> bool:
+        return all(member.steps_aside for member in self.members)
+
+    @property
+    def joins(self) -> bool:
+        return all(member.joins for member in self.members)
+
+    @property
+    def compares_ids(self) -> bool:
+        return bool(self.members) and all(member.compares_ids for member in self.members)
+
+    @property
+    def own_tokenizer(self) -> Any:
+        own = (member.own_tokenizer for member in self.members)
+        return next((tokenizer for tokenizer in own if tokenizer is not None), None)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """For each batch, the verdicts of `verify` on it alone."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected verify or verify_each, got none"
+        )
+
+    def check(self) -> None:
+        for member in self.members:
+            member.check()
+
+
+class Not(Composed):
+    """Accepts completions that its member judged unfit, and rejects those that it accepts.
+
+    Only judgements are negated. Completions that a spot check skipped stay accepted. Malformed or
+    overlong ones stay rejected: otherwise an attacker would earn rewards behind ``~`` by sending
+    garbage.
+    """
+
+    def __init__(self, member: CompletionVerifier) -> None:
+        super().__init__(member)
+        self.member = member
+        self.name = f"not({member.name})"
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        return [list(map(self._negate, found)) for found in supervised_each(self.member, batches)]
+
+    def _negate(self, verdict: Verdict) -> Verdict:
+        outcome = verdict.outcome
+        unseen = any(finding.kind == NOT_CHECKED for finding in verdict.findings)
+        if verdict.cause is Cause.JUDGED and not unseen:
+            outcome = Outcome.REJECT if verdict.accepted else Outcome.ACCEPT
+        # The p-value tests the member's hypothesis, not its opposite.
+        turned = replace(verdict, outcome=outcome, verifier=self.name, p_value=None)
+        return replace(turned, members=(verdict,))
+
+
+class Ensemble(Composed):
+    """Base of the combinators: runs the members and combines their verdicts row by row."""
+
+    # Whether it consists only of its members, so that a chain of it can be flattened.
+    plain = True
+
+    def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
+        if not members:
+            raise ValueError(f"{type(self).__name__}(): expected at least one verifier, got none")
+        super().__init__(*members)
+        inner = ", ".join(m.name for m in members)
+        self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self._row_by_row([supervised(member, batch) for member in self.members])
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        columns = [supervised_each(member, batches) for member in self.members]
+        return [self._row_by_row(own) for own in zip(*columns, strict=True)]
+
+    def _row_by_row(self, columns: Sequence[Sequence[Verdict]]) -> list[Verdict]:
+        """One verdict for each completion, from every member's verdicts."""
+        counted = [[self._counted(v, i) for v in column] for i, column in enumerate(columns)]
+        # Most rows consist of the same objects, and `counted` keeps all of them alive.
+        combined = dict[tuple[int, ...], Verdict]()
+        verdicts = []
+        for row in zip(*counted, strict=True):
+            key = tuple(map(id, row))
+            if key not in combined:
+                combined[key] = self._combine(row)
+            verdicts.append(combined[key])
+        return verdicts
+
+    def _counted(self, verdict: Verdict, index: int) -> Verdict:
+        """The verdict of the member at ``index``, adjusted to this ensemble's budget."""
+        return verdict
+
+    def _combine(self, row: Sequence[Verdict]) -> Verdict:
+        applicable = applicable_of(row)
+        if not applicable:
+            return Verdict(Outcome.ABSTAIN, Cause.NOT_APPLICABLE, self.name, members=tuple(row))
+        outcome = self.decide(applicable)
+        deciding = [v for v in applicable if v.outcome is outcome]
+        # One member's "malformed" outweighs another's judgement: `~` negates judgements, and
+        # garbage would pass behind it because another member rejected it too.
+        judged = Cause.JUDGED
+        causes = [v.cause for v in deciding if v.cause is not judged]
+        # If a rule rejects without a p-value, the ensemble has none either: with the others'
+        # p-values, a budget further up could overrule it.
+        ruled = outcome is Outcome.REJECT and any(v.p_value is None for v in deciding)
+        return Verdict(
+            outcome,
+            causes[0] if causes else judged,
+            self.name,
+            p_value=None if ruled else self.p_value(row),
+            findings=merged_findings(deciding),
+            seconds=sum(v.seconds for v in row),
+            members=tuple(row),
+        )
+
+    @abstractmethod
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        """The outcome for one completion from its applicable verdicts (at least one)."""
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        """A combined p-value that stays valid under any dependence, or None.
+
+        Args:
+            row: The members' verdicts on one completion, in the members' order, including those
+                that are not applicable.
+        """
+        return None
+
+
+class AllOf(Ensemble):
+    """Accepts completions that every member accepts: one REJECT rejects, else one ABSTAIN abstains.
+
+    Without ``alpha`` each member decides at its own level, and the false-positive rate is at most
+    the sum of theirs. With it, the members' p-values decide and share one budget: a member rejects
+    if ``p <= alpha * share``, whatever its own level, so that honest work is rejected with
+    probability at most ``alpha`` under any dependence of the members. A member without p-values
+    still rejects by its own rule, on top of the budget; `Calibrated` gives it one. Rejections for
+    what the author caused (malformed, overlong, screened) always hold.
+
+    The combined p-value is Bonferroni's over the shares.
+
+    Args:
+        members: At least one.
+        alpha: The shared budget, in (0, 1); None = each member has its own.
+        shares: Relative weights, one per member; None = equal.
+
+    Raises:
+        ValueError: a value is out of range, or a member's smallest possible p-value is above its
+            share of ``alpha``: it could never reject.
+    """
+
+    def __init__(
+        self,
+        *members: CompletionVerifier,
+        alpha: float | None = None,
+        shares: Sequence[float] | None = None,
+        name: str | None = None,
+    ) -> None:
+        # Shares refer to the members as given, so do not flatten them.
+        super().__init__(*(members if shares else _flattened(type(self), members)), name=name)
+        kind = type(self).__name__
+        if alpha is not None and not 0 < alpha < 1:
+            raise ValueError(f"{kind}.alpha: expected a number in (0, 1), got {alpha!r}")
+        self.alpha = alpha
+        self.plain = alpha is None and shares is None
+        self.shares = normalised_shares(shares, len(self.members), f"{kind}.shares")
+        for member, share in zip(self.members, self.shares, strict=True):
+            least = smallest_p(member)
+            if alpha is not None and least > alpha * share:
+                raise ValueError(
+                    f"{kind}.alpha: expected {member.name}'s share, {alpha * share:.2g}, to be at "
+                    f"least its smallest p-value, {least:.2g}; calibrate it on more honest "
+                    f"completions, or give it a larger share, got alpha={alpha!r}"
+                )
+
+    @property
+    def smallest_p(self) -> float:
+        """The p-value below which some member's rejection never takes this ensemble's.
+
+        The largest over the members, not the smallest: otherwise an outer ensemble would settle
+        for one member that can reject, and acquit what the others reject.
+        """
+        each = zip(self.members, self.shares, strict=True)
+        return min(1.0, max(smallest_p(member) / share for member, share in each))
+
+    def _counted(self, verdict: Verdict, index: int) -> Verdict:
+        if self.alpha is None:
+            return verdict
+        return decided_by_p(verdict, self.alpha * self.shares[index])
+
+    @property
+    def compares_ids(self) -> bool:
+        return any(member.compares_ids for member in self.members)
+
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        outcomes = {v.outcome for v in verdicts}
+        for outcome in (Outcome.REJECT, Outcome.ABSTAIN):
+            if outcome in outcomes:
+                return outcome
+        return Outcome.ACCEPT
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        return bonferroni([v.p_value for v in row], self.shares[: len(row)])
+
+
+class AnyOf(Ensemble):
+    """Accepts completions that any member accepts; else one ABSTAIN abstains; else rejects.
+
+    The p-value is the largest of the members', and None unless every member has one.
+    """
+
+    def __init__(self, *members: CompletionVerifier, name: str | None = None) -> None:
+        super().__init__(*_flattened(AnyOf, members), name=name)
+
+    def decide(self, verdicts: Sequence[Verdict]) -> Outcome:
+        outcomes = {v.outcome for v in verdicts}
+        for outcome in (Outcome.ACCEPT, Outcome.ABSTAIN):
+            if outcome in outcomes:
+                return outcome
+        return Outcome.REJECT
+
+    def p_value(self, row: Sequence[Verdict]) -> float | None:
+        values = [v.p_value for v in applicable_of(row)]
+        return max(v for v in values if v is not None) if None not in values else None
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that the members together can give."""
+        return max(smallest_p(member) for member in self.members)
+
+
+def _flattened(
+    kind: type[Ensemble], members: Sequence[CompletionVerifier]
+) -> list[CompletionVerifier]:
+    """Flatten ``a & b & c`` to one AllOf of three, so that Bonferroni counts three."""
+    flat: list[CompletionVerifier] = []
+    for member in members:
+        if type(member) is kind and isinstance(member, Ensemble) and member.plain:
+            flat.extend(member.members)
+        else:
+            flat.append(member)
+    return flat

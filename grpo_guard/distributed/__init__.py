@@ -1,6 +1,0 @@
-"""Verification on several processes or machines with Ray."""
-
-from grpo_guard.distributed.ahead import on_ray
-from grpo_guard.distributed.verifier import RayVerifier
-
-__all__ = ["RayVerifier", "on_ray"]

@@ -1,0 +1,98 @@
+"""The share of abstentions over the last batches, and the limit that stops a run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Outcome, Verdict
+from grpo_guard.guard.policy import AbstainError, Policy
+
+
+class AbstainWindow:
+    """Counts abstentions over the last batches.
+
+    Nodes are counted separately and the worst ones are left out, so that no minority can end a run
+    with abstentions that it causes. An outage affects all nodes and still ends it.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # Per batch: how often each (node, outcome) occurred. Only the hash of a node's name is
+        # kept, because a sender may choose a name of any length.
+        self._batches: deque[Counter[tuple[int, Outcome]]] = deque(maxlen=policy.abstain_window)
+        self._abstained: deque[int] = deque(maxlen=policy.abstain_window)
+        self._lock = threading.Lock()
+
+    def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Count one batch.
+
+        Raises:
+            AbstainError: more abstentions over the window than ``max_abstain_rate`` allows.
+        """
+        if not verdicts:
+            return
+        found = Counter(
+            [(hash(c.node), verdict.outcome) for c, verdict in zip(batch, verdicts, strict=True)]
+        )
+        with self._lock:
+            self._batches.append(found)
+            self._abstained.append(sum([verdict.abstained for verdict in verdicts]))
+            if len(self._batches) < self._policy.abstain_window or not any(self._abstained):
+                return
+            nodes: dict[int, Counter[Outcome]] = {}
+            for counts in self._batches:
+                for (node, outcome), count in counts.items():
+                    nodes.setdefault(node, Counter())[outcome] += count
+        left = _without_worst(list(nodes.values()))
+        abstained = sum(count[Outcome.ABSTAIN] for count in left)
+        total = sum(map(_not_rejected, left))
+        if abstained > self._policy.max_abstain_rate * total:
+            causes = Counter(_abstained_by(v) for v in verdicts if v.abstained).most_common(3)
+            aside = len(nodes) - len(left)
+            without = f", without {aside} of {len(nodes)} nodes," if aside else ""
+            raise AbstainError(
+                f"the guard abstained on {abstained} of {total} completions that it did not reject "
+                f"in the last {self._policy.abstain_window} batches{without} (max_abstain_rate="
+                f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"policy": self._policy}  # a worker starts its own count, with its own lock
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["policy"])  # type: ignore[misc]
+
+
+def _not_rejected(count: Counter[Outcome]) -> int:
+    """Acceptances and abstentions. Senders can cause rejections at will and so hide an outage."""
+    return count.total() - count[Outcome.REJECT]
+
+
+def _without_worst(nodes: list[Counter[Outcome]]) -> list[Counter[Outcome]]:
+    """The outcomes of all nodes except those with the highest share of abstentions.
+
+    Leave out the worst node, then further ones while together they sent less than half: a minority
+    that invents names is still a minority of the completions. Nodes whose completions were all
+    rejected are left out too.
+    """
+    judged = [count for count in nodes if _not_rejected(count)]
+    if len(judged) < 2:
+        return judged
+    judged.sort(key=lambda count: count[Outcome.ABSTAIN] / _not_rejected(count))
+    half = sum(count.total() for count in judged) / 2
+    aside = judged.pop().total()
+    while len(judged) > 1 and aside + judged[-1].total() < half:
+        aside += judged.pop().total()
+    return judged
+
+
+def _abstained_by(verdict: Verdict) -> str:
+    """Which verifier abstained, and why: in a stack of six, "uninformative" alone is no help."""
+    for member in verdict.members:
+        if member.abstained and member.cause is verdict.cause:
+            return _abstained_by(member)
+    return f"{verdict.verifier}: {verdict.cause.value}"

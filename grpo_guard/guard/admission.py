@@ -1,0 +1,163 @@
+"""Settle what must precede verifiers: who sent each completion, and which text is the author's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.detokenizer import REMEDY, Detokenizer, UnreadableError
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Cause, Finding, Verdict, noted, reject
+from grpo_guard.guard.environment import EnvironmentVerifier, with_verified_spans
+
+if TYPE_CHECKING:
+    from grpo_guard.guard.references import References
+    from grpo_guard.nodes.identity.gate import Identity
+
+
+logger = logging.getLogger("grpo_guard")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedBatch:
+    """A batch as verifiers see it.
+
+    Args:
+        batch: The completions under their proven nodes, with the task's own references. Tool
+            results count as known if the environment confirms them.
+        known: The verdicts settled so far; None = not settled.
+        notes: Findings to add to the verdicts.
+    """
+
+    batch: list[Completion]
+    known: list[Verdict | None]
+    notes: list[Finding | None]
+
+    @property
+    def unsettled(self) -> list[Completion]:
+        """The completions without a verdict, in order."""
+        return [c for c, known in zip(self.batch, self.known, strict=True) if known is None]
+
+    def verdicts(self, said: Sequence[Verdict]) -> list[Verdict]:
+        """One verdict per completion, given the verdicts on `open`."""
+        left = iter(said)
+        verdicts = [next(left) if known is None else known for known in self.known]
+        return list(map(noted, verdicts, self.notes)) if any(self.notes) else verdicts
+
+
+def admit(
+    batch: Sequence[Completion],
+    given: Sequence[Verdict | None] | None = None,
+    *,
+    identity: Identity | None = None,
+    references: References | None = None,
+    environment: EnvironmentVerifier | None = None,
+    detokenizer: Detokenizer | None = None,
+    ids_unread: bool = False,
+    decoded: Sequence[bool] | None = None,
+) -> AdmittedBatch:
+    """Check senders first, then references and token ids, then tool results.
+
+    Args:
+        batch: Any number of completions.
+        given: Verdicts that the caller already has, one or None per completion; None = none.
+        identity, references, environment: As for `Guard`.
+        detokenizer: Decodes the ids; None = use the texts as sent.
+        ids_unread: Nothing compares ids with their text, so reject completions that have ids.
+        decoded: Which texts the caller has decoded from the ids itself; None = none of them.
+
+    Raises:
+        ValueError: ``given`` or ``decoded`` does not have one entry per completion.
+        TypeError: an item of the batch is not a completion, or one of ``given`` not a verdict.
+    """
+    batch = _completions(batch)
+    known: list[Verdict | None] = [None] * len(batch)
+    if given is not None:
+        known = _checked(given, len(batch))
+    notes: list[Finding | None] = [None] * len(batch)
+    if identity is not None:
+        batch, known = identity.admit(batch, known)
+    if references is not None:
+        batch, known, notes = references.check(batch, known)
+    # After the signatures, which cover the completion as sent.
+    if detokenizer is not None or ids_unread:
+        done = [False] * len(batch) if decoded is None else decoded
+        unread = [i for i, has in enumerate(zip(known, done, strict=True)) if not any(has)]
+        _read_ids(detokenizer, batch, known, unread, claims=environment is not None)
+    if environment is not None:
+        _ask(environment, batch, known)
+    return AdmittedBatch(batch, known, notes)
+
+
+def _completions(batch: object) -> list[Completion]:
+    """The batch as a list; raises TypeError if an item is not a completion."""
+    if isinstance(batch, Completion | str | bytes | Mapping) or not isinstance(batch, Iterable):
+        raise TypeError(f"batch: expected a list of completions, got {shown(batch)}")
+    found = list(batch)
+    for i, one in enumerate(found):
+        if not isinstance(one, Completion):
+            how = "Completion.from_dict(row)" if isinstance(one, Mapping) else "Completion(...)"
+            raise TypeError(
+                f"batch[{i}]: expected a Completion, got {shown(one)}; write {how} with its prompt "
+                "and text"
+            )
+    return found
+
+
+def _ask(
+    environment: EnvironmentVerifier, batch: list[Completion], known: list[Verdict | None]
+) -> None:
+    """Mark given spans as known if the environment confirms them; else record its verdict."""
+    chosen = [i for i, c in enumerate(batch) if c.given and not c.given.known and known[i] is None]
+    verdicts = supervised(environment, [batch[i] for i in chosen])
+    for i, verdict in zip(chosen, verdicts, strict=True):
+        if verdict.accepted:
+            batch[i] = with_verified_spans(batch[i])
+        else:
+            known[i] = verdict
+
+
+def _read_ids(
+    detokenizer: Detokenizer | None,
+    batch: list[Completion],
+    known: list[Verdict | None],
+    places: Sequence[int],
+    *,
+    claims: bool,
+) -> None:
+    """Decode texts from ids; reject ids that the text would hide or that nothing reads."""
+    for i in places:
+        if batch[i].completion_ids is None:
+            continue
+        if detokenizer is None:
+            _log_unread()
+            problem = f"completion_ids that nobody compares with the text; {REMEDY}"
+            known[i] = reject("exchange", Cause.MALFORMED, problem)
+            continue
+        try:
+            batch[i] = detokenizer.read(batch[i], claims=claims)
+        except UnreadableError as error:
+            problem = f"completion_ids: {error}"
+            known[i] = reject("exchange", Cause.MALFORMED, problem)
+
+
+@cache
+def _log_unread() -> None:
+    logger.error(
+        "completions with token ids are rejected, since nothing in this guard compares them with "
+        "the text that it reads; %s",
+        REMEDY,
+    )
+
+
+def _checked(given: Sequence[Verdict | None], expected: int) -> list[Verdict | None]:
+    if len(given) != expected:
+        raise ValueError(f"given: expected {expected}, one per completion, got {len(given)}")
+    for verdict in given:
+        if not isinstance(verdict, Verdict | None):
+            raise TypeError(f"given: expected a Verdict or None, got {shown(verdict)}")
+    return list(given)

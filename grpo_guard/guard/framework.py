@@ -1,0 +1,194 @@
+"""Find the adapter of the trainer that a reward function was written for.
+
+Adapters are registered as entry points of the group ``grpo_guard.adapters``, by this package and
+by others alike. The core depends on no adapter, and importing grpo_guard loads none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, cast
+
+from grpo_guard.core.moved import REMOVED
+
+logger = logging.getLogger("grpo_guard")
+
+ADAPTERS = "grpo_guard.adapters"
+"""The entry-point group; a name is what ``framework=`` takes, a target a `RewardAdapter` class."""
+_warned: set[str] = set()
+
+
+class FrameworkError(TypeError):
+    """The calling convention is not recognised, or the framework cannot do what was asked."""
+
+
+class RewardAdapter(Protocol):
+    """One trainer's way of calling a reward function.
+
+    A class may also declare ``recognised_by``, a frozenset of parameter names. `guard` then picks
+    the adapter for every function that has all these parameters. An adapter without it is used
+    only if ``framework=`` names it.
+    """
+
+    def wrap(self, reward: Any, guard: Any) -> Any:
+        """Wrap a reward function (or a list of them) in a guarded one with the same signature.
+
+        Raises:
+            FrameworkError: this trainer cannot do what the guard's policy asks.
+        """
+
+
+def adapter_names() -> list[str]:
+    """The names that ``framework=`` takes, sorted."""
+    return sorted(_entries())
+
+
+def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
+    """The adapter for a reward function, or for a list of them.
+
+    Raises:
+        FrameworkError: the reward is not callable, the name is unknown, the signature matches no
+            adapter or several, or the adapter cannot be loaded.
+    """
+    entries = _entries()
+    if not entries:
+        raise FrameworkError(
+            "no trainer adapters are registered: the installed grpo-guard is older than the one "
+            "that is imported; install it again (in a checkout: pip install --no-deps -e .)"
+        )
+    if framework is not None and framework not in entries:
+        hint = difflib.get_close_matches(framework, entries, n=1)
+        suggestion = f"; did you mean {hint[0]!r}?" if hint else ""
+        raise FrameworkError(
+            f"framework: expected one of {', '.join(sorted(entries))}, got {framework!r}"
+            f"{suggestion}{_removed(framework)}"
+        )
+    functions = list(reward) if isinstance(reward, list | tuple) else [reward]
+    if not functions:
+        raise FrameworkError("reward: expected a function or a non-empty list, got an empty list")
+    names = {framework or _recognise(function, entries) for function in functions}
+    if len(names) > 1:
+        raise FrameworkError(f"reward functions of several frameworks in one list: {sorted(names)}")
+    (name,) = names
+    try:
+        adapter = _only(name, entries).load()
+    except Exception as error:  # another package's module may raise anything
+        raise FrameworkError(
+            f"the adapter {name!r} ({_origin(_only(name, entries))}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return cast(RewardAdapter, adapter())
+
+
+def _entries() -> dict[str, list[EntryPoint]]:
+    """Name -> the entry points under it; more than one if two packages claim the name."""
+    found: dict[str, list[EntryPoint]] = defaultdict(list)
+    for entry in entry_points(group=ADAPTERS):
+        if entry.value not in (other.value for other in found[entry.name]):
+            found[entry.name].append(entry)
+    return dict(found)
+
+
+def _only(name: str, entries: dict[str, list[EntryPoint]]) -> EntryPoint:
+    first, *others = entries[name]
+    if others:
+        claims = ", ".join(_origin(entry) for entry in (first, *others))
+        raise FrameworkError(
+            f"framework: {name!r} names the adapters of several packages: {claims}; uninstall all "
+            "but one"
+        )
+    return first
+
+
+def _origin(entry: EntryPoint) -> str:
+    package = entry.dist.name if entry.dist is not None else "an unnamed package"
+    return f"{entry.value} of {package}"
+
+
+def _recognise(function: Any, entries: dict[str, list[EntryPoint]]) -> str:
+    """The one adapter whose parameters the function has.
+
+    An adapter that asks for a superset of another's parameters wins, so that neither the order of
+    installation nor that of a table decides.
+    """
+    if not callable(function):
+        raise FrameworkError(
+            f"reward: expected a callable, got {function!r:.80}. A reward model given by its name "
+            "cannot be wrapped; wrap a function that calls it."
+        )
+    try:
+        parameters = frozenset(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        parameters = frozenset()
+    known, broken = _recognised_by(entries)
+    fitting = {name: asked for name, asked in known.items() if asked <= parameters}
+    best = sorted(
+        name
+        for name, asked in fitting.items()
+        if not any(asked < other for other in fitting.values())
+    )
+    if len(best) == 1:
+        return best[0]
+    shown = f"{function!r:.80} with parameters ({', '.join(_in_order(function))})"
+    if best:
+        raise FrameworkError(
+            f"cannot tell which trainer calls {shown}: {_listed(best)} recognise it. "
+            f"Say which with framework={' or framework='.join(map(repr, best))}."
+        )
+    conventions = "; ".join(
+        f"{name}: {', '.join(sorted(asked))}" for name, asked in sorted(known.items())
+    )
+    by_name = sorted(entries.keys() - known.keys() - broken.keys())
+    raise FrameworkError(
+        f"cannot tell which trainer calls {shown}. Known by their parameters: {conventions}. "
+        + (f"Known by name only: {', '.join(by_name)}. " if by_name else "")
+        + "".join(f"Not loaded: {name} ({why}). " for name, why in sorted(broken.items()))
+        + "Say framework=... to override."
+    )
+
+
+def _recognised_by(
+    entries: dict[str, list[EntryPoint]],
+) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
+    """Name -> the parameters that its adapter asks for; name -> why an adapter was not loaded.
+
+    An adapter that cannot be loaded recognises nothing, because a broken package must not disable
+    the adapters of others; it is logged once.
+    """
+    known: dict[str, frozenset[str]] = {}
+    broken: dict[str, str] = {}
+    for name in entries:
+        try:
+            asked = getattr(_only(name, entries).load(), "recognised_by", ())
+            if isinstance(asked, str) or not all(isinstance(one, str) for one in asked):
+                raise TypeError("recognised_by: expected a frozenset of parameter names")
+        except Exception as error:
+            broken[name] = f"{type(error).__name__}: {error}"
+            if name not in _warned:
+                _warned.add(name)
+                logger.warning("grpo-guard: adapter %r is not used: %s", name, broken[name])
+            continue
+        if asked:
+            known[name] = frozenset(asked)
+    return known, broken
+
+
+def _in_order(function: Any) -> Sequence[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _removed(name: str) -> str:
+    where = REMOVED.get(f"{ADAPTERS}.{name}")
+    return f"; {where}" if where else ""

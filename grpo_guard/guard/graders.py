@@ -1,0 +1,373 @@
+"""A grader that raises or takes too long yields no score; it does not yield 0.
+
+In most trainers a failed grader ends the run, or gives a reward of 0 that lowers the group's mean
+and teaches the policy that its answer was wrong. A guard with `GraderFailures` calls the reward
+function itself, and a failure earns None: the completion leaves its group, like any other without
+a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.guard.policy import AbstainError
+
+if TYPE_CHECKING:
+    from grpo_guard.guard.grader_pool import GraderPool
+
+logger = logging.getLogger("grpo_guard")
+# A coroutine may ignore its cancellation and then hang in its loop for ever.
+MAX_HUNG_GRADERS: Final = 32
+# A grader that subtracts answers may return 1e308, which is infinite in the trainers' float32 and
+# makes its group NaN. This one's square, as used for deviations, is finite.
+LARGEST_REWARD: Final = 1e18
+_NOT_HERE: Final = "only works in main thread"
+
+
+class Failed(Enum):
+    """Takes the place of a failed grader's answer."""
+
+    FAILED = "failed"
+
+
+FAILED: Final = Failed.FAILED
+
+
+@dataclass(frozen=True)
+class Grader:
+    """A call, and how to read its answer in the caller's process.
+
+    Args:
+        call: Runs in a worker process if there is a limit.
+        read: Receives the answer. If it raises, the grading has failed.
+    """
+
+    call: Callable[..., Any]
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: Exception
+
+
+class GraderFailures:
+    """Calls a reward function and treats an exception or a time-out as a missing answer.
+
+    A call covers a batch with TRL and one completion with most other trainers; if a call fails,
+    none of its completions has a reward. A failure is logged with its traceback. Programming errors
+    look the same, so too many failures stop the run.
+
+    Where functions run:
+
+    ===========  ====================================  ===========================================
+    function     no ``timeout``                        with a ``timeout``
+    ===========  ====================================  ===========================================
+    ``def``      in the trainer's thread, as without   on the main thread of a worker process,
+                 a guard                               killed at the limit and replaced
+    async def    in the trainer's event loop           in the trainer's event loop, at most
+                                                       ``concurrency`` calls at a time
+    ===========  ====================================  ===========================================
+
+    Graders that set a signal alarm (math-verify, `trl.rewards.accuracy_reward`) need a main thread.
+    The limit starts with the call itself; waiting for a worker or for a turn does not count.
+
+    Args:
+        timeout: Seconds a call may take; None = unlimited.
+        max_rate: Highest share of failed calls over the last ``window`` calls.
+        window: Calls over which that share is taken, once there are that many.
+        each: Grade the completions of a batch in calls of their own, so that a failure costs one
+            completion. Not for functions that compare the completions of a batch. Only TRL's
+            adapters receive such batches.
+        concurrency: Most calls of async functions at a time in one event loop, if a limit is set.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float | None = None,
+        max_rate: float = 0.25,
+        window: int = 20,
+        each: bool = False,
+        concurrency: int = 64,
+    ) -> None:
+        if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
+            raise ValueError(f"GraderFailures.timeout: expected seconds > 0, got {timeout!r}")
+        if not 0 <= max_rate <= 1:
+            raise ValueError(f"GraderFailures.max_rate: expected a share, got {max_rate!r}")
+        for name, value in (("window", window), ("concurrency", concurrency)):
+            if value < 1:
+                raise ValueError(f"GraderFailures.{name}: expected an integer >= 1, got {value!r}")
+        self.timeout, self.max_rate, self.window = timeout, max_rate, window
+        self.each, self.concurrency = each, concurrency
+        self._failed: deque[bool] = deque(maxlen=window)
+        self._lock = threading.Lock()
+        self._workers: GraderPool | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
+        self._hung = weakref.WeakSet[asyncio.Future[Any]]()
+
+    def check(self, name: str, call: Callable[..., Any], is_async: bool = False) -> None:
+        """Check before grading that a function can be called under this limit.
+
+        Raises:
+            TypeError: a worker process is needed, and the function cannot be sent to one. The
+                message says what to do instead.
+        """
+        if self.timeout is None or is_async:
+            return
+        from grpo_guard.guard.grader_pool import packed
+
+        try:
+            packed(call)
+        except TypeError as error:
+            raise TypeError(
+                f"{name}: timeout={self.timeout} calls a reward function in a worker process, "
+                "where it can be stopped and can set signal alarms, and this function cannot be "
+                f"sent to one: {error}. Create what cannot be sent inside the function, at its "
+                "first call; or declare the function `async def`, which is limited in its event "
+                "loop; or leave out timeout, and the function is called where the trainer calls it"
+            ) from error
+
+    def ask(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The answer of the function (or `Grader`), or `FAILED`.
+
+        Raises:
+            AbstainError: too many calls failed; the last exception is its cause.
+        """
+        try:
+            answer = self._called(call, args, kwargs)
+        except Exception as error:
+            return self._failure(name, error)
+        self._count(name, None)
+        return answer
+
+    def ask_each(
+        self, name: str, call: Callable[..., Any], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Any]:
+        """`ask` once per row, in order; in parallel if there are worker processes.
+
+        The batch counts as one call, and as a failed one if more than ``max_rate`` of its rows
+        fail, because a prompt that hangs a grader does so in all completions of its group.
+
+        Args:
+            name: For the log.
+            call: The function or `Grader`.
+            rows: Its keyword arguments, one mapping per call.
+
+        Raises:
+            AbstainError: too many batches failed.
+        """
+        if self.timeout is None or len(rows) < 2:
+            return self._counted(name, [self._outcome(call, row) for row in rows])
+        most = min(len(rows), self._pool().size)
+        with ThreadPoolExecutor(most, thread_name_prefix="grpo-guard-graders") as threads:
+            asked = [
+                threads.submit(contextvars.copy_context().run, partial(self._outcome, call, row))
+                for row in rows
+            ]
+            try:
+                outcomes = [answer.result() for answer in asked]
+            except BaseException:  # an interrupt
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self._counted(name, outcomes)
+
+    def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`ask` if peers can cause the failure: an answer is counted, a failure is not.
+
+        Otherwise a peer could use up the window and stop the run.
+
+        Raises:
+            Exception: of the function, unchanged.
+            TimeoutError: it takes too long.
+        """
+        answer = self._called(call, args, kwargs)
+        self._count(name, None)
+        return answer
+
+    async def aask(
+        self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`ask` for an async function. A limit can end it only at an ``await``."""
+        try:
+            answer = await self._acalled(call, args, kwargs)
+        except Exception as error:
+            return self._failure(name, error)
+        self._count(name, None)
+        return answer
+
+    async def aask_each(
+        self, name: str, call: Callable[..., Awaitable[Any]], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Any]:
+        """`ask_each` for an async function."""
+
+        async def outcome(row: Mapping[str, Any]) -> Any:
+            try:
+                return await self._acalled(call, (), row)
+            except Exception as error:
+                return _Raised(error)
+
+        asked = [asyncio.ensure_future(outcome(row)) for row in rows]
+        try:
+            outcomes = list(await asyncio.gather(*asked))
+        finally:
+            for task in asked:
+                task.cancel()
+        return self._counted(name, outcomes)
+
+    async def awatch(
+        self, name: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`aask` without a limit, for a function that limits its own grading with `in_worker`."""
+        try:
+            with _plain_exceptions():
+                answer = await call(*args, **kwargs)
+        except Exception as error:
+            return self._failure(name, error)
+        self._count(name, None)
+        return answer
+
+    async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a synchronous function in a worker process and return its answer.
+
+        Raises:
+            Exception: whatever the function raised, unchanged; it is not counted.
+            TimeoutError: it takes too long.
+        """
+        size = self._pool().size
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(size, thread_name_prefix="grpo-guard-graders")
+        run = partial(contextvars.copy_context().run, partial(self._called, call, args, kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    def _called(self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        grader = call if isinstance(call, Grader) else Grader(call, lambda answer: answer)
+        if self.timeout is not None:
+            answer = self._pool().run(grader.call, args, kwargs, self.timeout)
+        else:
+            with _plain_exceptions():
+                answer = grader.call(*args, **kwargs)
+        return grader.read(answer)
+
+    async def _acalled(
+        self, call: Callable[..., Awaitable[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        with _plain_exceptions():
+            if self.timeout is None:
+                return await call(*args, **kwargs)
+            async with self._turn():
+                return await self._limited(call(*args, **kwargs), self.timeout)
+
+    def _outcome(self, call: Any, row: Mapping[str, Any]) -> Any:
+        try:
+            return self._called(call, (), row)
+        except Exception as error:
+            return _Raised(error)
+
+    def _counted(self, name: str, outcomes: Sequence[Any]) -> list[Any]:
+        errors = [outcome.error for outcome in outcomes if isinstance(outcome, _Raised)]
+        if errors:
+            self._log(f"{name} failed on {len(errors)} of {len(outcomes)} completions", errors[-1])
+        too_many = len(errors) > self.max_rate * len(outcomes)
+        self._count(name, errors[-1] if too_many else None)
+        return [FAILED if isinstance(outcome, _Raised) else outcome for outcome in outcomes]
+
+    def _pool(self) -> GraderPool:
+        from grpo_guard.guard.grader_pool import GraderPool
+
+        with self._lock:
+            if self._workers is None:
+                self._workers = GraderPool()
+            return self._workers
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            turns = self._turns.setdefault(loop, asyncio.Semaphore(self.concurrency))
+        async with turns:
+            yield
+
+    async def _limited(self, call: Awaitable[Any], timeout: float) -> Any:
+        task = asyncio.ensure_future(call)
+        try:
+            hung = sum(not left.done() for left in list(self._hung))
+            if hung >= MAX_HUNG_GRADERS:
+                raise TimeoutError(f"{hung} earlier calls ignore that they were cancelled")
+            # Not asyncio.timeout: it waits for a call that ignores its cancellation, and drops an
+            # answer that arrived while something else kept the loop busy.
+            done, _ = await asyncio.wait([task], timeout=timeout)
+            if not done:
+                raise TimeoutError(f"no answer within {timeout} s")
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                self._hung.add(task)
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    def _failure(self, name: str, error: Exception) -> Failed:
+        self._log(f"{name} failed", error)
+        self._count(name, error)
+        return FAILED
+
+    def _log(self, what: str, error: Exception) -> None:
+        logger.warning("%s; what failed has no reward", what, exc_info=error)
+        if self.timeout is None and _NOT_HERE in f"{error} {error.__cause__}":
+            logger.warning(
+                "%s: it sets a signal alarm and was not called on the main thread; with a timeout, "
+                "reward functions are called on the main thread of a worker process",
+                what,
+            )
+
+    def _count(self, name: str, error: Exception | None) -> None:
+        with self._lock:
+            self._failed.append(error is not None)
+            failed, asked = sum(self._failed), len(self._failed)
+        if error is not None and asked == self.window and failed > self.max_rate * asked:
+            raise AbstainError(
+                f"{name}: {failed} of the last {asked} calls failed (max_rate={self.max_rate}); "
+                f"the last with {type(error).__name__}: {error!s:.200}"
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts its own count, with its own lock and workers.
+        names = ("timeout", "max_rate", "window", "each", "concurrency")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+@contextmanager
+def _plain_exceptions() -> Iterator[None]:
+    """Turn a failure that is not an `Exception`, like math-verify's TimeoutException, into one."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error!s:.200}") from error
+
+
+def finite_or_none(rewards: Sequence[float | None]) -> list[float | None]:
+    """Replace rewards that are not finite, or beyond `LARGEST_REWARD`, by None."""
+    return [r if r is not None and abs(r) <= LARGEST_REWARD else None for r in rewards]

@@ -1,0 +1,394 @@
+"""The guard: a verifier and a policy, applied to batches or as a decorator of reward functions."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from grpo_guard.core.arguments import expected_verifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.moved import renamed
+from grpo_guard.core.rollouts import decided
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.abstentions import AbstainWindow
+from grpo_guard.guard.admission import AdmittedBatch, admit
+from grpo_guard.guard.environment import Environment, EnvironmentVerifier
+from grpo_guard.guard.framework import adapter_for
+from grpo_guard.guard.graders import GraderFailures, finite_or_none
+from grpo_guard.guard.idle import IdleWarning
+from grpo_guard.guard.metrics import NodeFigures, metrics
+from grpo_guard.guard.policy import Policy, not_a_policy
+from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
+from grpo_guard.guard.review import Review as Review
+from grpo_guard.guard.review import require_rewards
+from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
+from grpo_guard.guard.sources import Ledger as Ledger
+from grpo_guard.guard.sources import Sources
+from grpo_guard.guard.verdict_log import VerdictLog
+from grpo_guard.guard.watching import unseen
+from grpo_guard.guard.workers.texts import Workers
+from grpo_guard.nodes.checkpoint import load_state, state_of, stores_of
+from grpo_guard.nodes.patience import store_figures
+
+if TYPE_CHECKING:
+    from grpo_guard.content.length.scaling import LengthScaling
+    from grpo_guard.guard.references import References
+    from grpo_guard.nodes.identity.gate import Identity
+
+Verdicts: TypeAlias = Sequence[Verdict | None] | None
+Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
+Flags: TypeAlias = Sequence[bool] | None
+REMEMBERED = 1024  # groups whose lowest reward is remembered
+
+
+class Guard:
+    """Verifies batches and turns rewards into guarded rewards.
+
+    Args:
+        verifier: Decides on each completion.
+        policy: What a decision does to a reward. Of several rules for one case, `apply` uses the
+            first; adapters choose by what their trainer can carry out.
+        ledger: Receives every verdict.
+        length_scaling: How ``Policy(on_long="scale")`` scales; None = `LengthScaling` defaults.
+        identity: Proves who sent each completion, before any other check; None = ``node`` is
+            trusted.
+        references: The task's own reference answers, which replace those sent with completions;
+            None = use those as sent.
+        failures: Treats a failing grader, or a reward that is not a finite number, as no reward:
+            its completions leave their groups. None = exceptions propagate, and NaN stays.
+        environment: Repeats what tools and users said (`Environment`). A completion that differs
+            is rejected for ``forged_tool_result``; otherwise its given spans are known to be
+            theirs (`Given.known`). It is not asked about the trainer's own tool calls.
+        tokenizer: The policy's, or a `Detokenizer`: decodes the ids of completions in place of the
+            sender's text; ids that the text would not show are malformed. None = the verifiers
+            compare ids with the text, or completions with ids are rejected.
+        log: Keeps every verdict except acceptances, with an excerpt; may be the path of a file.
+        workers: Processes in which texts are read, see `Workers`; 0 = none, None = half of the
+            cores for large batches.
+
+    Raises:
+        TypeError: ``verifier`` is not one, or ``environment`` cannot be called.
+        ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
+            another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
+            make abstain.
+
+    Examples:
+        >>> guard = Guard(verifier, policy=Policy(on_reject="drop"))
+        >>> rewards = guard.apply(rewards, completions)
+    """
+
+    def __init__(
+        self,
+        verifier: CompletionVerifier,
+        *,
+        policy: Policy | None = None,
+        ledger: Ledger | None = None,
+        length_scaling: LengthScaling | None = None,
+        identity: Identity | None = None,
+        references: References | None = None,
+        failures: GraderFailures | None = None,
+        environment: Environment | None = None,
+        tokenizer: Any = None,
+        log: VerdictLog | str | Path | None = None,
+        workers: int | None = None,
+    ) -> None:
+        if not isinstance(verifier, CompletionVerifier):
+            raise expected_verifier("Guard.verifier", verifier)
+        if not isinstance(policy, Policy | None):
+            raise not_a_policy("Guard.policy", policy)
+        self.verifier = verifier
+        self.policy = policy or Policy()
+        self.environment = None if environment is None else EnvironmentVerifier(environment)
+        self._sources = Sources(identity, references, Workers(workers))
+        self._require_fitting(self.policy)
+        self.detokenizer, self.reads_ids = detokenizer_for(verifier, tokenizer)
+        self.ledger = ledger
+        self.log = log
+        if length_scaling is None and "scale" in self.policy.rules("on_long"):
+            from grpo_guard.content.length.scaling import LengthScaling
+
+            length_scaling = LengthScaling()
+        self.length_scaling = length_scaling
+        self.failures = failures
+        self._recent = AbstainWindow(self.policy)
+        self._node_figures = NodeFigures()
+        self.idle = IdleWarning(verifier, ledger)
+        # The lowest reward of recent groups, for completions that come without their group.
+        self._lowest: deque[float] = deque(maxlen=REMEMBERED)
+        self._by_policy: dict[Policy, Guard] = {}
+
+    @property
+    def identity(self) -> Identity | None:
+        """Proves who sent each completion. Setting it affects functions already wrapped."""
+        return self._sources.identity
+
+    @identity.setter
+    def identity(self, identity: Identity | None) -> None:
+        self._sources.identity = identity
+
+    @property
+    def references(self) -> References | None:
+        """The task's own answers. Setting them affects functions already wrapped."""
+        return self._sources.references
+
+    @references.setter
+    def references(self, references: References | None) -> None:
+        self._sources.references = references
+
+    @property
+    def workers(self) -> Workers:
+        """Where texts are read. Setting it, or its number, affects functions already wrapped."""
+        return self._sources.workers
+
+    @workers.setter
+    def workers(self, workers: Workers | int | None) -> None:
+        self._sources.workers = workers if isinstance(workers, Workers) else Workers(workers)
+        self._require_fitting(self.policy)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """In this context the verifier's texts are read by `workers`. For callers that run it
+        themselves, between `admit` and `finish_review`."""
+        return self.workers.reading(self.verifier, unasked=not self.policy.pays_abstentions)
+
+    if not TYPE_CHECKING:  # which would make every attribute one of type Any
+
+        def __getattr__(self, name: str) -> Any:
+            raise renamed(type(self), name)
+
+    @property
+    def log(self) -> VerdictLog | None:
+        """Keeps verdicts. Setting it, or its path, affects functions already wrapped."""
+        return self._sources.log
+
+    @log.setter
+    def log(self, log: VerdictLog | str | Path | None) -> None:
+        self._sources.log = VerdictLog(log) if isinstance(log, str | Path) else log
+
+    def with_policy(self, policy: Policy) -> Guard:
+        """This guard with another policy; its verifier, ledger and counts are shared."""
+        if policy == self.policy:
+            return self
+        if policy not in self._by_policy:
+            self._require_fitting(policy)
+            other = copy.copy(self)
+            other.policy = policy
+            self._by_policy[policy] = other
+        return self._by_policy[policy]
+
+    def review(
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
+    ) -> Review:
+        """Verdicts and metrics for one batch.
+
+        Args:
+            batch: Any number of completions.
+            given: Verdicts that the caller already has, one or None per completion: for rows that
+                could not be read, say. The verifier judges only the others; ledger, metrics,
+                abstentions and length factors count all. None = no verdicts.
+            decoded: Which texts the caller has decoded from the ids; None = none of them.
+
+        Raises:
+            ValueError: ``given`` does not have one entry per completion.
+            TypeError: an entry of ``given`` is not a verdict.
+            AbstainError: more abstentions over the policy's window than it allows. A guard that
+                only watches raises none of these.
+        """
+        try:
+            admitted = self.admit(batch, given, decoded)
+            return self.finish_review(admitted, self._said(admitted.unsettled))
+        except Exception as error:
+            if not self.policy.watches:
+                raise
+            return unseen(batch, error)
+
+    def finish_review(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
+        """The second half of `review`: turn the verifier's verdicts on a batch into a review.
+
+        Args:
+            admitted: The batch, from `admit`.
+            said: One verdict for each of `AdmittedBatch.unsettled`.
+
+        Raises:
+            AbstainError: as `review`.
+        """
+        batch, verdicts = self.record_verdicts(admitted, said)
+        if not self.policy.watches:
+            self._recent.add(batch, verdicts)
+        figures = self.metrics(batch, verdicts)
+        return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
+
+    def judge(
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
+    ) -> Judged:
+        """`review` without metrics and factors, and without a limit on abstentions.
+
+        Returns:
+            The completions as they were judged, see `AdmittedBatch`, and their verdicts.
+        """
+        admitted = self.admit(batch, given, decoded)
+        return self.record_verdicts(admitted, self._said(admitted.unsettled))
+
+    def _said(self, batch: Sequence[Completion]) -> list[Verdict]:
+        with self.reading():
+            return supervised(self.verifier, batch)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in order; `judge` also returns the completions."""
+        return self.judge(batch)[1]
+
+    def with_environment(self, environment: Environment) -> Guard:
+        """This guard with an environment; everything that it remembers is shared.
+
+        Raises:
+            TypeError: it cannot be called.
+            ValueError: ``on_abstain="pass"``, see `EnvironmentVerifier.author_can_abstain`.
+        """
+        other = copy.copy(self)
+        other.environment, other._by_policy = EnvironmentVerifier(environment), {}
+        other._require_fitting(self.policy)
+        return other
+
+    def admit(
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
+    ) -> AdmittedBatch:
+        """The first half of `review` and `judge`: everything that comes before the verifier.
+
+        For servers, which verify several batches at once. Errors as for `review`.
+        """
+        return admit(
+            batch, given, identity=self.identity, references=self.references,
+            environment=self.environment, detokenizer=self.detokenizer,
+            ids_unread=not self.reads_ids, decoded=decoded,
+        )  # fmt: skip
+
+    def record_verdicts(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
+        """The second half of `judge`, arguments as `finish_review`; the worst segment decides."""
+        batch, verdicts = admitted.batch, admitted.verdicts(said)
+        self.idle.look_at(batch)
+        if self.ledger is not None and batch:
+            self.ledger.record(batch, verdicts)
+        verdicts = decided(batch, verdicts)  # the ledger needs each segment's own findings
+        if self.log is not None and batch:
+            self.log.record(batch, verdicts)
+        return batch, verdicts
+
+    def metrics(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """Figures to log: those of `grpo_guard.guard.metrics.metrics`, those per node, and those of
+        a store that another process keeps locked (`grpo_guard.nodes.patience.store_figures`)."""
+        nodes = self._node_figures.of([c.node for c in batch], verdicts)
+        return metrics(verdicts) | nodes | self.store_metrics() | self.workers.figures()
+
+    def store_metrics(self) -> dict[str, float]:
+        """Failed waits for a store that another process keeps locked, see `store_figures`."""
+        return store_figures(stores_of(self.verifier, self.ledger, self._lengths, self.identity))
+
+    def _factors(
+        self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+    ) -> list[float] | None:
+        if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:
+            return None
+        # Rejected completions earn nothing and set no standard: with a few words of junk in a
+        # group, an attacker would make everybody else's answers look long.
+        kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
+        factors = [1.0] * len(batch)
+        for i, factor in zip(
+            kept, self.length_scaling.factors([batch[i] for i in kept]), strict=True
+        ):
+            factors[i] = factor
+        return factors
+
+    def settle(
+        self,
+        rewards: Sequence[float | None],
+        review: Review,
+        *,
+        policy: Policy | None = None,
+    ) -> list[float | None]:
+        """Guarded rewards from a review; `grpo_guard.guard.settlement` defines each rule.
+
+        Accepted completions keep their reward object, even if it is None or NaN; so does every
+        completion under ``on_reject="keep"``.
+
+        Args:
+            rewards: Of one reward function, one per completion.
+            review: Of the same completions.
+            policy: In place of the guard's own, for the veto.
+
+        Raises:
+            ValueError: not one reward per verdict; or ``policy`` does not fit the verifier.
+            AbstainError: a verdict is an abstention and the policy says to raise.
+        """
+        if policy is not None:
+            self._require_fitting(policy)
+            if policy.pays_abstentions and not self.policy.pays_abstentions:
+                self.workers.require_none_lost()
+        policy = policy or self.policy
+        require_rewards(rewards, review)
+        refuse_abstentions(policy, review.verdicts)
+        if self.failures is not None and not policy.watches:
+            rewards = finite_or_none(rewards)
+        rulings = [ruling_of(verdict) for verdict in review.verdicts]
+        settled = settle(
+            [[reward] for reward in rewards], rulings, policy,
+            groups=review.groups, labels=review.labels, rollouts=review.rollouts,
+            length_factors=review.length_factors,
+            lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
+        )  # fmt: skip
+        self._lowest.extend(settled.lowest)
+        return [reward for (reward,) in settled.rewards]
+
+    async def areview(
+        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
+    ) -> Review:
+        """`review` in a thread, without blocking the running loop."""
+        return await asyncio.to_thread(self.review, batch, given)
+
+    def apply(
+        self,
+        rewards: Sequence[float | None],
+        batch: Sequence[Completion],
+        given: Sequence[Verdict | None] | None = None,
+    ) -> list[float | None]:
+        """Guarded rewards, one per completion and in order; None = leave it out of its group."""
+        return self.settle(rewards, self.review(batch, given))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything remembered about nodes as plain JSON values, for a trainer's checkpoint.
+
+        Covers the ledger, the length scaling, the identity and each verifier with its own
+        ``state_dict``.
+
+        Raises:
+            LedgerError: a ledger cannot be read.
+        """
+        return state_of(self.verifier, self.ledger, self._lengths, self.identity)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a `state_dict` in place of the current state, for all processes.
+
+        Args:
+            state: From a guard with the same verifiers in the same places.
+
+        Raises:
+            ValueError: it belongs to another guard, or has another form.
+            LedgerError: a ledger cannot be written.
+        """
+        load_state(self.verifier, self.ledger, state, self._lengths, self.identity)
+
+    def _require_fitting(self, policy: Policy) -> None:
+        require_fitting(self.verifier, policy, self.environment, self.workers)
+
+    @property
+    def _lengths(self) -> object:
+        return None if self.length_scaling is None else self.length_scaling.past
+
+    def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
+        """Wrap a reward function, or a list of them that share one veto."""
+        return adapter_for(reward, framework).wrap(reward, self)

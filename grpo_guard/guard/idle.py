@@ -1,0 +1,75 @@
+"""Warn once if verifiers have nothing to do because no completion has a field that they need.
+
+A verifier that skips every completion rejects none, which in a log looks like a clean swarm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verifier import CompletionVerifier
+
+logger = logging.getLogger("grpo_guard")
+
+_COLUMNS = {
+    "node": "the name of its sender",
+    "task": "the name of its task",
+    "completion_ids": "the token ids that were sampled",
+}
+
+
+class IdleWarning:
+    """Warns about each missing field once, in the first batch that lacks it.
+
+    Args:
+        verifier: The root of the guard's tree.
+        ledger: The guard's own; None = no ledger.
+    """
+
+    def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
+        self._waiting = {
+            field: dict.fromkeys(idle) for field, idle in idle_without(verifier).items()
+        }
+        if ledger is not None and "node" in self._waiting:
+            self._waiting["node"]["the ledger records nobody"] = None
+
+    def mute(self) -> None:
+        """Disable the warnings, if fields are left out on purpose."""
+        self._waiting.clear()
+
+    def look_at(self, batch: Sequence[Completion]) -> None:
+        """Warn if no completion of the batch has a field that verifiers need."""
+        if not batch or not self._waiting:
+            return
+        for field in list(self._waiting):
+            if any(getattr(completion, field) is not None for completion in batch):
+                continue
+            idle = self._waiting.pop(field, None)
+            if idle is not None:  # no other thread has warned yet
+                logger.warning("%s", _message(field, list(idle), len(batch)))
+
+
+def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:
+    """Field -> what is skipped without it, over a whole tree of verifiers."""
+    found: dict[str, dict[str, None]] = {}
+    for member in _leaves(verifier):
+        for field, what in member.idle_without.items():
+            found.setdefault(field, {})[f"{member.name} {what}"] = None
+    return {field: list(idle) for field, idle in found.items()}
+
+
+def _message(field: str, idle: list[str], count: int) -> str:
+    what = _COLUMNS.get(field, "its value")
+    return (
+        f"none of the {count} completions of this batch has {field!r}, so {'; '.join(idle)}. "
+        f"Give each completion {what}: a dataset column {field!r} in TRL, a field {field!r} in "
+        f"a JSONL line, Completion({field}=...) in Python. This warning comes once"
+    )
+
+
+def _leaves(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
+    yield verifier
+    for member in getattr(verifier, "members", ()):
+        yield from _leaves(member)

@@ -1,0 +1,165 @@
+"""The figures of one batch under the names that adapters log."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+from grpo_guard.core.verdict import NOT_CHECKED, SPOT_CHECKS, Cause, Outcome, Usage, Verdict
+
+MOST_NODES = 32
+"""Nodes with figures of their own. Each name is a permanent chart, and a sender may invent names
+without end; further nodes share ``others``."""
+_OTHERS = "others"
+_NO_RATES = {f"guard/{outcome}_rate": 0 for outcome in Outcome}
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Rates and costs over one batch; empty for an empty batch.
+
+    ``guard/accept_rate``, ``reject_rate``, ``abstain_rate``; ``guard/abstain_rate/{cause}``;
+    ``guard/reject_rate/{verifier}``; ``guard/not_applicable_rate/{verifier}``, the share that it
+    skipped, to tell a reject rate of 0 from a verifier that never looked;
+    ``guard/seconds``, summed; under spot checks ``guard/not_checked_rate``, the share accepted
+    unchecked; and for each verifier that asked a model ``guard/{verifier}/requests``,
+    ``cache_hits``, ``tokens``, ``usd`` (left out if a price is unknown), ``latency_p50`` and
+    ``latency_p95`` in seconds over the completions it asked about.
+    """
+    if not verdicts:
+        return {}
+    counts = defaultdict[str, int](int, _NO_RATES)
+    for verdict in verdicts:
+        counts[f"guard/{verdict.outcome}_rate"] += 1
+        if verdict.abstained:
+            counts[f"guard/abstain_rate/{verdict.cause}"] += 1
+        for member in verdict.members or (verdict,):
+            if member.verifier == NOT_CHECKED:
+                continue
+            # Log zeros too: trainers average whatever they receive, and a rate that is logged only
+            # when something was rejected comes out too high.
+            counts[f"guard/reject_rate/{member.verifier}"] += member.rejected
+            aside = member.cause is Cause.NOT_APPLICABLE
+            counts[f"guard/not_applicable_rate/{member.verifier}"] += aside
+    figures = {name: count / len(verdicts) for name, count in counts.items()}
+    unseen = [checked for v in verdicts if (checked := _not_checked(v)) is not None]
+    if unseen:
+        figures["guard/not_checked_rate"] = sum(unseen) / len(verdicts)
+    figures["guard/seconds"] = sum([v.seconds for v in verdicts])
+    return figures | _costs(verdicts)
+
+
+def length_figures(
+    verdicts: Sequence[Verdict], factors: Sequence[float] | None
+) -> dict[str, float]:
+    """How length affects one batch; empty if lengths change nothing.
+
+    ``guard/length_factor``: the mean factor of completions that are not rejected, 1 if none is
+    scaled; ``guard/length_dropped``: how many completions lose all of a positive reward.
+
+    Args:
+        verdicts: One per completion.
+        factors: `Review.length_factors`.
+    """
+    if factors is None:
+        return {}
+    kept = [f for f, v in zip(factors, verdicts, strict=True) if not v.rejected]
+    return {
+        "guard/length_factor": sum(kept) / len(kept) if kept else 1.0,
+        "guard/length_dropped": float(sum(factor <= 0 for factor in kept)),
+    }
+
+
+class NodeFigures:
+    """Counts each node's accepted, rejected and abstained completions.
+
+    Counts, not rates: trainers average values over ranks and steps, and the ratio of two mean
+    counts is the overall rate.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+        # Known nodes that sent nothing are logged as 0: a mean over only the steps that name a node
+        # would show how much it sends when it sends.
+        self._none_yet: dict[str, float] = {}
+
+    def of(self, nodes: Sequence[str | None], verdicts: Sequence[Verdict]) -> dict[str, float]:
+        """``guard/node/{name}/{outcome}`` for every node so far; empty if no node has a name.
+
+        Args:
+            nodes: Who sent each completion; None = unknown, not counted.
+            verdicts: One for each, in order.
+        """
+        self._show(nodes)
+        figures = self._none_yet.copy()
+        for node, verdict in zip(nodes, verdicts, strict=True):
+            if node is not None:
+                name = f"guard/node/{self._shown.get(node, _OTHERS)}/{verdict.outcome}"
+                figures[name] = figures.get(name, 0.0) + 1.0
+        return figures
+
+    def _show(self, nodes: Sequence[str | None]) -> None:
+        """Give new nodes figures of their own, while there are any left."""
+        new = [node for node in nodes if node is not None and node not in self._shown]
+        if not new:
+            return
+        # The most active nodes come first: invented names with one completion each must not take
+        # the places of nodes that work.
+        for node, _ in Counter(new).most_common(MOST_NODES - len(self._shown)):
+            self._shown[node] = _plain(node)
+            self._add_name(self._shown[node])
+            if len(self._shown) == MOST_NODES:
+                self._add_name(_OTHERS)
+
+    def _add_name(self, name: str) -> None:
+        self._none_yet |= {f"guard/node/{name}/{outcome}": 0.0 for outcome in Outcome}
+
+
+def _plain(node: str) -> str:
+    """A name that trackers accept. A changed name ends with a dot and a digest; unchanged names
+    have no dot, so no node can take a name that looks like another's and share its counts."""
+    if _PLAIN.fullmatch(node) and node != _OTHERS:
+        return node
+    digest = blake2b(node.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', node[:40])}.{digest}"
+
+
+def _not_checked(verdict: Verdict) -> bool | None:
+    """Whether a spot check skipped it; None if it was not subject to one."""
+    if verdict.verifier == NOT_CHECKED:
+        return True
+    inner = [skipped for m in verdict.members if (skipped := _not_checked(m)) is not None]
+    if inner:
+        return any(inner)
+    return False if verdict.verifier == SPOT_CHECKS else None
+
+
+def _costs(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    by_verifier: dict[str, list[Usage]] = defaultdict(list)
+    for verdict in verdicts:
+        for name, usage in _usages(verdict):
+            by_verifier[name].append(usage)
+    costs: dict[str, float] = {}
+    for name, usages in by_verifier.items():
+        prefix = f"guard/{name}"
+        costs[f"{prefix}/requests"] = sum(u.requests for u in usages)
+        costs[f"{prefix}/cache_hits"] = sum(u.cache_hits for u in usages)
+        costs[f"{prefix}/tokens"] = sum(u.tokens_in + u.tokens_out for u in usages)
+        prices = [u.usd for u in usages if u.requests]
+        if prices and None not in prices:
+            costs[f"{prefix}/usd"] = sum(p for p in prices if p is not None)
+        waited = sorted(u.latency for u in usages if u.requests)
+        if waited:
+            costs[f"{prefix}/latency_p50"] = waited[(len(waited) - 1) // 2]
+            costs[f"{prefix}/latency_p95"] = waited[int(0.95 * (len(waited) - 1))]
+    return costs
+
+
+def _usages(verdict: Verdict) -> Iterator[tuple[str, Usage]]:
+    """Usage per verifier for one completion, including the members of ensembles."""
+    if verdict.usage is not None:
+        yield verdict.verifier, verdict.usage
+    for member in verdict.members:
+        yield from _usages(member)

@@ -1,0 +1,176 @@
+"""How a guard treats completions that it rejects, and those that it cannot judge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias
+
+from grpo_guard.core.arguments import worded_class
+from grpo_guard.core.naming import near
+from grpo_guard.core.quoting import shown
+
+OnReject: TypeAlias = Literal["zero", "drop", "no_gain", "keep"] | float
+OnAbstain: TypeAlias = Literal["skip", "pass", "zero", "raise"]
+OnLong: TypeAlias = Literal["keep", "scale"]
+
+
+class AbstainError(RuntimeError):
+    """The guard could not judge completions, and the policy says to stop."""
+
+
+@worded_class
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How verdicts become rewards; `grpo_guard.guard.settlement` has the formulas.
+
+    A tuple of several rules means: use the first that the trainer can carry out. A single rule
+    that it cannot carry out is refused at decoration.
+
+    Args:
+        on_reject: For rejected completions. ``"drop"`` and ``"no_gain"`` remove them from their
+            group, the second only if they would gain; ``"zero"`` is the paper's r = r_task *
+            r_guard; a number is used as the reward. By default they are removed, and if a trainer
+            cannot remove one completion from its group, it gets the reward of ``"zero"``.
+            ``"keep"`` only watches: verdicts, metrics and the ledger are produced, and no reward is
+            changed, removed or replaced, whatever the verdict and the other arguments say. An
+            abstention keeps its reward, too; lengths are not compared; neither
+            ``max_abstain_rate`` nor a failure of the guard itself stops the run. Only an explicit
+            ``on_abstain="raise"`` still raises. ``"keep"`` cannot be one of several rules: a guard
+            either watches or decides.
+        on_abstain: For completions that could not be judged. ``"skip"`` removes them; ``"pass"``
+            lets the task's reward through unguarded, and `Guard` refuses it if a completion's
+            author can make a verifier abstain; ``"zero"`` gives 0; ``"raise"`` stops the run, so
+            anyone who can cause one abstention can end it. The default is as for ``on_reject``.
+        on_long: ``"scale"`` multiplies a positive reward, after the veto, by a factor that falls as
+            the completion grows longer than those of other nodes (`LengthScaling`): by default only
+            for nodes whose length follows the reward. No preset scales unless asked to.
+            Completions with factor 0 are removed if ``on_reject`` removes.
+            ``"keep"`` leaves rewards unchanged.
+        max_abstain_rate: Highest share of abstentions, among completions that are not rejected,
+            over the last ``abstain_window`` batches; beyond it `AbstainError` is raised, so that
+            nobody trains unguarded without knowing.
+            With two or more nodes, the node with the highest share of abstentions is not counted,
+            nor are further ones while those left out sent less than half: so no minority can stop
+            a run, whatever names it invents. Under an honest node's name it can spoil that node's
+            count, so `Completion.node` must be proven.
+        abstain_window: Batches over which that share is taken, once there are that many.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    on_reject: OnReject | tuple[OnReject, ...] = ("drop", "zero")
+    on_abstain: OnAbstain | tuple[OnAbstain, ...] = ("skip", "zero")
+    on_long: OnLong | tuple[OnLong, ...] = "keep"
+    max_abstain_rate: float = 0.25
+    abstain_window: int = 20
+
+    def __post_init__(self) -> None:
+        for name, expected, known in _RULES:
+            value = getattr(self, name)
+            if not isinstance(value, tuple | list):
+                value = (value,)
+            number = name == "on_reject"
+            if not value or not all(r in known or (number and _finite_number(r)) for r in value):
+                got = getattr(self, name)
+                nearest = near(known, got) if isinstance(got, str) else []
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                raise ValueError(f"Policy.{name}: expected {expected}, got {got!r}{hint}")
+            object.__setattr__(self, name, value[0] if len(value) == 1 else tuple(value))
+        if isinstance(self.on_reject, tuple) and "keep" in self.on_reject:
+            raise ValueError(
+                "Policy.on_reject: expected 'keep' alone, since a guard either watches or decides, "
+                f"got {self.on_reject!r}"
+            )
+        if not (_finite_number(self.max_abstain_rate) and 0 <= self.max_abstain_rate <= 1):
+            raise ValueError(
+                f"Policy.max_abstain_rate: expected a number in [0, 1], "
+                f"got {self.max_abstain_rate!r}"
+            )
+        window = self.abstain_window
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {window!r}")
+
+    def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
+        """Reduce each argument to one rule: the first that can be carried out.
+
+        Args:
+            cannot: (argument, rule) -> why it cannot be carried out, and what to do about it.
+
+        Raises:
+            ValueError: no rule of an argument can be carried out; the message gives the reason.
+        """
+        if not cannot:
+            return _preferred(self)
+        rules: dict[str, Any] = {}
+        for name, _, _ in _RULES:
+            asked = self.rules(name)
+            possible = [rule for rule in asked if (name, rule) not in cannot]
+            if not possible:
+                raise ValueError(cannot[name, asked[0]])
+            rules[name] = possible[0]
+        return replace(self, **rules)
+
+    def rules(self, name: str) -> tuple[Any, ...]:
+        """The rules of ``on_reject``, ``on_abstain`` or ``on_long``, the preferred one first.
+
+        Under ``on_reject="keep"``, returns the rules that then apply, see the class.
+        """
+        value = getattr(self, name)
+        rules = value if isinstance(value, tuple) else (value,)
+        if name == "on_reject" or not self.watches:
+            return rules
+        # A guard that watches lets everything through, and answers so for each argument.
+        if name == "on_long":
+            return ("keep",)
+        return ("raise",) if rules[0] == "raise" else ("pass",)
+
+    @property
+    def watches(self) -> bool:
+        """Whether rewards are never changed: ``on_reject="keep"``."""
+        return self.on_reject == "keep"
+
+    @property
+    def pays_abstentions(self) -> bool:
+        """Whether abstentions may earn their reward although rejections do not."""
+        return "pass" in self.rules("on_abstain") and not self.watches
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether rejected completions may be removed from their group."""
+        return self.rules("on_reject")[0] in ("drop", "no_gain")
+
+
+@lru_cache(maxsize=64)
+def _preferred(policy: Policy) -> Policy:
+    """The first rule of each argument; cached, because every batch asks for it."""
+    return replace(policy, **{name: policy.rules(name)[0] for name, _, _ in _RULES})
+
+
+Rule: TypeAlias = tuple[str, Any]
+"""An argument of a policy and one of its rules, e.g. ``("on_reject", "drop")``."""
+
+_RULES: Final = (
+    (
+        "on_reject",
+        "'zero', 'drop', 'no_gain', 'keep' or a finite number",
+        ("zero", "drop", "no_gain", "keep"),
+    ),
+    ("on_abstain", "'skip', 'pass', 'zero' or 'raise'", ("skip", "pass", "zero", "raise")),
+    ("on_long", "'keep' or 'scale'", ("keep", "scale")),
+)
+
+
+def not_a_policy(where: str, got: object) -> TypeError:
+    """The error for a value that is not a policy, with what to write instead."""
+    hint = f"; write Policy(on_reject={got!r})" if got in _RULES[0][2] else ""
+    if isinstance(got, Mapping):
+        hint = "; write Policy(**...)"
+    return TypeError(f"{where}: expected a Policy or None, got {shown(got)}{hint}")
+
+
+def _finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

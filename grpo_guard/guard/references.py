@@ -1,0 +1,155 @@
+"""The task's own reference answers, in place of those that peers send.
+
+In some exchanges a peer sends a question together with its answer. A true question with a false
+answer makes right work lose, and no check of a completion can see it. So a guard with references
+uses no others: a peer's reference is compared with the task's own and then discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from grpo_guard.content.answers import same_answer
+from grpo_guard.core.completion import Completion, shown
+from grpo_guard.core.jsonl import InputError, read_objects
+from grpo_guard.core.prompts import Message, prompt_key
+from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
+
+NAME: Final = "references"
+FORGED: Final = "forged_reference"
+OTHER: Final = "other_reference"
+NONE: Final = "no_reference"
+_FIELDS: Final = ("reference", "answer")
+_LARGEST_FILE: Final = 2**30
+
+
+class Checked(NamedTuple):
+    """The result for a batch, one entry per completion and in order.
+
+    Args:
+        batch: The completions with the task's own references.
+        given: A rejection if the peer's reference is false; otherwise the verdict given before.
+        notes: A finding to add to the verdict; None = none.
+    """
+
+    batch: list[Completion]
+    given: list[Verdict | None]
+    notes: list[Finding | None]
+
+
+class References:
+    """Reference answers by prompt.
+
+    Args:
+        answers: Prompt -> answer; for prompts in messages, use `add`.
+
+    Raises:
+        ValueError: an answer is neither text nor a number, or empty.
+    """
+
+    def __init__(self, answers: Mapping[str, str | float] | None = None) -> None:
+        self._answers: dict[bytes, str] = {}
+        for prompt, answer in (answers or {}).items():
+            self.add(prompt, answer)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> References:
+        """Read JSON lines with ``prompt`` and ``reference`` (or ``answer``) among other fields, or
+        YAML with a mapping of prompts to answers.
+
+        Raises:
+            InputError: it cannot be read, or an entry is malformed; with its line.
+        """
+        path = Path(path)
+        return _from_yaml(path) if path.suffix in (".yaml", ".yml") else _from_lines(path)
+
+    def add(self, prompt: str | Sequence[Message], answer: str | float) -> None:
+        """Add one answer.
+
+        Raises:
+            ValueError: the answer is malformed, or the prompt already has another one.
+        """
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
+            raise ValueError(f"reference: expected text or a number, got {shown(answer)}")
+        text = str(answer)
+        if self._answers.setdefault(_digest(prompt), text) != text:
+            raise ValueError("prompt: expected one answer for each, got two")
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def of(self, prompt: str | Sequence[Message]) -> str | None:
+        """The answer to a prompt; None if unknown."""
+        return self._answers.get(_digest(prompt))
+
+    def check(self, batch: Sequence[Completion], given: Sequence[Verdict | None]) -> Checked:
+        """Replace all references in a batch by the task's own.
+
+        A reference that is certainly a different answer rejects: its sender is an attacker, and
+        rewards computed from it mean nothing. One that is only written differently has no effect;
+        if the two cannot be compared, the verdict mentions it.
+        """
+        checked = Checked([], list(given), [])
+        for i, completion in enumerate(batch):
+            ours, theirs = self.of(completion.prompt), completion.reference
+            note = None
+            if ours is None:
+                note = Finding(NONE, "the task has no reference for this prompt, none was used")
+            elif theirs is not None and theirs != ours:
+                same = same_answer(ours, theirs)
+                if same is False and checked.given[i] is None:
+                    message = f"it came with the reference {shown(theirs)}, which is false"
+                    found = Finding(FORGED, message)
+                    checked.given[i] = reject(NAME, Cause.FALSE_REFERENCE, findings=(found,))
+                elif same is None:
+                    message = f"it came with another reference, {shown(theirs)}; it was not used"
+                    note = Finding(OTHER, message)
+            # A prompt that is among the task's own is trusted, even if a peer sent it.
+            ours_too = completion.prompt_trusted or ours is not None
+            checked.batch.append(completion.with_labels(reference=ours, prompt_trusted=ours_too))
+            checked.notes.append(note)
+        return checked
+
+
+def _digest(prompt: str | Sequence[Message]) -> bytes:
+    return sha256(prompt_key(prompt).encode("utf-8", "surrogatepass")).digest()
+
+
+def _from_lines(path: Path) -> References:
+    found = References()
+    for number, data in read_objects(path):
+        answer = next((data[name] for name in _FIELDS if data.get(name) is not None), None)
+        try:
+            found.add(_prompt(data.get("prompt")), answer)  # type: ignore[arg-type]  # add checks
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+    return found
+
+
+def _from_yaml(path: Path) -> References:
+    import yaml
+
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InputError(f"{path}: (file): expected at most {_LARGEST_FILE} bytes, got more")
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        got = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(f"{path}: (file): expected readable YAML, got {got}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: (file): expected a mapping of prompts to answers")
+    found = References()
+    for prompt, answer in data.items():
+        try:
+            found.add(_prompt(prompt), answer)
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def _prompt(value: Any) -> str | Sequence[Message]:
+    """Validate a prompt; raises ValueError if it is not one."""
+    return Completion(value, "").prompt  # CompletionError names the field

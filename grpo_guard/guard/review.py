@@ -1,0 +1,149 @@
+"""The result of guarding one batch, and the only place that creates one.
+
+`settle` compares rewards within groups. A review that lost its groups would make it treat a whole
+batch as one group and measure a rejected completion by the lowest reward of another prompt. So
+reviews are created by `Review.of`, and cut, joined or regrouped only by its methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown
+from grpo_guard.core.rollouts import groups_of, rollouts_of
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.guard.metrics import length_figures
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The result of guarding one batch.
+
+    Args:
+        verdicts: One per completion, in order.
+        metrics: Figures to log.
+        length_factors: Factors of positive rewards, in [0, 1], one per completion; None if the
+            policy keeps long completions' rewards.
+        groups: Completions with the same value answer the same prompt; None = all do. Never the
+            senders' labels: poison next to its own clean copy under a label "mine" would be
+            measured by that copy alone.
+        labels: The senders' labels, or None.
+        rollouts: The rollout of which each is one segment; None for one that is a rollout by
+            itself, and for the whole list if no completion names a rollout.
+    """
+
+    verdicts: list[Verdict]
+    metrics: dict[str, float]
+    length_factors: list[float] | None = None
+    groups: list[Hashable] | None = None
+    labels: list[Hashable] | None = None
+    rollouts: list[Hashable] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        metrics: dict[str, float],
+        length_factors: Sequence[float] | None = None,
+    ) -> Review:
+        """The review of these completions, grouped by prompt, see `groups_of`.
+
+        Args:
+            batch: Any number of completions, [n].
+            verdicts: [n].
+            metrics: Figures to log; those of `length_figures` are added.
+            length_factors: In [0, 1], [n]; None = lengths change nothing.
+        """
+        rollouts = rollouts_of(batch)
+        return cls(
+            list(verdicts),
+            metrics | length_figures(verdicts, length_factors),
+            None if length_factors is None else list(length_factors),
+            groups=groups_of(batch, rollouts),
+            labels=[c.group for c in batch],
+            rollouts=rollouts,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Review]) -> Review:
+        """Concatenate reviews in order, without their figures.
+
+        Groups with equal names are one group. If a part has no groups or labels, the whole has
+        none either; a part without factors is not scaled.
+        """
+        factors = [
+            factor for part in parts for factor in part.length_factors or [1.0] * len(part.verdicts)
+        ]
+        scaled = any(part.length_factors is not None for part in parts)
+        return cls(
+            [verdict for part in parts for verdict in part.verdicts],
+            {},
+            factors if scaled else None,
+            groups=_all([part.groups for part in parts]),
+            labels=_all([part.labels for part in parts]),
+            rollouts=_segments(parts),
+        )
+
+    def at(self, places: Sequence[int]) -> Review:
+        """The rows at these places, in this order, without figures."""
+
+        def of(column: list[T] | None) -> list[T] | None:
+            return None if column is None else [column[i] for i in places]
+
+        verdicts = [self.verdicts[i] for i in places]
+        factors, groups = of(self.length_factors), of(self.groups)
+        return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
+
+    def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
+        """Replace the groups by a trainer's own, and drop the senders' labels.
+
+        Args:
+            groups: As the trainer compares rewards, [n]; None = all together.
+        """
+        own = None if groups is None else list(groups)
+        return replace(self, groups=own, labels=None)
+
+
+def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
+    """Concatenate the rollouts; a part without any has rollouts of one segment each."""
+    if all(part.rollouts is None for part in parts):
+        return None
+    return [key for part in parts for key in part.rollouts or [None] * len(part.verdicts)]
+
+
+def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
+    found: list[Hashable] = []
+    for column in columns:
+        if column is None:
+            return None
+        found += column
+    return found
+
+
+def require_rewards(rewards: object, review: object) -> None:
+    """Refuse rewards or a review of the wrong type.
+
+    Args:
+        rewards: Numbers or None, one per completion.
+        review: Of the same completions.
+
+    Raises:
+        TypeError: either is of another type.
+    """
+    if not isinstance(review, Review):
+        raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
+    if isinstance(rewards, str | bytes) or not isinstance(rewards, Iterable | Sized):
+        raise TypeError(
+            f"rewards: expected one number or None per completion, in a list, got {shown(rewards)}"
+        )
+    if isinstance(rewards, list | tuple):
+        for i, reward in enumerate(rewards):
+            if isinstance(reward, str | bytes | list | tuple | dict):
+                got = shown(reward)
+                raise TypeError(f"rewards[{i}]: expected a number or None, got {got}")

@@ -1,0 +1,98 @@
+"""The settled rewards of a batch, in both forms in which trainers leave a completion out.
+
+Some trainers take None. Others need a number: the mean of the completions that stay in its group
+gives a left-out completion the advantage 0, and does not change the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from grpo_guard.guard.guard import Guard, Review
+from grpo_guard.guard.settlement import mean_of_kept
+
+
+@dataclass(frozen=True, slots=True)
+class SettledGroups:
+    """Settled rewards, and the means that take the place of those left out.
+
+    Args:
+        kept: Rewards of the completions that stay, None for those left out, [n].
+        groups: Each completion's group, [n].
+        means: Mean reward of the completions that stay in each group; a group without any is
+            missing.
+    """
+
+    kept: list[float | None]
+    groups: list[Hashable]
+    means: Mapping[Hashable, float]
+
+    @classmethod
+    def of(
+        cls,
+        rewards: Sequence[float | None],
+        groups: Sequence[Hashable] | None = None,
+        out: Sequence[bool] | None = None,
+    ) -> SettledGroups:
+        """Compute the means of settled rewards.
+
+        Args:
+            rewards: As `Guard.settle` returns them, [n].
+            groups: [n]; None = all are one group.
+            out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
+
+        Raises:
+            ValueError: lengths differ.
+        """
+        n = len(rewards)
+        groups = [None] * n if groups is None else list(groups)
+        out = [False] * n if out is None else out
+        kept = [None if left else reward for reward, left in zip(rewards, out, strict=True)]
+        finite = defaultdict[Hashable, list[float]](list)
+        for group, reward in zip(groups, kept, strict=True):
+            if reward is not None and math.isfinite(reward):
+                finite[group].append(reward)
+        means = {group: mean_of_kept(values) for group, values in finite.items()}
+        return cls(kept, groups, means)
+
+    @property
+    def left_out(self) -> list[bool]:
+        """Which completions are left out, [n]."""
+        return [reward is None for reward in self.kept]
+
+    @property
+    def filled(self) -> list[float]:
+        """Rewards with the group's mean for those left out, [n]; 0 if none of the group stays."""
+        return [
+            self.mean(group) if reward is None else reward
+            for reward, group in zip(self.kept, self.groups, strict=True)
+        ]
+
+    def mean(self, group: Hashable = None) -> float:
+        """The mean of the completions that stay in a group; 0 if there are none."""
+        return self.means.get(group, 0.0)
+
+
+def settle_groups(
+    guard: Guard,
+    rewards: Sequence[float | None],
+    review: Review,
+    *,
+    out: Sequence[bool] | None = None,
+) -> SettledGroups:
+    """Settle rewards for a trainer's adapter; see `Guard.settle` and `SettledGroups.of`.
+
+    Args:
+        guard: Its policy settles the rewards.
+        rewards: Of one reward function, [n].
+        review: Of the same completions; its groups are compared.
+        out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
+
+    Raises:
+        ValueError: lengths differ.
+        AbstainError: a verdict is an abstention and the policy says to raise.
+    """
+    return SettledGroups.of(guard.settle(rewards, review), review.groups, out)

@@ -1,0 +1,387 @@
+"""Turn verdicts into rewards. Nothing else computes what a rejected completion earns.
+
+For one completion with the task's reward r, in a group (all completions of its prompt) whose lowest
+reward is l, where m is the mean of the rewards that stay in the group:
+
+=============  ===========================================================================
+accepted       r
+rejected       by ``Policy.on_reject``:
+
+               * ``"drop"``: removed from the group's baseline and from the loss.
+               * ``"no_gain"``: removed if r > m; otherwise it stays with r and loses. For guards
+                 that also reject honest work: removed completions are never unlearnt. Rejections
+                 for a node's standing are always removed, because losing completions steer, too.
+               * ``"zero"``: min(0, r, l), the paper's r = r_task * r_guard. A plain 0 would be a
+                 gain if wrong answers get -1. A sender can supply a low reward with a second
+                 completion, so l includes rejected ones.
+               * a number: that number.
+               * ``"keep"``: r, and all else unchanged, as the same objects: the guard watches.
+abstained      by ``Policy.on_abstain``: ``"skip"`` as drop, ``"zero"`` as zero, ``"pass"`` r.
+=============  ===========================================================================
+
+Length factors multiply what is left of a positive reward; a penalty scaled towards 0 would shrink
+with every word. With a factor of 0 the completion is dropped, if rejections are: a right answer
+that loses for its length teaches to be wrong.
+
+If several reward functions are summed with weights, drop and zero apply to each, no_gain compares
+weighted sums, and a number counts once. A negative weight first turns a cost into a reward.
+Non-finite values never enter a mean, and "zero" makes them 0.
+
+A rollout in several segments is settled as one, and counts once in its group's mean with the mean
+of its segments' rewards. Its worst ruling and its smallest length factor apply to every segment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, TypeAlias
+
+from grpo_guard.core.verdict import BARRING_CAUSES, Verdict
+from grpo_guard.guard.group_means import losing, means_of_units, units_of
+from grpo_guard.guard.policy import AbstainError, Policy
+from grpo_guard.nodes.intake import standing_bars
+
+Row: TypeAlias = list[float | None]
+Reason: TypeAlias = Literal[
+    "earned", "passed", "dropped", "skipped", "lost", "zeroed", "replaced", "watched"
+]
+
+
+class Ruling(IntEnum):
+    """The part of a verdict that settlement needs; a number, so that ranks can exchange it."""
+
+    ACCEPTED = 0
+    REJECTED = 1
+    BARRED = 2
+    """Rejected for its sender, for a false reference or for a round that is over, or repaired by
+    an adapter: it must not stay in its group even to lose."""
+    ABSTAINED = 3
+
+
+_WORSE = (Ruling.ACCEPTED, Ruling.ABSTAINED, Ruling.REJECTED, Ruling.BARRED)
+
+
+def ruling_of(verdict: Verdict) -> Ruling:
+    """The ruling of a verdict."""
+    if verdict.rejected:
+        barred = verdict.cause in BARRING_CAUSES or standing_bars(verdict)
+        return Ruling.BARRED if barred else Ruling.REJECTED
+    return Ruling.ABSTAINED if verdict.abstained else Ruling.ACCEPTED
+
+
+def refuse_abstentions(policy: Policy, verdicts: Sequence[Verdict]) -> None:
+    """Raise AbstainError if a verdict abstained and the policy says to raise."""
+    if policy.rules("on_abstain")[0] != "raise":
+        return
+    for verdict in verdicts:
+        if verdict.abstained:
+            raise AbstainError(
+                f"{verdict.verifier} abstained ({verdict.cause.value}): {verdict.reason}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The rewards of a batch.
+
+    Args:
+        rewards: [n, k]; None if a function gives no reward, and in every column of a removed row.
+        kept: Which completions stay in their group and in the loss, [n].
+        reasons: Why each earns its reward, [n].
+        lowest: The lowest reward of each group and 0, over its columns.
+    """
+
+    rewards: list[Row]
+    kept: list[bool]
+    reasons: list[Reason]
+    lowest: list[float]
+
+
+def settle(
+    rewards: Sequence[Sequence[float | None]],
+    rulings: Sequence[Ruling],
+    policy: Policy,
+    *,
+    weights: Sequence[float] | None = None,
+    groups: Sequence[Hashable] | None = None,
+    labels: Sequence[Hashable] | None = None,
+    rollouts: Sequence[Hashable] | None = None,
+    length_factors: Sequence[float] | None = None,
+    lowest_seen: float = 0.0,
+) -> Settlement:
+    """Settle a batch; the module's docstring defines the rules. No argument is changed.
+
+    Args:
+        rewards: For n completions by k functions, [n, k]; None = the function gives none.
+        rulings: [n].
+        policy: What to do with rejections and abstentions.
+        weights: Of the functions, [k]; None = 1 each.
+        groups: Rewards with the same group are compared, [n]; None = all are one group.
+        labels: Senders' own names for their groups, [n]. They can cost a rejected completion its
+            place under "no_gain", and never keep it one: see `losing`.
+        rollouts: The rollout of which each is one segment, [n]; None for one that is a rollout by
+            itself; None in place of the list = all are.
+        length_factors: In [0, 1], [n].
+        lowest_seen: The lowest reward of earlier batches, at most 0: a completion that comes
+            without its group is measured by it.
+
+    Raises:
+        ValueError: lengths differ.
+        AbstainError: a ruling is an abstention and the policy says to raise.
+    """
+    policy, n = policy.chosen(), len(rulings)
+    if len(rewards) != n:
+        raise ValueError(f"rewards: expected {n}, one per completion, got {len(rewards)}")
+    weights = [1.0] * (len(rewards[0]) if rewards else 0) if weights is None else weights
+    groups = [None] * n if groups is None else groups
+    _require_lengths(
+        n, groups=groups, labels=labels, rollouts=rollouts, length_factors=length_factors
+    )
+    given = [_turned(row, weights) for row in rewards]
+    if policy.watches:
+        return _watched(rewards, rulings, policy, _lowest(given, groups))
+    if not any(rulings) and length_factors is None:  # nearly every batch: all keep their rewards
+        lowest = [*_lowest(given, groups).values()]
+        return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
+    return _decided(
+        given, rulings, policy, weights, groups, labels, units_of(rollouts, n), length_factors,
+        lowest_seen,
+    )  # fmt: skip
+
+
+def _decided(
+    given: list[list[float | None]],
+    rulings: Sequence[Ruling],
+    policy: Policy,
+    weights: Sequence[float],
+    groups: Sequence[Hashable],
+    labels: Sequence[Hashable] | None,
+    units: Sequence[Hashable],
+    length_factors: Sequence[float] | None,
+    lowest_seen: float,
+) -> Settlement:
+    """The settlement of a batch in which something is ruled on or scaled; see `settle`.
+
+    Args:
+        given: Rewards with positive weight, as `_turned` gives them, [n, k].
+        units: What counts once in a group: rollouts, or completions without one, [n].
+    """
+    rulings = _worst(rulings, units)
+    length_factors = None if length_factors is None else _smallest(length_factors, units)
+    reasons = [_reason(ruling, policy) for ruling in rulings]
+    earned = _vetoed(given, reasons, policy, weights)
+    no_gain = policy.on_reject == "no_gain"
+    may_lose = [no_gain and ruling is Ruling.REJECTED for ruling in rulings]
+    # Includes completions that may stay and lose: otherwise a low reward in a second completion
+    # would leave an abstention that is to be zeroed above the mean.
+    staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
+    floors = _Floors(staying, groups, lowest_seen, units)
+    for i, why in enumerate(reasons):
+        if why in ("zeroed", "replaced"):
+            number = _first_rewarding(given[i], weights) if why == "replaced" else None
+            earned[i] = floors.lowered(earned[i], groups[i], number)
+    _scale(earned, reasons, () if length_factors is None else length_factors, policy)
+    if no_gain:
+        sums = _sums(earned, weights), _sums(given, weights)
+        for i in losing(*sums, may_lose, groups, labels, units):
+            earned[i], reasons[i] = given[i], "lost"
+    kept = [why not in ("dropped", "skipped") for why in reasons]
+    return Settlement(
+        [_turned(row, weights) for row in earned], kept, reasons, list(floors.of.values())
+    )
+
+
+def _watched(
+    rewards: Sequence[Sequence[float | None]],
+    rulings: Sequence[Ruling],
+    policy: Policy,
+    lowest: dict[tuple[Hashable, int], float],
+) -> Settlement:
+    """Settle a batch for a guard that only watches: nothing changes.
+
+    Raises:
+        AbstainError: a ruling is an abstention and the policy says to raise.
+    """
+    for ruling in rulings:
+        if ruling == Ruling.ABSTAINED:
+            _reason(ruling, policy)  # raises if the policy says to
+    reasons: list[Reason] = [
+        "earned" if ruling == Ruling.ACCEPTED else "watched" for ruling in rulings
+    ]
+    return Settlement(
+        [list(row) for row in rewards], [True] * len(rulings), reasons, [*lowest.values()]
+    )
+
+
+def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
+    """Raise ValueError unless each argument has one value per completion."""
+    for name, values in per_row.items():
+        if values is not None and len(values) != n:
+            raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
+
+
+def mean_of_kept(
+    kept: Sequence[float], nothing: float = 0.0, rollouts: Sequence[Hashable] | None = None
+) -> float:
+    """The reward of a removed completion in a trainer that cannot remove it: its advantage is then
+    0, and the group's mean is the mean without it.
+
+    Args:
+        kept: Rewards of the group's completions that stay, [n].
+        nothing: Returned if none stays.
+        rollouts: The rollout of each, as for `settle`: a rollout counts once.
+    """
+    if rollouts is not None:
+        kept = list(means_of_units(kept, units_of(rollouts, len(kept))).values())
+    if not kept:
+        return nothing
+    # Divide first: a grader that subtracts may return 1e308, and the sum of two would overflow.
+    mean = math.fsum(value / len(kept) for value in kept)
+    # Clamped to their range against rounding: the mean of equal rewards must equal them.
+    return min(max(mean, min(kept)), max(kept))
+
+
+def _worst(rulings: Sequence[Ruling], units: Sequence[Hashable]) -> list[Ruling]:
+    """Each unit's worst ruling, for all of its segments."""
+    worst: dict[Hashable, Ruling] = {}
+    for ruling, unit in zip(rulings, units, strict=True):
+        worst[unit] = max(worst.get(unit, ruling), ruling, key=_WORSE.index)
+    return [worst[unit] for unit in units]
+
+
+def _smallest(factors: Sequence[float], units: Sequence[Hashable]) -> list[float]:
+    """Each unit's smallest length factor, for all of its segments."""
+    smallest: dict[Hashable, float] = {}
+    for factor, unit in zip(factors, units, strict=True):
+        smallest[unit] = min(smallest.get(unit, factor), factor)
+    return [smallest[unit] for unit in units]
+
+
+def _reason(ruling: Ruling, policy: Policy) -> Reason:
+    if ruling == Ruling.ACCEPTED:
+        return "earned"
+    if ruling == Ruling.ABSTAINED:
+        if policy.on_abstain == "raise":
+            raise AbstainError('the guard abstained, and Policy(on_abstain="raise") stops there')
+        by_rule: dict[Any, Reason] = {"skip": "skipped", "zero": "zeroed", "pass": "passed"}
+        return by_rule[policy.on_abstain]
+    if policy.on_reject == "zero":
+        return "zeroed"
+    return "dropped" if policy.leaves_out else "replaced"
+
+
+def _turned(row: Sequence[float | None], weights: Sequence[float]) -> Row:
+    """The row with the sign of negatively weighted values flipped; a second call undoes it.
+
+    A cost of -5 then counts as a gain of 5; a veto that took it for a penalty would keep it.
+    """
+    return [
+        -v if v is not None and weight < 0 else v for v, weight in zip(row, weights, strict=True)
+    ]
+
+
+def _first_rewarding(row: Row, weights: Sequence[float]) -> int | None:
+    """The first function with a reward for the completion and a weight in its sum."""
+    rewarding = (j for j, v in enumerate(row) if v is not None and weights[j] != 0)
+    return next(rewarding, None)
+
+
+def _vetoed(
+    given: Sequence[Row], reasons: Sequence[Reason], policy: Policy, weights: Sequence[float]
+) -> list[Row]:
+    """The rewards after each completion's own ruling, before groups are compared."""
+    left: list[Row] = []
+    number = policy.on_reject if isinstance(policy.on_reject, int | float) else 0.0
+    for row, why in zip(given, reasons, strict=True):
+        if why in ("earned", "passed"):
+            left.append(list(row))
+        elif why in ("dropped", "skipped"):
+            left.append([None] * len(row))
+        else:
+            left.append([None if value is None else _at_most_zero(value) for value in row])
+            first = _first_rewarding(row, weights) if why == "replaced" else None
+            if first is not None:
+                left[-1][first] = float(number)
+    return left
+
+
+def _scale(
+    earned: list[Row], reasons: list[Reason], factors: Sequence[float], policy: Policy
+) -> None:
+    """Scale positive rewards by length factors; without factors nothing changes."""
+    for i, factor in enumerate(factors):
+        gains = any(value is not None and value > 0 for value in earned[i])
+        if gains and factor <= 0 and policy.leaves_out:
+            earned[i], reasons[i] = [None] * len(earned[i]), "dropped"
+        elif gains and factor < 1:
+            earned[i] = [v * factor if v is not None and v > 0 else v for v in earned[i]]
+
+
+def _at_most_zero(value: float) -> float:
+    """Cap at 0. Non-finite values become 0: an infinity would spoil the others' baseline."""
+    return min(0.0, float(value)) if math.isfinite(value) else 0.0
+
+
+def _lowest(
+    rewards: Sequence[Row], groups: Sequence[Hashable]
+) -> dict[tuple[Hashable, int], float]:
+    """The lowest reward of each (group, function), at most 0; of [n, k] rewards and [n] groups."""
+    lowest: dict[tuple[Hashable, int], float] = {}
+    for row, group in zip(rewards, groups, strict=True):
+        for j, value in enumerate(row):
+            if value is not None and math.isfinite(value):
+                lowest[group, j] = min(value, lowest.get((group, j), 0.0))
+    return lowest
+
+
+class _Floors:
+    """Upper bounds for vetoed completions: the lowest reward of their group.
+
+    Args:
+        rewards: [n, k], after the veto.
+        groups: [n].
+        seen: The lowest reward of earlier batches.
+        units: [n]; a rollout alone in its group has no others to be compared with, however many
+            segments it has.
+    """
+
+    def __init__(
+        self,
+        rewards: Sequence[Row],
+        groups: Sequence[Hashable],
+        seen: float,
+        units: Sequence[Hashable],
+    ) -> None:
+        self.sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
+        self.of = _lowest(rewards, groups)
+        # For a completion without its group, all other rewards are the only reference.
+        self.of_lone = min(seen, 0.0, *self.of.values())
+
+    def lowered(self, row: Row, group: Hashable, number: int | None) -> Row:
+        """A vetoed row, with each reward but the policy's own ``number`` at most the lowest.
+
+        If a function gives this completion no reward and punishes others, it gets their lowest: a
+        text that a function cannot read must not fare better than a wrong one.
+        """
+        if all(value is None for value in row):
+            return row
+        alone = self.sizes[group] == 1
+        lowest = [self.of_lone if alone else self.of.get((group, j), 0.0) for j in range(len(row))]
+        return [
+            value if j == number or (value is None and low >= 0) else min(value or 0.0, low)
+            for j, (value, low) in enumerate(zip(row, lowest, strict=True))
+        ]
+
+
+def _sums(rows: Sequence[Row], weights: Sequence[float]) -> list[float | None]:
+    """Weighted sums; None for rows without any reward."""
+    return [
+        None
+        if all(v is None for v in row)
+        else sum(abs(w) * v for v, w in zip(row, weights, strict=True) if v is not None and w)
+        for row in rows
+    ]

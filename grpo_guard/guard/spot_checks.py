@@ -1,0 +1,311 @@
+"""Verify a sample of each node's completions, chosen so that the node cannot foresee it.
+
+A choice does not bind a node that knows it beforehand. Who can grind what:
+
+* **A public coin that is known ahead** (`PublicCoin` without beacons, or only a hash of the
+  completions): each node computes which of its completions will be checked, and poisons the
+  others. The last sender can do so even if the hash covers everyone's completions: it tries other
+  texts until its m poisoned ones are skipped, after about ``(1 - share) ** -m`` tries. It is not
+  offered here.
+* **The verifier's own key** (the default): the choice is a keyed hash over the node's commitment
+  (a digest of everything it sent in this batch, in order), the index of a completion in it, and the
+  number of the call. Without the key, the choice looks random to everyone, whatever they and others
+  send. Rejections later reveal what was checked, but nothing about the next choice: a text that
+  passed unchecked and is sent again is drawn anew. The verifier must be trusted: it could spare a
+  friend, and nobody would notice.
+* **A value that is revealed later** (`SpotCheck.begin_round`): nodes publish their commitments,
+  *then* a value appears that none of them chose or knew, and decides. Everybody can recompute the
+  choice. A node that knows the value before it commits grinds as above, and anyone who can choose
+  the value afterwards can spare whom he likes. So use one that no participant controls (a public
+  beacon later than the last commitment), or a hash of shares that all committed to. The last one to
+  reveal can choose to stay silent, so silence has to cost.
+
+Unchecked completions are accepted, because the operator chose that risk, with a finding kind of
+their own that metrics count (`NOT_CHECKED`). They are no evidence for a ledger. After one
+rejection, everything that its node sent in the batch is checked, so poison of a caught node earns
+nothing in that batch unless the verifier itself passes it; earlier earnings are not taken back.
+`grpo_guard.guard.spot_odds` computes the probabilities.
+
+An abstention is not a rejection, so poison that makes a verifier abstain would never be caught, and
+would earn whenever it was not drawn. So the whole node is also checked if a drawn completion made a
+verifier abstain that a text can make abstain (`author_can_abstain`), and if no drawn completion
+got a decision: in an outage, unchecked ones would be silently rewarded. Neither counts against the
+node in later batches, because a failing machine looks the same.
+
+Members see only the drawn completions: a verifier that compares completions with each other
+(`recurrence`, counted findings, a node's joint evidence) has that much less to compare. Put
+`SpotCheck` around expensive verifiers and combine the rest with ``&``: under ``|`` and in a vote,
+unchecked completions count as accepted; ``~`` leaves them accepted.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Final
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.p_values import smallest_p
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import (
+    BARRING_CAUSES,
+    NOT_CHECKED,
+    SPOT_CHECKS,
+    Cause,
+    Finding,
+    Verdict,
+    accept,
+)
+from grpo_guard.core.verifier import CompletionVerifier, Composed
+from grpo_guard.nodes.checks import Checks, ChecksOfNodes
+from grpo_guard.nodes.identity.envelope import prompt_bytes
+from grpo_guard.nodes.saved import reading, whole
+from grpo_guard.nodes.store import NodeStore
+
+_UNCHECKED: Final = Finding(NOT_CHECKED, "not among the completions that were drawn for a check")
+# No single text causes these, or they are intended: they would have everything checked in vain.
+_NOT_ONE_TEXT: Final = (
+    Cause.RATE_LIMITED,
+    Cause.CIRCUIT_OPEN,
+    Cause.BUDGET,
+    Cause.NOT_APPLICABLE,
+)
+_SLACK: Final = 1e-9
+_SHORTEST_VALUE: Final = 16
+
+
+class SpotCheck(Composed):
+    """Verifies a share of each node's completions, and all of them once a forgery is found.
+
+    Of n completions of one node in a batch, ``ceil(share * n)`` are drawn, at least one; all n are
+    checked if one of them is rejected or evades its check (see the module). A node is checked more
+    while it is new, and fully after it was caught, until ``settled_after`` of its completions have
+    been checked and accepted. Completions without a node count as one new node.
+
+    Names must be authenticated, or poison is sent under the names of settled nodes.
+
+    Args:
+        members: Verifiers; if there are several, all must accept.
+        share: Share of a settled node's completions, in (0, 1]; no node is checked less.
+        newcomers: Share of a new node's, at least ``share``.
+        settled_after: Accepted completions after which a node is settled, >= 1.
+        key: Secret key of the choice, at least 16 characters, for reproducible runs. None = drawn
+            at random and known to this object alone. The module explains who could grind.
+        store: Where the results of checks are remembered.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Examples:
+        >>> guard = Guard(SpotCheck(LogProbBoundVerifier(...), share=0.1))
+    """
+
+    name = SPOT_CHECKS
+    shows_some = True
+
+    def __init__(
+        self,
+        *members: CompletionVerifier,
+        share: float = 0.1,
+        newcomers: float = 0.5,
+        settled_after: int = 256,
+        key: str | None = None,
+        store: NodeStore | None = None,
+    ) -> None:
+        if not members:
+            raise ValueError("SpotCheck(): expected at least one verifier, got none")
+        super().__init__(*members)
+        if not 0 < share <= 1:
+            raise ValueError(f"share: expected a number in (0, 1], got {share!r}")
+        if not 0 < newcomers <= 1:
+            raise ValueError(f"newcomers: expected a number in (0, 1], got {newcomers!r}")
+        if isinstance(settled_after, bool) or not 1 <= settled_after < 2**62:
+            raise ValueError(f"settled_after: expected a count >= 1, got {settled_after!r}")
+        self.share, self.newcomers = share, max(newcomers, share)
+        self.settled_after = settled_after
+        self.member = members[0] if len(members) == 1 else AllOf(*members)
+        self.memory = ChecksOfNodes(store, SPOT_CHECKS)
+        self._key = secrets.token_bytes(64) if key is None else _key(_long_enough("key", key))
+        self._committed: dict[str, str] | None = None
+        self._calls = 0
+
+    @property
+    def joins(self) -> bool:
+        """Never with other senders' batches: a choice covers one batch, and results are kept."""
+        return False
+
+    @property
+    def compares_ids(self) -> bool:
+        return False  # it compares nothing for completions that are not drawn
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that its members can give."""
+        return smallest_p(self.member)
+
+    def begin_round(self, value: str, committed: Mapping[str, str]) -> None:
+        """From now on, choose by a value that was revealed after the nodes had committed.
+
+        A node that sent something other than it committed to, or did not commit, is checked fully.
+        So a round is one batch: a commitment holds for the first batch that a node is in, or the
+        same completions would pass unchecked where they did before.
+
+        Args:
+            value: At least 16 characters; unknown to every node until it had committed.
+            committed: By node, the `commitment` to its completions in order.
+
+        Raises:
+            ValueError: the value is shorter.
+        """
+        self._key, self._committed = _key(_long_enough("value", value)), dict(committed)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        places: dict[str | None, list[int]] = defaultdict(list)
+        for i, completion in enumerate(batch):
+            places[completion.node].append(i)
+        drawn = self._drawn(batch, places)
+        found = self._checked(batch, sorted(drawn))
+        verdicts_of: dict[str | None, list[Verdict]] = defaultdict(list)
+        for i, verdict in found.items():
+            verdicts_of[batch[i].node].append(verdict)
+        suspects = [node for node, verdicts in verdicts_of.items() if self._suspect(verdicts)]
+        rest = {i for node in suspects for i in places[node]} - drawn
+        found |= self._checked(batch, sorted(rest))
+        self._remember(batch, found)
+        unchecked = accept(
+            self.name,
+            findings=(_UNCHECKED,),
+            members=(accept(NOT_CHECKED, findings=(_UNCHECKED,)),),
+        )
+        return [found.get(i, unchecked) for i in range(len(batch))]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered about nodes, and the number of calls, as plain JSON values; members
+        have their own states."""
+        return {**self.memory.state_dict(), "calls": self._calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a `state_dict`.
+
+        Raises:
+            ValueError: it has another form.
+        """
+        with reading("SpotCheck"):
+            calls = whole(state.get("calls", 0))
+        self.memory.load_state_dict(state)
+        # Under the same key, a batch that is sent again would be drawn as before.
+        self._calls = max(self._calls, calls)
+
+    def _drawn(
+        self, batch: Sequence[Completion], places: Mapping[str | None, Sequence[int]]
+    ) -> set[int]:
+        # A revealed value belongs to one round, and everybody must be able to recompute the choice.
+        self._calls += self._committed is None
+        call = self._calls if self._committed is None else 0
+        known = self.memory.of([node for node in places if node is not None])
+        drawn = set[int]()
+        for node, indices in places.items():
+            share = self._share(known.get(node or "", Checks()) if node is not None else Checks())
+            sent = [batch[i] for i in indices]
+            digest = commitment(sent) if share < 1 else ""
+            if self._committed is not None:
+                promised = None if node is None else self._committed.pop(node, None)
+                share = share if promised == digest else 1.0
+            drawn |= {indices[k] for k in self._choice(f"{call} {digest}", len(sent), share)}
+        return drawn
+
+    def _choice(self, seed: str, sent: int, share: float) -> list[int]:
+        """Indices to check among one node's completions."""
+        count = math.ceil(share * sent - _SLACK)
+        if count >= sent:
+            return list(range(sent))
+        lots = [
+            blake2b(f"{seed} {place}".encode(), key=self._key, digest_size=16).digest()
+            for place in range(sent)
+        ]
+        return sorted(range(sent), key=lots.__getitem__)[:count]
+
+    def _share(self, checks: Checks) -> float:
+        if checks.caught:
+            return 1.0
+        return self.newcomers if checks.clean < self.settled_after else self.share
+
+    def _suspect(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether a node's sample gives reason to check the rest."""
+        at_will = self.author_can_abstain is not None
+        return (
+            any(v.rejected for v in verdicts)
+            or any(v.abstained and at_will and v.cause not in _NOT_ONE_TEXT for v in verdicts)
+            or all(v.abstained and v.cause is not Cause.NOT_APPLICABLE for v in verdicts)
+        )
+
+    def _checked(self, batch: Sequence[Completion], indices: Sequence[int]) -> dict[int, Verdict]:
+        if not indices:
+            return {}
+        verdicts = supervised(self.member, [batch[i] for i in indices])
+        under = [replace(v, verifier=self.name, members=(v,)) for v in verdicts]
+        return dict(zip(indices, under, strict=True))
+
+    def _remember(self, batch: Sequence[Completion], found: Mapping[int, Verdict]) -> None:
+        clean: dict[str, int] = defaultdict(int)
+        caught = set[str]()
+        for i, verdict in found.items():
+            node = batch[i].node
+            # What others than its author can cause counts neither for nor against a node.
+            if node is None or verdict.abstained or verdict.cause in BARRING_CAUSES:
+                continue
+            clean[node] += verdict.accepted
+            if verdict.rejected:
+                caught.add(node)
+        if clean:
+            self.memory.add(clean, frozenset(caught), self.settled_after)
+
+
+def commitment(completions: Sequence[Completion]) -> str:
+    """A digest that binds a node to its completions of a batch, in order: 64 hexadecimal digits.
+
+    It covers everything that verifiers read; ``group`` and ``metadata`` belong to the exchange.
+    """
+    whole_batch = blake2b(b"grpo-guard commitment 1\n", digest_size=32)
+    for completion in completions:
+        whole_batch.update(_content(completion))
+    return whole_batch.hexdigest()
+
+
+def _content(of: Completion) -> bytes:
+    numbers = (of.round, of.slot, of.prompt_ids, of.completion_ids, of.sampler_logprobs, of.given)
+    labels = (of.node, of.task, of.reference, of.finish_reason, of.text)
+    parts = [ascii(labels).encode()]
+    # Separately: otherwise an image would leave ids unbound, to be chosen once the draw is known.
+    ways: tuple[Callable[[], bytes], ...] = (
+        lambda: ascii(numbers).encode(),
+        lambda: prompt_bytes(of.prompt),
+    )
+    for written in ways:
+        try:
+            parts.append(written())
+        except (ValueError, RecursionError):
+            # An image, or a number too long to write. The commitment is weaker and the choice as
+            # unpredictable as ever; raising would let the author force an abstention.
+            parts.append(b"what has no bytes")
+    content = blake2b(digest_size=32)
+    for part in parts:
+        content.update(len(part).to_bytes(8, "big") + part)
+    return content.digest()
+
+
+def _key(value: str) -> bytes:
+    return blake2b(value.encode("utf-8", "surrogatepass")).digest()
+
+
+def _long_enough(what: str, value: str) -> str:
+    if not isinstance(value, str) or len(value) < _SHORTEST_VALUE:
+        raise ValueError(
+            f"{what}: expected {_SHORTEST_VALUE} characters or more that no node can guess"
+        )
+    return value

@@ -1,0 +1,125 @@
+"""A file of verdicts that `grpo-guard verify --table` summarises, written while a run trains.
+
+A ledger keeps counts and forgets texts. Operators who decide whether a guard should act
+have to see what it would have rejected, so the log keeps an excerpt of each such completion.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Finding, Verdict
+
+logger = logging.getLogger("grpo_guard")
+MOST_BYTES: Final = 1024**3
+SHOWN: Final = 240
+"""Most characters that a line holds of a text, a prompt or a message."""
+AROUND: Final = 80
+"""Characters of context before the finding at the start of an excerpt."""
+MOST_FINDINGS: Final = 8
+
+
+class VerdictLog:
+    """Appends verdicts to a file, one JSON object per line.
+
+    Each batch has one line that counts acceptances by node:
+    ``{"time", "accepted": [[node, count], ...]}``. Everything else has a line of its own:
+    ``time`` (seconds since 1970), ``outcome``, ``cause``, ``verifier``, ``p_value``, ``findings``
+    (``kind`` and ``message``), ``node``, ``round``, ``task``, the end of the ``prompt``, and an
+    ``excerpt`` of the text around the first finding. All of it is ASCII, so that nothing a node
+    writes reaches a terminal or begins a line.
+
+    Several processes may append to one file, each batch in one write. A log that cannot be written
+    does not stop the run: it is reported once.
+
+    Args:
+        path: The file; it is created with the first batch.
+        most_bytes: Size at which writing stops.
+
+    Raises:
+        ValueError: ``most_bytes`` is below 1.
+    """
+
+    def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES) -> None:
+        if most_bytes < 1:
+            raise ValueError(f"VerdictLog.most_bytes: expected an integer >= 1, got {most_bytes!r}")
+        self.path, self.most_bytes = Path(path), most_bytes
+        self._lock = threading.Lock()
+        self._complained = False
+
+    def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Append one batch; a failure does not raise.
+
+        Args:
+            batch: Any number of completions, [n].
+            verdicts: [n].
+        """
+        now = round(time.time(), 3)
+        accepted: Counter[str | None] = Counter()
+        lines: list[dict[str, Any]] = []
+        for completion, verdict in zip(batch, verdicts, strict=True):
+            if verdict.accepted:
+                accepted[completion.node] += 1
+            else:
+                lines.append({"time": now, **line_of(completion, verdict)})
+        if accepted:
+            lines.append({"time": now, "accepted": list(map(list, accepted.items()))})
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        with self._lock:
+            try:
+                self._append(text)
+            except OSError as error:
+                self._complain(f"cannot be written: {error}")
+
+    def _append(self, text: str) -> None:
+        with self.path.open("a", encoding="ascii") as file:
+            if file.tell() + len(text) > self.most_bytes:
+                self._complain(f"has reached {self.most_bytes} bytes")
+                return
+            file.write(text)
+
+    def _complain(self, problem: str) -> None:
+        if not self._complained:
+            self._complained = True
+            logger.warning("%s: the log of verdicts %s; verdicts are missing", self.path, problem)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "most_bytes": self.most_bytes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:
+    """The log's line for one completion that was not accepted."""
+    findings = verdict.findings[:MOST_FINDINGS]
+    prompt = completion.prompt
+    return {
+        "outcome": verdict.outcome.value,
+        "cause": verdict.cause.value,
+        "verifier": verdict.verifier,
+        "p_value": verdict.p_value,
+        "findings": [{"kind": f.kind[:64], "message": f.message[:SHOWN]} for f in findings],
+        "node": None if completion.node is None else completion.node[:SHOWN],
+        "round": completion.round,
+        "task": None if completion.task is None else completion.task[:SHOWN],
+        "prompt": prompt[-SHOWN:] if isinstance(prompt, str) else None,
+        "excerpt": excerpt_of(completion.text, findings),
+    }
+
+
+def excerpt_of(text: str, findings: Sequence[Finding]) -> str:
+    """At most `SHOWN` characters around the first finding with a location in the text."""
+    spans = [finding.char_span for finding in findings if finding.char_span is not None]
+    start = max(0, spans[0][0] - AROUND) if spans else 0
+    shown = text[start : start + SHOWN]
+    before, after = "..." if start else "", "..." if start + SHOWN < len(text) else ""
+    return f"{before}{shown}{after}"

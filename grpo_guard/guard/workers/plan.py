@@ -1,0 +1,192 @@
+"""Which parts of a verifier read each text alone, and what is sent to read it elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.rules import RuleVerifier
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.supervise import Runnable, supervised
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.grader_pool import packed
+
+logger = logging.getLogger("grpo_guard")
+
+Rule: TypeAlias = RuleVerifier | RecurrenceVerifier
+Reading: TypeAlias = tuple[Verdict, ...]
+"""The results for one completion: a verdict of each of several verifiers, in their order."""
+
+
+def read_part(readers: Sequence[Runnable], part: Sequence[Completion]) -> list[Reading]:
+    """One reading for each completion, in order."""
+    columns = [supervised(each, part) for each in readers]
+    # Nearly all rows are equal, and an object that occurs many times is sent once.
+    rows: dict[tuple[int, ...], Reading] = {}
+    found = zip(*columns, strict=True)
+    return [rows.setdefault(tuple(map(id, row)), row) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """The function that a worker is called with.
+
+    Args:
+        readers: Copies of the verifiers.
+        recursion, digits: Limits of the interpreter, on which it may depend whether a hostile text
+            can be read. Libraries change them, and verdicts must not depend on where they are made.
+    """
+
+    readers: tuple[Runnable, ...]
+    recursion: int = field(default_factory=sys.getrecursionlimit)
+    digits: int = field(default_factory=sys.get_int_max_str_digits)
+
+    def __call__(self, part: Sequence[Completion]) -> list[Reading]:
+        sys.setrecursionlimit(self.recursion)
+        sys.set_int_max_str_digits(self.digits)
+        return read_part(self.readers, part)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Verifiers that are shown the same completions, so that a text is sent to them once.
+
+    Args:
+        runnables: In this process, what `supervised` is called with.
+        source: A pickled `ReadTexts` with their copies.
+        bare: They are all this library's own, which need only some fields of a completion.
+    """
+
+    runnables: tuple[Runnable, ...]
+    source: bytes
+    bare: bool
+
+    def sent(self, completion: Completion) -> Completion:
+        """The completion as it is sent to a worker."""
+        return without_extras(completion) if self.bare else completion
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What of one verifier is read in workers.
+
+    Args:
+        verifier: The verifier.
+        groups: The first is shown whole batches; the others see what a spot check draws or `only`
+            matches.
+        whole: Whether the first one is: it is worth sending before the verifier runs.
+    """
+
+    verifier: CompletionVerifier
+    groups: tuple[Group, ...]
+    whole: bool
+
+    @classmethod
+    def of(cls, verifier: CompletionVerifier) -> Plan:
+        """Find the parts; those that cannot be sent are logged, and stay in this process."""
+        found: list[list[CompletionVerifier]] = [[]]
+        _collect(verifier, found, found[0], set())
+        first, *others = map(_group, found)
+        groups = [group for group in (first, *others) if group is not None]
+        return cls(verifier, tuple(groups), first is not None)
+
+    @property
+    def places(self) -> dict[int, tuple[Group, int]]:
+        """By ``id`` of a runnable: its group, and its place in a `Reading`."""
+        return {
+            id(one): (group, i) for group in self.groups for i, one in enumerate(group.runnables)
+        }
+
+
+def _collect(
+    one: CompletionVerifier,
+    found: list[list[CompletionVerifier]],
+    own: list[CompletionVerifier],
+    seen: set[int],
+) -> None:
+    if id(one) in seen:
+        return
+    seen.add(id(one))
+    if _reads_alone(one):
+        own.append(one)
+        return
+    members = getattr(one, "members", ())
+    if one.shows_some and members:
+        own = []
+        found.append(own)
+    for member in members:
+        _collect(member, found, own, seen)
+
+
+def _reads_alone(one: CompletionVerifier) -> bool:
+    if isinstance(one, Rule):
+        # Not if Ray's workers read for it already.
+        return one.looks_alone and not getattr(one.reading, "is_elsewhere", False)
+    return one.in_workers and one.judges_alone
+
+
+def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
+    """The group of those that can be sent; None if it is not worth it."""
+    sendable = [one for one in verifiers if _sendable(one)]
+    # What `recurrence` reads takes little longer to read than to send.
+    if all(isinstance(one, RecurrenceVerifier) for one in sendable):
+        return None
+    return Group(
+        tuple(map(_runnable, sendable)),
+        packed(ReadTexts(tuple(map(_copy, sendable)))),
+        all(type(one).__module__.startswith("grpo_guard.") for one in sendable),
+    )
+
+
+def _sendable(one: CompletionVerifier) -> bool:
+    try:
+        packed(ReadTexts((_copy(one),)))
+    except TypeError as error:
+        logger.warning(
+            "workers: verifier %s cannot be sent to another process and runs in this one (%s)",
+            one.name, error,
+        )  # fmt: skip
+        return False
+    return True
+
+
+def _runnable(one: CompletionVerifier) -> Runnable:
+    return one.reading if isinstance(one, Rule) else one
+
+
+def _copy(one: CompletionVerifier) -> Runnable:
+    return one.reader().reading if isinstance(one, Rule) else one
+
+
+def without_extras(completion: Completion) -> Completion:
+    """A completion as this library's rules see it: without what a trainer may have put into it,
+    such as images, tensors on a GPU, or objects that only its own process can hold."""
+    spans = completion.verified_spans is not None
+    return completion.with_labels(
+        prompt=_bare(completion.prompt),
+        prompt_ids=None,
+        completion_ids=completion.completion_ids if spans else None,
+        sampler_logprobs=None,
+        metadata={},
+    )  # fmt: skip
+
+
+def _bare(value: Any) -> Any:
+    """A copy with None for everything but text, numbers and their containers. No deeper than
+    `Completion` lets a prompt be."""
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, dict):
+        return {_key(key): _bare(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    return list(map(_bare, value)) if isinstance(value, list) else None
+
+
+def _key(key: Any) -> Any:
+    return key if isinstance(key, str | int | float) else repr(key)

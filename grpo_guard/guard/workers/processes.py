@@ -1,0 +1,142 @@
+"""Processes of this machine as the workers of a `Pool`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Cause
+from grpo_guard.guard.grader_pool import WorkerProcess, answer_of, packed, packed_arguments
+from grpo_guard.guard.workers.pool import Pool, WorkersError
+from grpo_guard.guard.workers.ticket import Lost
+
+BASE_SECONDS: Final = 60.0
+SECONDS_A_CHARACTER: Final = 1e-4
+"""Five rules take 60 us per character at worst, on endless equations."""
+
+
+class Processes:
+    """Starts processes that read texts. They are those of `grpo_guard.guard.grader_pool`: new
+    interpreters, neither forks nor children of `multiprocessing`, that end with this process."""
+
+    label = "workers"
+    start_seconds = 60.0
+    absent = "texts are read in this process"
+    error = WorkersError
+
+    def start(self) -> WorkerProcess:
+        """Start a process."""
+        return WorkerProcess()
+
+    def ask(self, worker: WorkerProcess, method: str, *args: Any) -> Future[Any]:
+        """Call a process from a thread of its own, since waiting for the answer blocks."""
+        answer: Future[Any] = Future()
+        ask = _ready if method == "start" else self._read
+
+        def wait() -> None:
+            try:
+                answer.set_result(ask(worker, *args))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True, name="grpo-guard-worker").start()
+        return answer
+
+    def _read(self, worker: WorkerProcess, part: Sequence[Completion], source: bytes) -> list[Any]:
+        """Readings, or `Lost` for completions that cannot be sent, or with which the call itself
+        fails: what verifiers raise are abstentions by then, so no text is the reason."""
+        try:
+            arguments = packed_arguments((part,), {})
+        except TypeError as error:
+            return _untried(part, str(error))
+        reply = worker.call(source, arguments, self.seconds(part))
+        if reply[0] == "unreadable":
+            return _untried(part, reply[2])
+        try:
+            found: list[Any] = answer_of(reply)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return _untried(part, f"{type(error).__name__}: {error!s:.200}")
+        return found
+
+    def end(self, worker: WorkerProcess) -> None:
+        """Kill a process."""
+        worker.kill()
+
+    def seconds(self, objects: Sequence[Completion]) -> float:
+        """Time for a part; a text that takes longer alone, three times, abstains."""
+        return BASE_SECONDS + SECONDS_A_CHARACTER * sum(len(one.text) for one in objects)
+
+    def lacks(self) -> str:
+        """What to look at if no process comes up."""
+        return "each is a Python process of this machine"
+
+    def is_memory(self, error: BaseException) -> bool:
+        """Whether a process ran out of memory and said so."""
+        return isinstance(error, MemoryError)
+
+
+def _ready(worker: WorkerProcess) -> bool:
+    return bool(answer_of(worker.call(packed(bool), packed_arguments((True,), {}), 60.0)))
+
+
+def _untried(part: Sequence[Completion], why: str) -> list[Lost]:
+    return [Lost(Cause.FAULT, why, untried=True)] * len(part)
+
+
+class SharedPools:
+    """One pool for each number of processes, for all guards of this process.
+
+    Each of several guards with a pool of its own would start its own processes. The last guard to
+    leave ends them.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def join(self, workers: int) -> Pool:
+        """The pool with this many processes; call `leave` once for each `join`."""
+        with self._lock:
+            entry = self._pools.setdefault(workers, _Entry())
+            entry.users += 1
+            entry.pool = entry.pool or Pool(Processes(), workers)
+            return entry.pool
+
+    def leave(self, workers: int, owner: int) -> None:
+        """End the pool if nobody else uses it.
+
+        Args:
+            workers: As for `join`.
+            owner: The process that joined; a fork of it has no part in the pool.
+        """
+        entry = None
+        if os.getpid() == owner:
+            with self._lock:
+                entry = self._pools[workers]
+                entry.users -= 1
+                if not entry.users:
+                    del self._pools[workers]
+        if entry is not None and not entry.users and entry.pool is not None:
+            entry.pool.close()
+
+    def forget(self) -> None:
+        """Start anew, as a forked child: its parent's processes do not answer it."""
+        # The garbage collector may call `leave` at any point of `join`, in the same thread.
+        self._lock = threading.RLock()
+        self._pools: dict[int, _Entry] = {}
+
+
+@dataclass(slots=True)
+class _Entry:
+    users: int = 0
+    pool: Pool | None = None
+
+
+shared: Final = SharedPools()
+os.register_at_fork(after_in_child=shared.forget)

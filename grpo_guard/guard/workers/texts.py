@@ -1,0 +1,291 @@
+"""`Workers`: the processes in which a guard's rules read texts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.supervise import Runnable, running
+from grpo_guard.core.verdict import Verdict, abstain
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.workers.balance import balanced, weight
+from grpo_guard.guard.workers.ticket import Lost, Ticket
+
+if TYPE_CHECKING:
+    from grpo_guard.guard.workers.plan import Group, Plan, Reading
+    from grpo_guard.guard.workers.pool import Pool
+
+logger = logging.getLogger("grpo_guard")
+
+WORTH_CHARACTERS: Final = 1_000_000
+"""Characters of a batch's texts from which processes are started unasked."""
+MOST_UNASKED: Final = 16
+MOST_WORKERS: Final = 1_024
+# Parts per worker, so that one with slow texts leaves the others something to do; none of them so
+# small that sending it is what takes the time.
+_PARTS: Final = 4
+_LEAST_TOKENS: Final = 4_000
+
+
+class Workers:
+    """How many processes read texts for a guard. They are started when first needed, shared with
+    the other guards of this process, and end with the last guard, or with this process.
+
+    What reads each text alone runs there: content rules, the reading of `recurrence`, and verifiers
+    with `CompletionVerifier.in_workers`. Everything else stays, so verdicts are the same.
+
+    Args:
+        number: 0 = none; None = half of this process's cores, at most `MOST_UNASKED`, for batches
+            of at least `WORTH_CHARACTERS`; none if that would be one, or if this process is itself
+            one of several that share the machine: a child of `multiprocessing`, a worker of Ray or
+            of `GraderFailures`.
+
+    Raises:
+        ValueError: ``number`` is negative or too large.
+        TypeError: it is not an integer.
+    """
+
+    name = "workers"
+    steps_aside = False
+
+    def __init__(self, number: int | None = None) -> None:
+        if number is not None and type(number) is not int:
+            raise TypeError(f"workers: expected an integer or None, got {number!r:.80}")
+        if number is not None and not 0 <= number <= MOST_WORKERS:
+            raise ValueError(f"workers: expected 0 to {MOST_WORKERS}, got {number!r:.80}")
+        self.number = number
+        self._forget()
+
+    def _forget(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._plan: Plan | None = None
+        self._pool: Pool | None = None
+        self._leave: Callable[[], Any] | None = None
+        self._ahead: dict[int, tuple[Completion, Ticket, int]] = {}
+        self._reading = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Workers, (self.number,)  # processes stay where they are
+
+    @property
+    def count(self) -> int:
+        """How many processes there would be."""
+        if self.number is not None:
+            return self.number
+        from grpo_guard.guard.grader_pool import cores
+
+        half = 0 if _is_child() else min(MOST_UNASKED, cores() // 2)
+        return half if half > 1 else 0
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        """How a text's author can make a verdict an abstention, see `CompletionVerifier`."""
+        if not self.number:
+            return None  # those that nobody asked for are not started under such a policy
+        return (
+            "a text on which every worker process dies or hangs makes it abstain; choose workers=0"
+        )
+
+    @contextmanager
+    def reading(self, verifier: CompletionVerifier, *, unasked: bool = True) -> Iterator[None]:
+        """Within this context, `supervised` has texts read in processes.
+
+        Args:
+            verifier: What will run in this context.
+            unasked: False: only if a number was given.
+        """
+        if self.number == 0 or (self.number is None and not unasked):
+            yield
+            return
+        texts = _Texts(self, verifier)
+        with running(texts):
+            yield
+        self._reading = texts.workers
+
+    def begin(self, verifier: CompletionVerifier, batch: Sequence[Completion]) -> None:
+        """Send out a batch before ``verifier`` runs on it; `forget` it afterwards."""
+        plan = self.plan(verifier)
+        pool = self._joined() if plan.whole and batch and self.worth(batch) else None
+        if pool is not None:
+            # Other workers read the batches before and after it.
+            ticket = _sent(pool, plan.groups[0], batch, 1)
+            with self._lock:
+                self._ahead.update((id(c), (c, ticket, i)) for i, c in enumerate(batch))
+
+    def forget(self, batch: Sequence[Completion]) -> None:
+        """Drop a batch that `begin` was called with."""
+        with self._lock:
+            for completion in batch:
+                self._ahead.pop(id(completion), None)
+
+    def close(self) -> None:
+        """Leave the processes; they end if no other guard uses them."""
+        with self._lock:
+            leave, self._leave, self._pool = self._leave, None, None
+        if leave is not None:
+            leave()
+
+    def figures(self) -> dict[str, float]:
+        """``guard/workers``, processes that read texts of the last batch, and
+        ``guard/workers_lost``, how many died or hung so far. Empty without processes."""
+        if not self.number and self._pool is None:
+            return {}
+        lost = 0 if self._pool is None else self._pool.replaced
+        return {"guard/workers": float(self._reading), "guard/workers_lost": float(lost)}
+
+    def require_none_lost(self) -> None:
+        """Check that no abstention can be due to a lost process, before abstentions are paid.
+
+        Raises:
+            ValueError: a process was lost, which a text's author may have caused.
+        """
+        if self._pool is not None and self._pool.replaced:
+            raise ValueError(
+                "Policy.on_abstain: 'pass' would pay for texts that cost a worker process; choose "
+                "workers=0 for this guard, or on_abstain='skip' or 'zero'"
+            )
+
+    @property
+    def pids(self) -> list[int]:
+        """Numbers of the processes."""
+        return [] if self._pool is None else [one.pid for one in self._pool.up]
+
+    def plan(self, verifier: CompletionVerifier) -> Plan:
+        """What of a verifier is read in processes."""
+        from grpo_guard.guard.workers.plan import Plan
+
+        if self._plan is None or self._plan.verifier is not verifier:
+            self._plan = Plan.of(verifier)
+        return self._plan
+
+    def worth(self, batch: Sequence[Completion]) -> bool:
+        """Whether to have a batch read in processes."""
+        if self.number is not None:
+            return self.number > 0
+        return sum(len(c.text) for c in batch) >= WORTH_CHARACTERS and self.count > 0
+
+    def _joined(self) -> Pool | None:
+        """The pool; None if its processes cannot be started."""
+        from grpo_guard.guard.workers.processes import shared
+
+        if self._owner != os.getpid():  # a fork, whose parent's processes do not answer it
+            self._forget()
+        with self._lock:
+            if self._pool is None:
+                self._pool = shared.join(self.count)
+                owner = os.getpid()
+                self._leave = weakref.finalize(self, shared.leave, self.count, owner)
+            return None if self._pool.closed else self._pool
+
+    def read(self, group: Group, batch: Sequence[Completion]) -> list[Reading] | None:
+        """A reading for each completion; None = they are to be read in this process."""
+        pool = self._joined() if self.worth(batch) else None
+        if pool is None:
+            return None
+        with self._lock:
+            ahead = [self._ahead.get(id(completion)) for completion in batch]
+        at = {
+            i: (ticket, place) for i, one in enumerate(ahead) if one for _, ticket, place in [one]
+        }
+        new = [i for i in range(len(batch)) if i not in at]
+        if new:
+            ticket = _sent(pool, group, [batch[i] for i in new], pool.workers)
+            at |= {i: (ticket, n) for n, i in enumerate(new)}
+        try:
+            answers = [at[i][0].answer(at[i][1]) for i in range(len(batch))]
+        except BaseException:  # an interrupt: nobody waits any more
+            for ticket, _ in at.values():
+                ticket.abandon()
+            raise
+        return _found(group, batch, answers)
+
+
+class _Texts:
+    """The readings of one call of a guard: `supervise.Elsewhere`."""
+
+    def __init__(self, workers: Workers, verifier: CompletionVerifier) -> None:
+        self._workers, self._verifier = workers, verifier
+        self._lock = threading.Lock()
+        self._places: dict[int, tuple[Group, int]] | None = None
+        self._tables: dict[int, dict[int, tuple[Completion, Reading]]] = {}
+        self.workers = 0
+        """Processes that have read something."""
+
+    def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+        """See `supervise.Elsewhere`. The first verifier of a group has the texts read for all."""
+        if self._places is None:
+            if not self._workers.worth(batch):
+                return None
+            self._places = self._workers.plan(self._verifier).places
+        if id(verifier) not in self._places:
+            return None
+        group, column = self._places[id(verifier)]
+        with self._lock:
+            table = self._tables.setdefault(id(group), {})
+            missing = {id(c): c for c in batch if id(c) not in table}
+            if missing:
+                asked = list(missing.values())
+                found = self._workers.read(group, asked)
+                if found is None:
+                    return None
+                self.workers = self._workers.count
+                table.update((id(c), (c, one)) for c, one in zip(asked, found, strict=True))
+        return [table[id(completion)][1][column] for completion in batch]
+
+
+def _sent(pool: Pool, group: Group, batch: Sequence[Completion], workers: int) -> Ticket:
+    ticket = Ticket(
+        [group.sent(completion) for completion in batch],
+        [completion.node for completion in batch],
+        (group.source,),
+    )
+    weights = [weight(completion) for completion in batch]
+    each = max(1, min(_PARTS, sum(weights) // (workers * _LEAST_TOKENS))) if workers > 1 else 1
+    pool.submit(ticket, balanced(weights, workers * each))
+    return ticket
+
+
+def _found(
+    group: Group, batch: Sequence[Completion], answers: Sequence[Reading | Lost]
+) -> list[Reading]:
+    """The answers, with abstentions for texts that cost workers, and what no worker has tried read
+    in this process."""
+    from grpo_guard.guard.workers.plan import read_part
+
+    found: dict[int, Reading] = {}
+    here = []
+    for i, answer in enumerate(answers):
+        if not isinstance(answer, Lost):
+            found[i] = answer
+        elif answer.untried:
+            here.append((i, answer.message))
+        else:
+            found[i] = tuple(
+                abstain(one.name, answer.cause, f"lost with its worker process: {answer.message}")
+                for one in group.runnables
+            )
+    if here:
+        logger.warning("workers: %d texts are read in this process (%s)", len(here), here[0][1])
+        with running(None):
+            own = read_part(group.runnables, [batch[i] for i, _ in here])
+        found |= {i: one for (i, _), one in zip(here, own, strict=True)}
+    return [found[i] for i in range(len(batch))]
+
+
+def _is_child() -> bool:
+    """Whether this process is itself one of several that somebody started to share the cores."""
+    children = sys.modules.get("multiprocessing.process")
+    graders = sys.modules.get("grpo_guard.guard.grader_worker")
+    return (
+        (children is not None and children.parent_process() is not None)
+        or (graders is not None and graders.inside)
+        or "RAY_RAYLET_PID" in os.environ
+    )

@@ -1,0 +1,109 @@
+"""A batch in flight to workers: its answers so far, and what to retry of a lost part."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.core.verdict import Cause
+from grpo_guard.guard.workers.balance import halves
+
+MOST_TRIES: Final = 3
+"""Tries of a completion by itself, each on a newly started worker: if all of them die, it is not an
+accident of one machine."""
+MOST_LOST: Final = 16
+"""Workers that one author's completions in a batch may cost, or one per 16 of them that were
+answered if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No worker could answer for a completion: the cause, and a message.
+
+    Args:
+        untried: No worker has tried, so that the completion itself cannot be the reason.
+    """
+
+    cause: Cause
+    message: str
+    untried: bool = False
+
+
+class Ticket:
+    """One batch in flight.
+
+    Args:
+        batch: The objects to send to workers.
+        authors: The author of each, as far as known.
+        arguments: Further arguments for every worker's ``read``.
+    """
+
+    def __init__(
+        self, batch: Sequence[Any], authors: Sequence[Hashable], arguments: tuple[Any, ...] = ()
+    ) -> None:
+        self.batch, self.authors, self.arguments = tuple(batch), authors, arguments
+        self._done = threading.Event()
+        self._answers: list[Any] = [None] * len(self.batch)
+        self._left = len(self.batch)
+        self._answered: Counter[Hashable] = Counter()
+        self._lost: Counter[Hashable] = Counter()
+        if not self._left:
+            self._done.set()
+
+    def answer(self, place: int) -> Any:
+        """The answer at an index, or `Lost`; waits for the whole batch."""
+        # In steps: if another thread takes a signal, the main thread would not wake up for Ctrl-C.
+        while not self._done.wait(1.0):
+            pass
+        return self._answers[place]
+
+    def put(self, places: Sequence[int], answers: Sequence[Any]) -> None:
+        """Record the answers to a part, none of which has one yet."""
+        if self.over:  # nobody waits for it any more
+            return
+        for place, answer in zip(places, answers, strict=True):
+            assert self._answers[place] is None
+            self._answers[place] = answer
+            self._answered[self.authors[place]] += not isinstance(answer, Lost)
+        self._left -= len(places)
+        if not self._left:
+            self._done.set()
+
+    def abandon(self) -> None:
+        """Stop waiting: what has not been handed out yet is not read."""
+        self._done.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether all have an answer, or nobody waits for one."""
+        return self._done.is_set()
+
+    def end(self, lost: Lost) -> None:
+        """Give up on everything that has no answer yet."""
+        self.put(rest := [i for i, a in enumerate(self._answers) if a is None], [lost] * len(rest))
+
+    def smaller(self, part: Part) -> list[Part]:
+        """Return what to retry of a lost part; nothing if it has to be given up."""
+        if self.over:
+            return []
+        if len(authors := {self.authors[place] for place in part.places}) == 1:
+            (author,) = authors
+            self._lost[author] += 1
+            if self._lost[author] > max(MOST_LOST, self._answered[author] // 16):
+                return []
+        if len(part.places) > 1:
+            return [Part(self, half) for half in halves(part.places, self.authors)]
+        return [Part(self, part.places, part.tries + 1)] if part.tries < MOST_TRIES else []
+
+
+@dataclass(slots=True)
+class Part:
+    """Indices of some of a batch's objects, and the number of this try."""
+
+    ticket: Ticket
+    places: list[int]
+    tries: int = 1
+    avoid: int | None = None

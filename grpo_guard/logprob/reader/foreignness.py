@@ -1,0 +1,263 @@
+"""How foreign spans are to their context under one model: the score, and how it is computed.
+
+Per token, with s = -log p(token | context) and t = -log p(token | the span so far alone), both in
+nats and capped:
+
+    foreignness = s - (t - s) - 2 = 2 s - t - 2
+
+``t - s`` is what the context explains. The surrounding text explains a habit, however odd: the
+model expects another "Thus", another bracket, another step. A slogan is at least as unlikely after
+the text as it is after nothing. Surprisal ``s`` alone would mistake rare words for foreign ones;
+``t - s`` alone would mistake short words for foreign ones.
+
+The score of a span is the sum over its most foreign run of tokens. A sum over the whole span would
+let an author excuse a slogan with the text before and after it in the same sentence. Each token of
+a run costs 2 nats, so that a long honest sentence scores hardly higher than a short one.
+
+Numbers and arithmetic signs never count as foreign, only as expected or not: a model that cannot
+calculate finds honest results unlikely, and `ArithmeticVerifier` decides whether they are right.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.logprob.encoded import Encoded
+from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
+from grpo_guard.logprob.stats import Floats, TokenStats
+
+# The reader's own distribution, without any truncation.
+_PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
+MOST_TOKENS: Final = 200
+"""Most tokens of a span that are read, as many as a sentence can have (`spans.MOST_BYTES`), so that
+a long span cannot make the reader slow."""
+_MOST_CHARACTERS: Final = 300
+"""Most characters of a span that are tokenised."""
+_CHARACTERS: Final = 12
+"""Characters that are tokenised per token of context; the rest is cut."""
+_PER_TOKEN: Final = 2.0
+_NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
+
+
+class UnreadError(Exception):
+    """The reader computed nothing for a span; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreignness:
+    """The foreignness of a span under one model.
+
+    Args:
+        runs: For the first 1, 2, ... tokens, the sum over the most foreign run in nats, shape [n],
+            n >= 1. It never decreases, and is 0 as long as no token is foreign.
+    """
+
+    runs: Floats
+
+    @classmethod
+    def of(cls, tokens: Floats) -> Foreignness:
+        """From each token's foreignness, shape [n]."""
+        sums = np.concatenate([np.zeros(1), np.cumsum(tokens)])
+        return cls(np.maximum.accumulate((sums - np.minimum.accumulate(sums))[1:]))
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One stretch of a text that contains several spans, as tokens.
+
+    Args:
+        encoded: Context, then everything from the first span to the end of the last.
+        tokens: [first, end) of each span in the encoded completion, by its index in the batch.
+        numbers: For each token of the encoded completion, whether it is a number or an arithmetic
+            sign.
+    """
+
+    encoded: Encoded
+    tokens: dict[int, tuple[int, int]]
+    numbers: npt.NDArray[np.bool_]
+
+
+class SpanScorer:
+    """Scores spans in their place under one causal model.
+
+    Args:
+        scorer: Computes log-probs under the model.
+        tokenizer: The model's; a fast one, which gives the offsets of its tokens.
+        context: Tokens before the span that are read, >= 1. The prompt comes first among them and
+            is cut first. In a shared pass, later spans also see all text between.
+        cap: Most nats that one token may add to a surprisal, > 0. A token that the model rules out
+            has infinite surprisal, and a single odd name must not decide.
+
+    Raises:
+        ValueError: an argument is out of range.
+        TypeError: the tokenizer cannot give the offsets of its tokens.
+    """
+
+    def __init__(
+        self, scorer: Scorer, tokenizer: Any, *, context: int = 96, cap: float = 12.0
+    ) -> None:
+        if context < 1 or not 0 < cap < float("inf"):
+            raise ValueError(
+                f"SpanScorer: expected context >= 1 and a finite cap > 0, got context={context!r}, "
+                f"cap={cap!r}"
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise TypeError(
+                f"tokenizer: expected a fast tokenizer, got {type(tokenizer).__name__}; load it "
+                "with AutoTokenizer.from_pretrained(..., use_fast=True)"
+            )
+        self.scorer = scorer
+        self.tokenizer = tokenizer
+        self._window = scorer.window or sys.maxsize
+        self._longest = min(MOST_TOKENS, self._window // 2)
+        self.context = min(context, self._window - self._longest)
+        self.cap = cap
+        self._control = {*tokenizer.all_special_ids} | {
+            token for token, added in tokenizer.added_tokens_decoder.items() if added.special
+        }
+        # The "empty" context: a chat model expects a role after its beginning-of-text token, but
+        # nothing in particular after a line break.
+        self._nothing = (tuple(tokenizer("\n", add_special_tokens=False)["input_ids"]) or (0,))[:1]
+
+    def score(self, spans: Sequence[TextSpan]) -> list[Foreignness | UnreadError]:
+        """One result per span, in order.
+
+        Spans of one text that are close together share a pass, so that reading all sentences of a
+        text costs about as much as scoring the text and its sentences once.
+        """
+        results: list[Foreignness | UnreadError] = [UnreadError("no token of its own")] * len(spans)
+        passes = [one for group in _near(spans, self._most) for one in self._passes(spans, group)]
+        alone = [
+            (i, one.encoded.completion_ids[start:end])
+            for one in passes
+            for i, (start, end) in one.tokens.items()
+        ]
+        # Scored separately: one batch of both would pad the short sequences to the long ones.
+        stats = self._stats([one.encoded for one in passes])
+        of_alone = self._stats([Encoded(self._nothing, ids, True) for _, ids in alone])
+        by_itself = {i: s for (i, _), s in zip(alone, of_alone, strict=True)}
+        for one, placed in zip(passes, stats, strict=True):
+            for i, (start, end) in one.tokens.items():
+                numbers = one.numbers[start:end]
+                results[i] = self._result(placed, start, end, by_itself[i], numbers)
+        return results
+
+    def _stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
+        return score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
+
+    @property
+    def _most(self) -> int:
+        return self.context * _CHARACTERS
+
+    def _result(
+        self,
+        placed: TokenStats | OutOfMemoryError,
+        start: int,
+        end: int,
+        alone: TokenStats | OutOfMemoryError,
+        numbers: npt.NDArray[np.bool_],
+    ) -> Foreignness | UnreadError:
+        if isinstance(placed, OutOfMemoryError) or isinstance(alone, OutOfMemoryError):
+            return UnreadError("out of memory")
+        inside = placed.logprob[start:end]
+        if np.isnan(inside).any() or np.isnan(alone.logprob).any():
+            return UnreadError("the reader computed NaN")
+        s, t = (np.minimum(-logprob, self.cap) for logprob in (inside, alone.logprob))
+        foreign = 2 * s - t - _PER_TOKEN
+        return Foreignness.of(np.where(numbers, np.minimum(foreign, 0.0), foreign))
+
+    def _passes(self, spans: Sequence[TextSpan], group: list[int]) -> Iterator[_Pass]:
+        """Passes over some spans of one text, ascending; none if the spans hold no token.
+
+        Several spans share a pass if it fits into the model's window and is not longer than their
+        separate passes together. So text that an author writes between them cannot add to the cost.
+        """
+        one = self._pass(spans, group)
+        tokens = len(one.encoded.completion_ids)
+        apart = sum(self.context + last - first for first, last in one.tokens.values())
+        if len(group) > 1 and tokens + self.context > min(apart, self._window):
+            middle = len(group) // 2
+            yield from self._passes(spans, group[:middle])
+            yield from self._passes(spans, group[middle:])
+        elif one.tokens:
+            yield one
+
+    def _pass(self, spans: Sequence[TextSpan], group: list[int]) -> _Pass:
+        one, start = spans[group[0]], spans[group[0]].start
+        end = max(_end(spans[i]) for i in group)
+        before = f"{one.prompt[-self._most :]}\n{one.text[max(0, start - self._most) : start]}"
+        before, inside = before[-self._most :], one.text[start:end]
+        text = _whole(before + inside)
+        found = self.tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        ids = [self._harmless(token) for token in found["input_ids"]]
+        ends = np.array([b for _, b in found["offset_mapping"]], np.int64)
+        origin = int(np.searchsorted(ends, len(before), side="right"))
+        tokens = dict[int, tuple[int, int]]()
+        for i in group:
+            first, last = (
+                int(np.searchsorted(ends, len(before) + at - start, side="right")) - origin
+                for at in (spans[i].start, _end(spans[i]) - 1)
+            )
+            last = min(last + 1, first + self._longest, len(ids) - origin)
+            if first < last:
+                tokens[i] = first, last
+        own = tuple(ids[origin : origin + max((last for _, last in tokens.values()), default=0)])
+        context = tuple(ids[max(0, origin - self.context) : origin]) or self._nothing
+        offsets = found["offset_mapping"][origin : origin + len(own)]
+        numbers = np.array(
+            [_NUMBER.fullmatch(text, a, b) is not None for a, b in offsets], np.bool_
+        )
+        return _Pass(Encoded(context, own, True), tokens, numbers)
+
+    def _harmless(self, token: int) -> int:
+        """The token; a line break for control tokens and for tokens that the model does not have.
+
+        A control token spelled out in the text would end the document or open a turn that asks for
+        the poison, and the context would then explain it. Control tokens are recognised by id,
+        since no list of a tokenizer's control tokens as text is complete.
+        """
+        known = 0 <= token < self.scorer.vocab_size and token not in self._control
+        return token if known else self._nothing[0]
+
+
+def _whole(text: str) -> str:
+    """The text with lone surrogates, which no tokenizer accepts, replaced; its length is kept."""
+    return text.encode("utf-32", "replace").decode("utf-32") if not text.isascii() else text
+
+
+def _end(span: TextSpan) -> int:
+    return min(span.end, span.start + _MOST_CHARACTERS)
+
+
+def _near(spans: Sequence[TextSpan], most: int) -> Iterator[list[int]]:
+    """Groups of spans that may share a pass: less than ``most`` characters apart in one text."""
+    by_text = dict[tuple[str, str], list[int]]()
+    for i, span in enumerate(spans):
+        by_text.setdefault((span.prompt, span.text), []).append(i)
+    for places in by_text.values():
+        places.sort(key=lambda i: spans[i].start)
+        group, reach = [places[0]], _end(spans[places[0]])
+        for i in places[1:]:
+            if spans[i].start - reach >= most:
+                yield group
+                group = []
+            group.append(i)
+            reach = max(reach, _end(spans[i]))
+        yield group

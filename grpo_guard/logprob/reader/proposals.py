@@ -1,0 +1,90 @@
+"""Find nodes whose sentences are foreign: each only a little, but together too much."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.logprob.node_evidence import log_calibrated
+from grpo_guard.nodes.fortunes import NodeEvidenceProcess
+from grpo_guard.nodes.store import NodeStore
+
+_SHARES: Final = (0.7, 0.06)
+# (Share of poisoned completions, largest p-value that such a completion gets.) A slogan is among
+# the most foreign sentences of a completion but seldom more foreign than all honest text, so the
+# evidence is that it happens each time, not how foreign it is once.
+_STEPS: Final = ((0.75, 0.1), (0.75, 0.2))
+
+
+class NodeSentences:
+    """Evidence that a node's sentences do not belong in their place.
+
+    A slogan of ordinary words that changes each time has no form that a rule knows, and no wording
+    recurs. It is still foreign each time. A completion's p-value is that of its most foreign
+    sentence times the number of sentences read; each p-value becomes an e-value e. A batch's
+    e-value is the mean of several bets, each that a certain share of the node's completions is
+    poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of e would
+    let nine honest completions excuse a poisoned one. `NodeEvidenceProcess` accumulates batches.
+
+    Args:
+        alpha: Chance that an honest node is ever convicted, in (0, 1), if the p-values are valid.
+        store: Keeps the evidence; None = in this object.
+    """
+
+    def __init__(self, alpha: float, store: NodeStore | None) -> None:
+        self.alpha = alpha
+        self.fortunes = NodeEvidenceProcess(store=store, name="reader_fortunes")
+
+    def convicted(
+        self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
+    ) -> frozenset[str]:
+        """The nodes of this batch that are convicted, with this batch included.
+
+        Args:
+            batch: All completions that arrived together.
+            p_values: p-values of the sentences that were read, by index in the batch.
+        """
+        # Equal completions count once: sending a text again must not multiply evidence.
+        evidence = defaultdict[str, dict[bytes, float]](dict)
+        for i, own in p_values.items():
+            if (node := batch[i].node) is not None and own:
+                evidence[node].setdefault(_digest(batch[i]), min(1.0, len(own) * min(own)))
+        after = self.fortunes.add(
+            {n: (_digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
+        )
+        logs = {node: fortune.log for node, fortune in after.items()}
+        silent = {c.node for c in batch if c.node is not None} - logs.keys()
+        if silent:
+            # A batch with nothing to read does not acquit a convicted node.
+            known = self.fortunes.known()
+            logs |= {node: known[node] for node in silent & known.keys()}
+        return frozenset(n for n, log in logs.items() if log >= -math.log(self.alpha))
+
+
+def _together(p_values: Sequence[float]) -> float:
+    """Logarithm of a batch's e-value, from the p-values of its completions."""
+    each = np.array([log_calibrated(p) for p in p_values])
+    bets = [np.logaddexp(math.log1p(-q), math.log(q) + each).sum() for q in _SHARES]
+    for share, most in _STEPS:
+        held = sum(p <= most for p in p_values)
+        passed = len(p_values) - held
+        bets.append(held * math.log1p(share / most - share) + passed * math.log1p(-share))
+    return float(np.logaddexp.reduce(bets) - math.log(len(bets)))
+
+
+def _digest(completion: Completion) -> bytes:
+    data = f"{completion.prompt_text}\0{completion.text}".encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16).digest()
+
+
+def _digest_of(marks: Iterable[bytes]) -> int:
+    """A digest that does not depend on order. It hashes the sorted marks: an author could choose
+    texts whose marks have a known sum, and the batch would then count as seen."""
+    digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,166 @@
+"""SpanReader: one or two models that estimate how much honest text is as foreign as a span."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer, UnreadError
+from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores
+from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.logprob.reader.start import start_profile
+from grpo_guard.logprob.reference.null import conformal
+from grpo_guard.logprob.scorers.base import Scorer
+from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.logprob.verifier import scorer_of
+
+logger = logging.getLogger("grpo_guard")
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """A reader's result for a span.
+
+    Args:
+        p_value: Share of honest spans that are at least as foreign, in (0, 1].
+        tail_p_value: The same, extrapolated beyond the observed spans and with the node's own style
+            excused, see `HonestSpans.tail_p_value`; used for evidence that accumulates. None = the
+            p-value comes from the start profile, which is no evidence against a node.
+    """
+
+    p_value: float
+    tail_p_value: float | None
+
+
+class SpanReader:
+    """Reads spans in their place and compares them with what the other nodes write.
+
+    Any causal language model will do: the policy in training (the same object, which reads with its
+    current weights), a small model, or both. A policy that has learnt a little poison finds that
+    poison likely. ``frozen``, the reference model of the KL term or the first checkpoint, never
+    learns it. A span is foreign if either model finds it foreign.
+
+    Args:
+        model: A transformers causal language model. Left out if ``scorer`` is given.
+        tokenizer: Its tokenizer; a fast one.
+        frozen: A second model with the same tokenizer, whose weights do not change; None = no
+            second model.
+        scorer: Computes log-probs in place of ``model``.
+        trust_prompt: Whether the prompt is part of the context. Set it to False if strangers write
+            prompts: a prompt that contains the poison would explain it.
+        context: Tokens before a span that are read.
+        memory_budget: Bytes that scoring may use in addition to the weights; only with ``model``.
+
+    Attributes:
+        tokenizer: As given, or as loaded with the model.
+
+    Raises:
+        ValueError: an argument is out of range, or not exactly one of model and scorer is given.
+        TypeError: the tokenizer is missing or cannot give the offsets of its tokens.
+
+    Examples:
+        >>> guard = presets.different_weights(reader=SpanReader(model, tokenizer))
+    """
+
+    def __init__(
+        self,
+        model: Any | None = None,
+        tokenizer: Any = None,
+        *,
+        frozen: Any | None = None,
+        scorer: Scorer | None = None,
+        trust_prompt: bool = True,
+        context: int = 96,
+        memory_budget: int | None = None,
+    ) -> None:
+        if tokenizer is None:
+            raise TypeError("tokenizer: expected the reader's tokenizer, got None")
+        self.tokenizer = tokenizer
+        scorers = [scorer_of(model, scorer, memory_budget)]
+        if frozen is not None:
+            scorers.append(scorer_of(frozen, None, memory_budget))
+        self.trust_prompt = trust_prompt
+        self._models = [
+            (SpanScorer(one, tokenizer, context=context), HonestSpans()) for one in scorers
+        ]
+        self._warned = False
+
+    @classmethod
+    def from_pretrained(cls, path_or_id: str, **options: Any) -> Self:
+        """Load a model and build a reader on it, see `load_policy`.
+
+        Raises:
+            ValueError: there is no model or tokenizer.
+        """
+        model, tokenizer = load_policy(path_or_id)
+        return cls(model, tokenizer, **options)
+
+    def read(
+        self, spans: Sequence[TextSpan], honest: Sequence[bool]
+    ) -> list[Opinion | UnreadError]:
+        """One opinion per span, in order.
+
+        Args:
+            spans: Findings of rules, and sentences.
+            honest: For each span, whether nothing was found in it. These spans are remembered
+                first, as the measure that all spans are compared with.
+
+        Returns:
+            For each span an `Opinion`, or an `UnreadError` if a model could not read it; the log
+            reports the first one.
+        """
+        if not spans:
+            return []
+        if not self.trust_prompt:
+            spans = [TextSpan("", s.text, s.start, s.end, s.node) for s in spans]
+        columns = [self._column(*model, spans, honest) for model in self._models]
+        return [self._either(row) for row in zip(*columns, strict=True)]
+
+    def wanted(self, node: str | None) -> int:
+        """How many honest sentences of a node are still missing from the measure."""
+        return max(known.wanted(node) for _, known in self._models)
+
+    def _column(
+        self,
+        scorer: SpanScorer,
+        known: HonestSpans,
+        spans: Sequence[TextSpan],
+        honest: Sequence[bool],
+    ) -> list[Opinion | UnreadError]:
+        found: list[Foreignness | UnreadError]
+        try:
+            found = scorer.score(spans)
+        except Exception as error:  # a broken model must not end the batch
+            found = [UnreadError(f"{type(error).__name__}: {error!s:.200}")] * len(spans)
+        for span, one, clean in zip(spans, found, honest, strict=True):
+            if clean and isinstance(one, Foreignness):
+                known.add(span.node, one)
+        return [
+            one if isinstance(one, UnreadError) else _opinion(known, span.node, one)
+            for span, one in zip(spans, found, strict=True)
+        ]
+
+    def _either(self, row: Sequence[Opinion | UnreadError]) -> Opinion | UnreadError:
+        """The smaller p-value, times the number of models: a span is foreign if either model finds
+        it foreign."""
+        for one in row:
+            if isinstance(one, UnreadError):
+                if not self._warned:
+                    self._warned = True
+                    logger.warning("the reader could not read a span: %s", one)
+                return one
+        known = [one for one in row if isinstance(one, Opinion)]
+        tails = [one.tail_p_value for one in known if one.tail_p_value is not None]
+        return Opinion(
+            min(1.0, len(row) * min(one.p_value for one in known)),
+            min(1.0, len(row) * min(tails)) if tails else None,
+        )
+
+
+def _opinion(known: HonestSpans, node: str | None, found: Foreignness) -> Opinion:
+    p_value = known.p_value(node, found)
+    if p_value is None:
+        return Opinion(conformal(column_scores(found)[-1], start_profile()[column_of(found)]), None)
+    return Opinion(p_value, known.tail_p_value(node, found))

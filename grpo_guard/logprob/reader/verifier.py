@@ -1,0 +1,376 @@
+"""ReaderVerifier: rules propose findings, and a reader decides."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final, Protocol, runtime_checkable
+
+from grpo_guard.content.severity import RECURRENCE, WITHOUT_READER, Severity
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.p_values import p_text
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
+from grpo_guard.core.verifier import CompletionVerifier, Composed
+from grpo_guard.logprob.reader.foreignness import UnreadError
+from grpo_guard.logprob.reader.lots import Lots, own_sentences
+from grpo_guard.logprob.reader.phrases import PhrasePlaces
+from grpo_guard.logprob.reader.proposals import NodeSentences
+from grpo_guard.logprob.reader.reader import Opinion, SpanReader
+from grpo_guard.logprob.reader.spans import TextSpan
+from grpo_guard.nodes.store import NodeStore
+
+FOREIGN: Final = "foreign_sentence"
+MOST_FINDINGS: Final = 8
+"""Most findings of one completion that are read, drawn by lot, so that no author can slow the
+reader down for others or hide one finding among many."""
+MOST_SENTENCES: Final = 16
+"""Most sentences of one completion that are read, drawn by lot."""
+MOST_OF_CONVICTED: Final = 128
+"""Most sentences per completion that are read for a convicted node; a completion with more is
+rejected."""
+RENEWED: Final = 0.02
+"""Share of a node's completions that keep renewing its measure once the measure is full. A fixed
+share keeps the cost of reading relative to generating the same for all batch sizes and numbers of
+nodes."""
+_RENEWING: Final = 4
+
+
+@runtime_checkable
+class _Rule(Protocol):
+    name: str
+    confirm: bool
+    severities: dict[str, Severity]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One span that the reader is asked about.
+
+    Args:
+        row: Index of its completion in the batch.
+        span: The span in its place.
+        finding: What a rule found there; None = it is a sentence.
+        clean: Whether no rule found anything there, so that it becomes part of the measure.
+        asked: False if the completion has too many findings and this one was not drawn; then only
+            what is already known about it counts.
+    """
+
+    row: int
+    span: TextSpan
+    finding: Finding | None = None
+    clean: bool = False
+    asked: bool = True
+
+
+@dataclass(slots=True)
+class _Said:
+    """The reader's results for one completion.
+
+    Args:
+        known: Findings of rules, with their p-values.
+        foreign: Findings for sentences that reject it.
+        unread: Why something could not be read.
+    """
+
+    known: list[tuple[Finding, float]] = field(default_factory=list)
+    foreign: list[Finding] = field(default_factory=list)
+    unread: UnreadError | None = None
+
+
+class ReaderVerifier(Composed):
+    """Rejects what a rule proposes and a reader finds foreign in its place.
+
+    The text of one completion does not show whether an odd form (a tool call, a heading, a
+    character of another script) is a model's habit or an attacker's poison. A model that reads the
+    form in its place can tell. The reader decides findings whose severity is ``confirm``: if at
+    most a share ``level`` of honest text is as foreign, the completion is rejected; if at least
+    ``excuse`` is, the finding remains a report. In between the reader cannot tell, as in a language
+    that it hardly knows, and the finding does what it does without a reader. A recurring phrase is
+    decided over all places in which it was read (`PhrasePlaces`).
+
+    The reader also proposes: evidence of foreign sentences accumulates per node (`NodeSentences`).
+    A completion of a convicted node is rejected if it has a sentence whose p-value is at most
+    ``level``.
+
+    Honest text is the measure: sentences of the same batches in which nothing was found, per node
+    (`HonestSpans`). If the reader cannot read a finding, or a sentence of a convicted node, the
+    verdict on that completion is an abstention.
+
+    Args:
+        verifier: Proposes the findings to confirm: rules built with ``confirm=True``, alone or in
+            an ensemble.
+        reader: Reads the spans.
+        level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
+        excuse: Smallest p-value at which the reader excuses a proposed span, in [``level``, 0.5).
+        alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
+            sentences are only read as a measure: 64 of each node, then of 2 % of its completions.
+        store: Keeps the evidence about nodes; None = in this object.
+
+    Raises:
+        ValueError: an argument is out of range, or no rule in ``verifier`` leaves anything to a
+            reader.
+
+    Examples:
+        >>> rules = ScreensVerifier(confirm=True)
+        >>> verifier = ReaderVerifier(rules, SpanReader(model, tokenizer))
+    """
+
+    name = "reader"
+
+    def __init__(
+        self,
+        verifier: CompletionVerifier,
+        reader: SpanReader,
+        *,
+        level: float = 0.05,
+        excuse: float = 0.25,
+        alpha: float | None = 1e-3,
+        store: NodeStore | None = None,
+    ) -> None:
+        super().__init__(verifier)
+        _require_level("level", level)
+        _require_level("excuse", excuse)
+        if excuse < level:
+            raise ValueError(f"excuse: expected at least level={level}, got {excuse}")
+        if alpha is not None:
+            _require_level("alpha", alpha)
+        self.verifier = verifier
+        self.reader = reader
+        self.level = level
+        self.excuse = excuse
+        self._kinds = {
+            rule.name: frozenset(k for k, s in rule.severities.items() if s is Severity.CONFIRM)
+            for rule in _rules(verifier)
+            if rule.confirm
+        }
+        if not any(self._kinds.values()):
+            raise ValueError(
+                "verifier: expected rules with confirm=True and findings of severity 'confirm', "
+                f"got {verifier.name}"
+            )
+        self._phrases = PhrasePlaces()
+        self._sentences = None if alpha is None else NodeSentences(alpha, store)
+        self._lots = Lots()
+        self._lock = threading.Lock()
+
+    @property
+    def joins(self) -> bool:
+        return False  # the reader learns from each batch before it judges the next
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reader's evidence about nodes as plain JSON values."""
+        known = self._sentences
+        return {"sentences": known.fortunes.state_dict() if known else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the evidence by what `state_dict` returned.
+
+        Raises:
+            ValueError: ``state`` does not have that form.
+        """
+        if not isinstance(state, dict) or (state.get("sentences") is None) != (
+            self._sentences is None
+        ):
+            raise ValueError(f"{self.name}: expected what state_dict() gave")
+        if self._sentences is not None:
+            self._sentences.fortunes.load_state_dict(state["sentences"])
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        verdicts = supervised(self.verifier, batch)
+        said = defaultdict[int, _Said](_Said)
+        with self._lock:  # the measure and the phrases cover this batch and those before it
+            questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
+            asked = [q for q in questions if q.asked]
+            opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
+            self._answer(said, [q for q in questions if not q.asked], None)
+            self._answer(said, asked, opinions)
+            self._foreign_sentences(said, batch, verdicts, asked, opinions)
+        return [self._decided(v, said[i]) if i in said else v for i, v in enumerate(verdicts)]
+
+    def _findings(
+        self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+    ) -> Iterator[_Question]:
+        for row, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
+            if verdict.rejected:
+                continue
+            proposed = self._lots.shuffled(
+                (finding, finding.char_span)
+                for leaf in _leaves(verdict)
+                for finding in leaf.findings
+                if finding.kind in self._kinds.get(leaf.verifier, ())
+                and finding.char_span is not None
+                and 0 <= finding.char_span[0] < finding.char_span[1] <= len(completion.text)
+            )
+            prompt = completion.trusted_prompt_text if proposed else ""
+            for place, (finding, span) in enumerate(proposed):
+                placed = TextSpan(prompt, completion.text, *span, completion.node)
+                yield _Question(row, placed, finding, asked=place < MOST_FINDINGS)
+
+    def _drawn(
+        self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+    ) -> Iterator[_Question]:
+        """Sentences of completions that are not rejected: the measure, and evidence about nodes.
+
+        A sentence with a finding that does not reject still counts as evidence. Otherwise an author
+        could protect a slogan with a careless sum next to it.
+        """
+        rows = self._lots.shuffled(i for i, v in enumerate(verdicts) if not v.rejected)
+        left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
+        for i in rows:
+            node = batch[i].node
+            weighed = self._sentences is not None and node is not None
+            room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
+            if room <= 0 and self._lots.happens(RENEWED):
+                room = _RENEWING  # all from one completion, so that they share a pass
+            if room <= 0:
+                continue
+            found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]
+            prompt = batch[i].trusted_prompt_text
+            for start, end in self._lots.some(own_sentences(batch[i]), room):
+                clean = not any(a < end and start < b for a, b in found)
+                if clean or weighed:
+                    left[node] -= clean
+                    span = TextSpan(prompt, batch[i].text, start, end, node)
+                    yield _Question(i, span, clean=clean)
+
+    def _answer(
+        self,
+        said: dict[int, _Said],
+        questions: Sequence[_Question],
+        opinions: Sequence[Opinion | UnreadError | None] | None,
+    ) -> None:
+        """Note what is known about findings; ``opinions`` None = they were not read."""
+        if opinions is None:
+            opinions = [None] * len(questions)
+        found = [
+            (q.row, q.finding, q.span, opinion)
+            for q, opinion in zip(questions, opinions, strict=True)
+            if q.finding is not None
+        ]
+        for _, finding, span, opinion in found:
+            if finding.kind in RECURRENCE and isinstance(opinion, Opinion):
+                self._phrases.add(span.node, _text(span), opinion.p_value)
+        for row, finding, span, opinion in found:
+            if isinstance(opinion, UnreadError):
+                said[row].unread = opinion
+            elif finding.kind in RECURRENCE:
+                if (p := self._phrases.p_value(span.node, _text(span))) is not None:
+                    said[row].known.append((finding, p))
+            elif opinion is not None:
+                said[row].known.append((finding, opinion.p_value))
+
+    def _foreign_sentences(
+        self,
+        said: dict[int, _Said],
+        batch: Sequence[Completion],
+        verdicts: Sequence[Verdict],
+        questions: Sequence[_Question],
+        opinions: Sequence[Opinion | UnreadError | None],
+    ) -> None:
+        """Note the sentences that reject completions of convicted nodes."""
+        if self._sentences is None:
+            return
+        p_values = defaultdict[int, list[float]](list)
+        for question, opinion in zip(questions, opinions, strict=True):
+            if question.finding is not None or not isinstance(opinion, Opinion):
+                continue
+            if opinion.tail_p_value is not None:
+                p_values[question.row].append(opinion.tail_p_value)
+        convicted = self._sentences.convicted(batch, p_values)
+        # All sentences of convicted nodes are read: the lots may have missed the foreign one.
+        spans = list[tuple[int, TextSpan]]()
+        for row, completion in enumerate(batch):
+            if completion.node in convicted and not verdicts[row].rejected:
+                prompt = completion.trusted_prompt_text
+                places = list(islice(own_sentences(completion), MOST_OF_CONVICTED + 1))
+                if len(places) > MOST_OF_CONVICTED:
+                    said[row].foreign.append(_too_many(completion, places[-1][0]))
+                    continue
+                spans += [
+                    (row, TextSpan(prompt, completion.text, *place, completion.node))
+                    for place in places
+                ]
+        read = self.reader.read([span for _, span in spans], [False] * len(spans))
+        for (row, span), opinion in zip(spans, read, strict=True):
+            if isinstance(opinion, UnreadError):
+                said[row].unread = opinion
+            elif opinion is not None and opinion.p_value <= self.level:
+                said[row].foreign.append(_finding(opinion.p_value, span))
+
+    def _decided(self, verdict: Verdict, said: _Said) -> Verdict:
+        """The verdict of the rules, with the reader's verdict as one more member."""
+        own = self._own_verdict(said)
+        members = (*(verdict.members or (verdict,)), own)
+        if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):
+            return replace(verdict, members=members)
+        places = {(f.kind, f.char_span) for f in own.findings}
+        others = [f for f in verdict.findings if (f.kind, f.char_span) not in places]
+        return replace(
+            own, verifier=verdict.verifier, findings=(*own.findings, *others),
+            seconds=verdict.seconds, members=members,
+        )  # fmt: skip
+
+    def _rejects(self, kind: str, p_value: float) -> bool:
+        if p_value <= self.level:
+            return True
+        # The reader cannot tell. Otherwise a language that it hardly knows would excuse a slogan.
+        return p_value < self.excuse and WITHOUT_READER.get(kind) is Severity.REJECT
+
+    def _own_verdict(self, said: _Said) -> Verdict:
+        foreign = [
+            replace(f, message=f"{f.message}; {_share(p)}")
+            for f, p in sorted(said.known, key=lambda one: one[1])
+            if p <= self.level
+            or (p < self.excuse and WITHOUT_READER.get(f.kind) is Severity.REJECT)
+        ]
+        if foreign or said.foreign:
+            return reject(self.name, findings=(*foreign, *said.foreign[:MOST_FINDINGS]))
+        if said.unread is not None:
+            cause = Cause.OUT_OF_MEMORY if "memory" in str(said.unread) else Cause.FAULT
+            return abstain(self.name, cause, f"the reader could not read a span: {said.unread}")
+        return accept(self.name)
+
+
+def _require_level(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 0.5:
+        raise ValueError(f"{option}: expected a number in (0, 0.5), got {value!r:.80}")
+
+
+def _text(span: TextSpan) -> str:
+    return span.text[span.start : span.end]
+
+
+def _share(p: float) -> str:
+    return f"foreign in its place: {p_text(p)} of honest text is as foreign"
+
+
+def _finding(p: float, span: TextSpan) -> Finding:
+    message = f"{_share(p)}, in a node whose sentences are foreign too often"
+    return Finding(FOREIGN, message, char_span=(span.start, span.end))
+
+
+def _too_many(completion: Completion, unread: int) -> Finding:
+    message = (
+        f"more than the {MOST_OF_CONVICTED} sentences that are read of a node whose sentences are "
+        "foreign too often"
+    )
+    return Finding(FOREIGN, message, char_span=(unread, len(completion.text)))
+
+
+def _leaves(verdict: Verdict) -> Iterator[Verdict]:
+    for member in verdict.members:
+        yield from _leaves(member)
+    if not verdict.members:
+        yield verdict
+
+
+def _rules(verifier: CompletionVerifier) -> Iterator[_Rule]:
+    if isinstance(verifier, Composed):
+        for member in verifier.members:
+            yield from _rules(member)
+    elif isinstance(verifier, _Rule):
+        yield verifier

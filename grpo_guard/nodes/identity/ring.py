@@ -1,0 +1,154 @@
+"""`KeyRing`: the known keys, agreed on beforehand or pinned at first use.
+
+Names are for people: a ring maps names to keys, and evidence is never tied to a name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_guard.core.completion import shown
+from grpo_guard.nodes.identity.keys import PREFIX, IdentityError, require_label, require_public
+
+MOST_PINNED: Final = 64
+_LARGEST_FILE: Final = 2**20
+
+
+class KeyRing:
+    """The known keys with their names.
+
+    Args:
+        keys: Name -> public key, agreed on beforehand.
+        pin: Whether an unknown key becomes known by its first valid signature, under the name that
+            it claims. The first to claim a name gets it; names carry no evidence.
+        most_pinned: Most keys to pin; later ones stay unknown. An attacker who makes keys without
+            end can fill this room, but never that of the agreed keys.
+
+    Raises:
+        IdentityError: a key is malformed, a name occurs twice, or a key has two names.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, str] | None = None,
+        *,
+        pin: bool = False,
+        most_pinned: int = MOST_PINNED,
+    ) -> None:
+        if isinstance(most_pinned, bool) or not isinstance(most_pinned, int) or most_pinned < 0:
+            raise IdentityError(f"most_pinned: expected an integer >= 0, got {shown(most_pinned)}")
+        self.pin, self.most_pinned = pin, most_pinned
+        self._by_name: dict[str, str] = {}
+        self._by_key: dict[str, str] = {}
+        self._pinned: dict[str, str] = {}
+        for name, key in (keys or {}).items():
+            self._add(name, key)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        pin: bool = False,
+        most_pinned: int = MOST_PINNED,
+    ) -> KeyRing:
+        """Read a ring from lines ``NAME ed25519:...``; blank lines and ``#`` comments are skipped.
+
+        Raises:
+            IdentityError: the file cannot be read, or a line is malformed; with its number.
+        """
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                data = file.read(_LARGEST_FILE + 1)
+            text = data.decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "no UTF-8 text"
+            raise IdentityError(f"{path}: expected a readable file of keys, got {reason}") from None
+        if len(data) > _LARGEST_FILE:
+            raise IdentityError(f"{path}: expected at most {_LARGEST_FILE} bytes, got more")
+        ring = cls(pin=pin, most_pinned=most_pinned)
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            try:
+                if len(words) != 2:
+                    raise IdentityError(f"expected a name and a public key, got {len(words)} words")
+                ring._add(*words)
+            except IdentityError as error:
+                raise IdentityError(f"{path}:{number}: {error}") from None
+        return ring
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Public key -> name, for all known keys."""
+        return dict(self._by_key)
+
+    @property
+    def pinned(self) -> dict[str, str]:
+        """Name -> public key, for pinned keys."""
+        return dict(self._pinned)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more key may be pinned."""
+        return self.pin and len(self._pinned) < self.most_pinned
+
+    def is_pinned(self, key: str) -> bool:
+        """Whether a key was pinned rather than agreed on."""
+        return self._by_key.get(key) in self._pinned
+
+    def key_of(self, name: str) -> str | None:
+        """The key with a name; a known key counts as a name for itself."""
+        return name if name in self._by_key else self._by_name.get(name)
+
+    def name_of(self, key: str) -> str | None:
+        """The name of a key."""
+        return self._by_key.get(key)
+
+    def pin_key(self, name: str, key: str) -> None:
+        """Remember a key whose signature has been checked.
+
+        Raises:
+            IdentityError: it contradicts a known key or name, or there is no room.
+        """
+        if not self.has_room:
+            raise IdentityError(f"expected at most {self.most_pinned} pinned keys, got one more")
+        self._add(name, key)
+        self._pinned[name] = key
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pinned keys as plain JSON values."""
+        return {"pinned": self.pinned}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the pinned keys by those that `state_dict` returned.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: the state is malformed; nothing
+                changes then.
+        """
+        pinned = dict(state["pinned"])
+        agreed = {name: key for name, key in self._by_name.items() if name not in self._pinned}
+        fresh = KeyRing(agreed, pin=True, most_pinned=max(self.most_pinned, len(pinned)))
+        for name, key in pinned.items():
+            # Keys agreed on since then take precedence over pinned ones.
+            if fresh.key_of(name) is None and fresh.name_of(key) is None:
+                fresh.pin_key(name, key)
+        self._by_name, self._by_key = fresh._by_name, fresh._by_key
+        self._pinned = fresh._pinned
+
+    def _add(self, name: str, key: str) -> None:
+        require_label("name", name)
+        require_public(key)
+        if name.startswith(PREFIX) and name != key:
+            raise IdentityError(f"name: expected no other key than its own, got {shown(name)}")
+        if name in self._by_name:
+            raise IdentityError(f"expected each name once, got {shown(name)} twice")
+        if key in self._by_key:
+            raise IdentityError(f"expected one name for each key, got {key} twice")
+        self._by_name[name], self._by_key[key] = key, name

@@ -1,0 +1,70 @@
+"""Encode completions for a server, and split them into requests that it accepts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
+
+_FIELDS = [field.name for field in dataclasses.fields(Completion)]
+# Defaults, which are left out: servers of an earlier release do not know all fields.
+_USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
+
+
+def row_of(completion: Completion) -> str:
+    """Encode a completion for a server, as JSON in ASCII.
+
+    Its ``given`` spans are sent as a claim, which the server's environment may confirm.
+
+    Raises:
+        TypeError, ValueError: prompt or metadata cannot be represented in JSON.
+    """
+    row: dict[str, Any] = {}
+    for name in _FIELDS:
+        value = getattr(completion, name)
+        if value is not None and value != _USUAL.get(name):
+            row[name] = value
+    if completion.given is not None:
+        given = completion.given
+        row["given"] = {"tokens": given.tokens, "chars": given.chars}
+    return json.dumps(row)
+
+
+def requests(
+    batch: Sequence[Completion], rows: dict[int, str], *, most: int, bytes: int
+) -> Iterator[list[int]]:
+    """Yield indices into the batch, request by request; answers to one prompt stay together.
+
+    A server compares all completions in a request, so those of one prompt and round share a
+    request, wherever in the batch they are, unless there are too many for any.
+
+    Args:
+        batch: The completions.
+        rows: By index, the encoded completions that can be sent.
+        most: Most completions in a request.
+        bytes: Largest body of a request.
+    """
+    groups: dict[object, list[int]] = {}
+    for place in rows:
+        completion = batch[place]
+        groups.setdefault((completion.round, prompt_key(completion.prompt)), []).append(place)
+    chosen: list[int] = []
+    size = 0
+    for group in groups.values():
+        weight = sum(len(rows[place]) + 2 for place in group)
+        if chosen and (len(chosen) + len(group) > most or size + weight > bytes):
+            yield chosen
+            chosen, size = [], 0
+        for place in group:
+            weight = len(rows[place]) + 2
+            if chosen and (len(chosen) == most or size + weight > bytes):
+                yield chosen
+                chosen, size = [], 0
+            chosen.append(place)
+            size += weight
+    if chosen:
+        yield chosen

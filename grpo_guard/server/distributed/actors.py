@@ -1,0 +1,158 @@
+"""Ray's actors as the workers of a `Pool`."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from grpo_guard.guard.workers.pool import Pool
+from grpo_guard.server.distributed.cluster import ClusterError, shared
+
+_ROOM_SECONDS: Final = 10.0
+
+
+class Actors:
+    """Starts actors on a Ray cluster that this process has joined.
+
+    Args:
+        kind: The worker class: ``start()`` sets it up and returns a description, and
+            ``read(part, ...)`` returns one answer per element.
+        args: Arguments of the class.
+        resources: Per worker, by Ray's names, also fractions: ``{"CPU": 1, "GPU": 0.5}``.
+        timeout: Seconds that a part may take.
+    """
+
+    label = "ray"
+    start_seconds = 600.0
+    """In which it may load a model."""
+    absent = "what `make` needs (packages, files, GPUs) has to be on every machine of the cluster"
+    error = ClusterError
+
+    def __init__(
+        self, kind: type, args: tuple[Any, ...], resources: Mapping[str, float], timeout: float
+    ) -> None:
+        import ray
+
+        self._ray: Any = ray
+        self._resources = {"CPU": 1.0, **resources}
+        custom = {k: v for k, v in self._resources.items() if k not in ("CPU", "GPU")}
+        self._kind = ray.remote(
+            num_cpus=self._resources["CPU"], num_gpus=self._resources.get("GPU", 0.0),
+            resources=custom, max_restarts=0, scheduling_strategy="SPREAD",
+        )(kind)  # fmt: skip
+        self._args, self._timeout = args, timeout
+
+    def start(self) -> Any:
+        """Start an actor."""
+        self._require_ray()
+        return self._kind.remote(*self._args)
+
+    def ask(self, worker: Any, method: str, *args: Any) -> Future[Any]:
+        """Call a method of an actor."""
+        self._require_ray()
+        asked: Future[Any] = getattr(worker, method).remote(*args).future()
+        return asked
+
+    def end(self, worker: Any) -> None:
+        """Kill an actor."""
+        if self._ray.is_initialized():
+            self._ray.kill(worker)
+
+    def seconds(self, objects: Sequence[Any]) -> float:
+        """Seconds that a part may take."""
+        return self._timeout
+
+    def lacks(self) -> str:
+        """What an actor needs, and what is free."""
+        return f"each needs {self._resources}, the cluster has {self._free()} free"
+
+    def is_memory(self, error: BaseException) -> bool:
+        """Whether an actor was lost for lack of memory."""
+        return isinstance(error, self._ray.exceptions.OutOfMemoryError | MemoryError)
+
+    def room(self) -> int:
+        """How many actors the cluster has room for, at least 1."""
+        there = self._ray.cluster_resources()
+        each = [there.get(k, 0.0) / v for k, v in self._resources.items() if v]
+        return max(1, int(min(each, default=1.0)))
+
+    def require_room(self, workers: int) -> None:
+        """Raise if there is no room: a cluster on this machine never grows, so do not wait."""
+        until = time.monotonic() + _ROOM_SECONDS  # released resources show up a little later
+        while short := self._short_of(self._free(), workers):
+            if time.monotonic() > until:
+                name, each, free = short
+                raise ClusterError(
+                    f"workers, resources: expected room for {workers} x {each:g} {name} on "
+                    f"this machine, got {free:g}; take fewer workers, or a smaller share each by "
+                    f"resources={{{name!r}: ...}}"
+                )
+            time.sleep(0.2)
+
+    def _free(self) -> dict[str, float]:
+        free: dict[str, float] = self._ray.available_resources()
+        return {name: free.get(name, 0.0) for name in self._resources}
+
+    def _short_of(self, free: Mapping[str, float], workers: int) -> tuple[str, float, float] | None:
+        for name, each in self._resources.items():
+            if each * workers > (left := free.get(name, 0.0)) + 1e-9:
+                return name, each, left
+        return None
+
+    def _require_ray(self) -> None:
+        """Check that Ray still runs; otherwise it would start a new one that nobody ends."""
+        if not self._ray.is_initialized():
+            raise ClusterError("Ray was shut down in this process")
+
+
+def joined(
+    kind: type,
+    args: tuple[Any, ...],
+    *,
+    workers: int | None,
+    resources: Mapping[str, float] | None,
+    timeout: float,
+    address: str | None,
+    owner: object,
+) -> tuple[Pool, Callable[[], object]]:
+    """Join a cluster and start workers; return them with a function that ends both.
+
+    The end of ``owner`` calls that function too.
+
+    Args:
+        kind, args: As for `Actors`.
+        workers: How many; None = as many as ``resources`` allow.
+        resources, timeout: As for `Actors`.
+        address: As for `connect`.
+        owner: Uses the workers.
+
+    Raises:
+        RayMissingError, ClusterError: see `connect`, or there is no room.
+        ValueError: a number is out of range.
+    """
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ValueError(f"workers: expected an integer >= 1 or None, got {workers!r}")
+    for name, share in (resources or {}).items():
+        if type(share) not in (int, float) or share < 0:
+            raise ValueError(f"resources.{name}: expected a number >= 0, got {share!r}")
+    if type(timeout) not in (int, float) or not timeout > 0:
+        raise ValueError(f"timeout: expected seconds above 0, got {timeout!r}")
+    shared.join(address)
+    try:
+        actors = Actors(kind, args, resources or {}, timeout)
+        workers = workers or actors.room()
+        if shared.begun:
+            actors.require_room(workers)
+        pool = Pool(actors, workers)
+    except BaseException:
+        shared.leave()
+        raise
+    return pool, weakref.finalize(owner, _close, pool)
+
+
+def _close(pool: Pool) -> None:
+    pool.close()
+    shared.leave()

@@ -1,0 +1,199 @@
+"""`RayVerifier`: actors do a verifier's work, with the same verdicts as in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.p_values import smallest_p
+from grpo_guard.core.supervise import supervised
+from grpo_guard.core.verdict import Verdict, abstain
+from grpo_guard.core.verifier import AllOf, CompletionVerifier, Composed
+from grpo_guard.guard.workers.balance import balanced, weight
+from grpo_guard.guard.workers.ticket import Lost, Ticket
+from grpo_guard.server.distributed.actors import joined
+from grpo_guard.server.distributed.reading import Readings
+from grpo_guard.server.distributed.worker import Described, Make, Reading, Worker, readers
+
+
+class RayVerifier(Composed):
+    """Sends the parts of a batch to verifiers in Ray actors, and puts their answers in order.
+
+    A verifier that judges each completion alone (`worker.compares` is None) runs in the actors as a
+    whole. For any other, only its rules' reading of each text does, which is nearly all of the work
+    of `presets.different_weights`; whatever compares completions or remembers nodes (counts,
+    including those of `recurrence`, length, standing) stays in this process and sees whole batches
+    in order, as it does without Ray. So the verdicts do not depend on the number of workers.
+
+    A worker that dies, raises, gives too few answers or none in time is replaced, and its part
+    retried elsewhere in halves. A completion that costs three workers, each alone on a new one,
+    **abstains**: its author can cause that, but so can a failing machine, and the two look alike.
+    `author_can_abstain` therefore says so, and ``Policy(on_abstain="pass")`` is refused.
+
+    Ray exchanges pickles, so all machines must trust each other.
+
+    Args:
+        make: Creates the verifier in each actor and loads its model there. Sent by cloudpickle.
+        workers: Number of actors; None = as many as the cluster has room for now.
+        resources: Per actor, by Ray's names, also fractions: ``{"GPU": 0.5}`` puts two scorers on
+            one GPU. The default is one ``CPU``.
+        timeout: Seconds for one part, which has at most 250,000 tokens.
+        decide: Creates the part that compares and remembers, in this process, if it is needed: the
+            same verifier, with its memory. None = ``make``.
+        alone: True: you guarantee that your verifier's verdict depends only on the completion
+            itself. False: only its rules' reading runs in the actors. None = ask the verifier.
+        address: Address of a running cluster; None = ``RAY_ADDRESS``, the cluster this process has
+            joined, or a new one on this machine, which ends with `close`.
+
+    Raises:
+        RayMissingError: Ray is not installed.
+        ClusterError: the cluster cannot be reached, or no worker starts; with the reason.
+        ValueError: a number is out of range, or nothing in the verifier can run in actors.
+
+    Examples:
+        >>> guard = Guard(RayVerifier(ArithmeticVerifier, workers=4))
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        *,
+        workers: int | None = None,
+        resources: Mapping[str, float] | None = None,
+        timeout: float = 600.0,
+        decide: Make | None = None,
+        alone: bool | None = None,
+        address: str | None = None,
+    ) -> None:
+        self._pool, self.close = joined(
+            Worker, (make, alone), workers=workers, resources=resources, timeout=timeout,
+            address=address, owner=self,
+        )  # fmt: skip
+        """`close` ends the actors and, with the last of them, a Ray that was started here."""
+        try:
+            self._described: Described = self._pool.described()
+            described = self._described
+            if described.compares is None:
+                super().__init__()
+            else:
+                super().__init__((decide or make)())
+                self._require_readers()
+        except BaseException:
+            self.close()
+            raise
+        own = self.members[0] if self.members else described
+        self.name, self.needs = own.name, own.needs
+        self.smallest_p = smallest_p(self.members[0]) if self.members else described.smallest_p
+        self.judges_alone = described.compares is None
+        self._readings = Readings([rule for one in self.members for rule in readers(one)])
+        self._ahead: dict[int, tuple[Ticket, int]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def around(cls, verifier: CompletionVerifier, **options: Any) -> RayVerifier:
+        """Wrap an existing verifier: copies of its rules that read each completion alone go to the
+        actors, everything else stays.
+
+        Args:
+            verifier: The verifier, with its memory.
+            **options: Options of `RayVerifier`.
+
+        Raises:
+            ValueError: it has no rules of this kind; also see `RayVerifier`.
+        """
+        rules = [rule.reader() for rule in readers(verifier)]
+        nested = any(isinstance(one, RayVerifier) for one in inner_verifiers(verifier))
+        if not rules or nested:
+            got = "ray: inside it already" if nested else verifier.name
+            raise ValueError(
+                f"--engine ray: expected rules that read each text alone, got {got}; a model or a "
+                "judge runs on Ray as `ray: {type: NAME, ...}` in the guard file, without --engine"
+            )
+        return cls(partial(AllOf, *rules), decide=lambda: verifier, alone=False, **options)
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return self._pool.workers
+
+    @property
+    def compares_ids(self) -> bool:
+        return super().compares_ids if self.members else self._described.compares_ids
+
+    @property
+    def author_can_abstain(self) -> str | None:
+        return (
+            f"a text on which every worker dies or hangs makes {self.name} abstain, even if "
+            "the same verifier without Ray would not"
+        )
+
+    @property
+    def steps_aside(self) -> bool:
+        return self._described.steps_aside if not self.members else super().steps_aside
+
+    @property
+    def compares(self) -> str | None:
+        return self._described.compares
+
+    def begin(self, batch: Sequence[Completion]) -> None:
+        """Send out a batch before its verdicts are needed; `verify` then waits for the rest.
+
+        Args:
+            batch: The same objects that `verify` will get. Call `forget` afterwards.
+        """
+        # Rules take about a millisecond per text, and sending a part takes some too, so one worker
+        # reads a whole batch while others read the next. A model takes so long that the last batch
+        # should be spread over all workers.
+        ticket = self._sent(batch, 1 if self.members else self.workers)
+        with self._lock:
+            self._ahead.update((id(c), (ticket, i)) for i, c in enumerate(ticket.batch))
+
+    def forget(self, batch: Sequence[Completion]) -> None:
+        """Drop the batch that `begin` was called with."""
+        with self._lock:
+            for completion in batch:
+                self._ahead.pop(id(completion), None)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """Return one verdict per completion, in order, even if workers fail."""
+        found = self._found(batch)
+        if not self.members:
+            return [reading[0] for reading in found]
+        with self._readings.known(batch, found):
+            return supervised(self.members[0], batch)
+
+    def _found(self, batch: Sequence[Completion]) -> list[Reading]:
+        with self._lock:
+            ahead = [self._ahead.get(id(completion)) for completion in batch]
+        new = [i for i, at in enumerate(ahead) if at is None]
+        ticket = self._sent([batch[i] for i in new], self.workers)
+        for n, i in enumerate(new):
+            ahead[i] = ticket, n
+        return [self._reading_of(at[0].answer(at[1])) for at in ahead if at is not None]
+
+    def _sent(self, batch: Sequence[Completion], workers: int) -> Ticket:
+        ticket = Ticket(batch, [completion.node for completion in batch])
+        self._pool.submit(ticket, balanced([weight(c) for c in batch], workers))
+        return ticket
+
+    def _reading_of(self, answer: Reading | Lost) -> Reading:
+        if not isinstance(answer, Lost):
+            return answer
+        names = self._described.names
+        return tuple(abstain(name, answer.cause, answer.message) for name in names)
+
+    def _require_readers(self) -> None:
+        here = tuple(rule.name for one in self.members for rule in readers(one))
+        described = self._described
+        if not here or here != described.names:
+            differ = f"make and decide differ: {described.names}"
+            why = described.compares if here == described.names else differ
+            raise ValueError(
+                f"RayVerifier.make: expected rules that read each text alone, or a verifier that "
+                f"compares nothing, got {described.name}: {why}; leave it in this process, next "
+                "to the RayVerifier, or pass alone=True if you know better"
+            )
