@@ -170,7 +170,7 @@ def test_workers_are_refused_with_an_identity_and_warn_without_shared_state(tmp_
     command = ["serve", "-c", str(tmp_path / "guard.yaml"), "--workers", "2"]
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
-    assert "take the same envelope once" in refused.stderr
+    assert "accept the same envelope once" in refused.stderr
     (tmp_path / "guard.yaml").write_text("preset: different_weights")
     assert "state: FOLDER" in CliRunner().invoke(app, command).stderr
     (tmp_path / "guard.yaml").write_text(f"preset: different_weights\nstate: {tmp_path}/s\n")

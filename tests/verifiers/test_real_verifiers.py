@@ -232,7 +232,7 @@ def test_text_only_trace_is_judged_by_its_messages():
 def test_guarded_class_is_a_task_like_the_original():
     task = guarded()
     kind = type(task)
-    assert (kind.__name__, kind.__doc__, kind.__module__) == ("Sums", "Sums.", __name__)
+    assert (kind.__name__, kind.__doc__, kind.__module__) == ("Sums", "A task of sums.", __name__)
     assert kind.data_type() is SumsData
     assert [f.__name__ for f in task.hooks("reward")] == ["correct", "cost", "scores"]
     trace = trace_of("Hail")
