@@ -23,6 +23,7 @@ def _smollm2() -> str:
     plan = [
         ("smollm2", "text", "none,same_weights,heterogeneous,paper_logit"),
         ("smollm2", "math", "none,heterogeneous"),
+        ("smollm2-bets", "math", "same_weights"),
         ("smollm2-sums", "math", "paper_logit"),
         ("smollm2-code", "code", "none,same_weights,heterogeneous,paper_logit"),
     ]
