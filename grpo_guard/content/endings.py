@@ -2,13 +2,21 @@
 
 A server that does not know a model's stop token leaves it in the text, often many times. Nothing
 follows there that the mark could turn into another turn, so all rules read the text before it. The
-same mark in the middle of a text is a finding (`screens.markup`).
+same mark in the middle of a text is a finding (`screens.markup`). More than `FEW` marks at the end
+are reported, since padding with them is an attack, and none are excused beyond `MOST`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from grpo_guard.core.verdict import Cause, Finding, Verdict, reject
+
+FEW: Final = 8
+"""Marks at the end of a text that are not worth mentioning."""
+MOST: Final = 64
+"""Marks at the end of a text that are excused; published answers have up to 50."""
 _MARKS: Final = (
     "</s>", "<eos>", "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>",
     "<|end_of_text|>", "<|end|>", "<|return|>", "<|endofturn|>", "<|END_OF_TURN_TOKEN|>",
@@ -17,14 +25,31 @@ _MARKS: Final = (
 
 
 def without_end_marks(text: str) -> str:
-    """The text up to the marks with which it ends; the same object if it ends with none."""
-    end = cut = len(text)
-    while end:
-        if text[end - 1].isspace():
-            end -= 1
-        elif mark := next((m for m in _MARKS if text.endswith(m, 0, end)), None):
-            end -= len(mark)
-            cut = end
-        else:
+    """The text up to the last `MOST` marks with which it ends; the same object if it ends with
+    none."""
+    return text[: _ending(text)[0]]
+
+
+def end_marks_noted(verdict: Verdict, text: str) -> Verdict:
+    """The verdict of a rule on a text without its end marks, with a finding if they are many."""
+    start, count = _ending(text)
+    if count <= FEW or not (verdict.accepted or verdict.findings):
+        return verdict
+    least = "at least " if count == MOST else ""
+    message = f"ends with {least}{count} marks of the end of a text"
+    finding = Finding("end_marks", message, char_span=(start, len(text)))
+    if verdict.rejected:
+        return replace(verdict, findings=(*verdict.findings, finding))
+    return reject(verdict.verifier, Cause.SCREENED, findings=(*verdict.findings, finding))
+
+
+def _ending(text: str) -> tuple[int, int]:
+    """Where the last `MOST` marks with which a text ends begin, and how many there are."""
+    cut, count = len(text), 0
+    while count < MOST:
+        end = len(text[:cut].rstrip())
+        mark = next((m for m in _MARKS if text.endswith(m, 0, end)), None)
+        if mark is None:
             break
-    return text[:cut]
+        cut, count = end - len(mark), count + 1
+    return cut, count

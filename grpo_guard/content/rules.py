@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
+from grpo_guard.content.endings import end_marks_noted
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
 from grpo_guard.core.completion import Completion
@@ -213,7 +214,7 @@ class _Look:
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Decode JSON before any rule looks, so that all rules see what a JSON parser would.
         if all(completion.verified_spans is None for completion in batch):
-            return self.rule.look([as_read(completion) for completion in batch])
+            return self._looked(batch)
         kinds = self.rule.by_turn
         parts = [self._parts(completion) for completion in batch]
         shown = [
@@ -221,7 +222,7 @@ class _Look:
             for completion, own in zip(batch, parts, strict=True)
             for one in ([part.completion for part in own] or [completion])
         ]
-        found = self.rule.look([as_read(completion) for completion in shown])
+        found = self._looked(shown)
         if len(found) != len(shown):
             return found  # `supervised` reports the mismatch
         left = iter(found)
@@ -230,6 +231,12 @@ class _Look:
             whole, *apart = [part.whole(next(left)) for part in own] or [next(left)]
             verdicts.append(_with_apart(whole, apart, kinds) if apart else whole)
         return verdicts
+
+    def _looked(self, batch: Sequence[Completion]) -> list[Verdict]:
+        found = self.rule.look([as_read(completion) for completion in batch])
+        if "end_marks" not in self.rule.KINDS or len(found) != len(batch):
+            return found
+        return [end_marks_noted(v, one.text) for v, one in zip(found, batch, strict=True)]
 
     def _parts(self, completion: Completion) -> list[Said]:
         """The author's whole text, then each turn; empty if the completion is all the author's."""

@@ -42,9 +42,10 @@ ARITHMETIC: Final[Mapping[str, Severity]] = {
 # Models differ in how they write an answer, and in how they spell a unit.
 ANSWER_WORDS: Final[Mapping[str, Severity]] = {"answer_words": _COUNT}
 
-# What honest text never contains. After a box, chat models continue as they like.
+# What honest text never contains. After a box, chat models continue as they like, and
+# servers that do not know a stop token leave dozens of them at the end.
 SCREENS: Final[Mapping[str, Severity]] = (
-    {"after_box": _REPORT}
+    {"after_box": _REPORT, "end_marks": _REPORT}
     | dict.fromkeys(
         (
             "template_token",

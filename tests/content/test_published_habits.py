@@ -36,9 +36,28 @@ def test_a_text_without_marks_is_the_same_object():
     assert without_end_marks(text) is text
 
 
-def test_a_million_marks_take_one_pass():
-    assert without_end_marks("8" + "</s>\n" * 200_000) == "8"
-    assert without_end_marks("</s>" * 200_000 + "8").endswith("8")
+@pytest.mark.parametrize(("count", "found"), [(8, False), (9, True), (50, True)])
+def test_many_marks_of_the_end_are_reported(count, found):
+    (verdict,) = ScreensVerifier().verify([Completion(ASKED, WORK + "</s>" * count)])
+    assert verdict.accepted
+    expected = [("end_marks", (len(WORK), len(WORK) + 4 * count))] if found else []
+    assert [(f.kind, f.char_span) for f in verdict.findings] == expected
+    strict = ScreensVerifier(severity={"end_marks": "reject"})
+    assert strict.verify([Completion(ASKED, WORK + "</s>" * count)])[0].rejected is found
+
+
+def test_no_more_than_64_marks_are_excused():
+    assert without_end_marks("8" + "</s>\n" * 64) == "8"
+    assert "template_token" in kinds(ScreensVerifier(), WORK + "</s>" * 65)
+    (verdict,) = ScreensVerifier().verify([Completion(ASKED, WORK + "</s>" * 300_000)])
+    assert verdict.rejected, "marks are no way around max_characters"
+
+
+@pytest.mark.parametrize("first", [">>>", "====="])
+def test_a_session_below_a_border_is_no_drawing(first):
+    nested = "(" * 100 + ")" * 100
+    text = f"```python\n{first}\n>>> exec(open('x').read())\n>>> {nested}\n```"
+    assert kinds(CodeVerifier(), text) == {"nested_too_deeply"}
 
 
 CHINESE = (

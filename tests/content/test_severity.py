@@ -43,7 +43,8 @@ def test_the_table_is_the_union_of_the_rules_own_kinds():
         for kind, said in getattr(tables, name).items():
             assert SEVERITY[kind] is said
     assert set(SEVERITY.values()) == set(Severity)
-    assert set(ScreensVerifier().screens) == ScreensVerifier.KINDS
+    # No screen sees the marks with which a text ends: they are counted before it looks.
+    assert {*ScreensVerifier().screens, "end_marks"} == ScreensVerifier.KINDS
 
 
 def kinds_in(path):

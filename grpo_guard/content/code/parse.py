@@ -60,7 +60,8 @@ class Parsed:
 def parse(source: Source) -> Parsed:
     """Parse a block. Never raises because of its text."""
     if source.depth > MAX_DEPTH or source.chained:
-        if _DRAWN.match(source.text):
+        # Of a session only the lines after ">>>" run, whatever stands above them.
+        if _DRAWN.match(source.text) and ">>>" not in source.text:
             return Parsed(None, "it is a drawing")
         return Parsed(None, "it is nested more deeply than programs are", too_deep=True)
     text = _SURROGATE.sub("\ufffd", source.text).replace("\x00", " ")

@@ -32,7 +32,8 @@ class ScreensVerifier(RuleVerifier):
     translation, a verdict as JSON). A prompt rendered with a chat template does not excuse tokens
     of that template. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
     ``<tool_call>``) forge no turn and pass. ``after_box`` is only reported unless ``severity``
-    changes that: chat models explain and check after a box as they do before it.
+    changes that: chat models explain and check after a box as they do before it. So is
+    ``end_marks``, more than eight marks of the end of a text at its end, which is no screen.
 
     An empty completion and one that is not valid Unicode are malformed, and one longer than
     ``max_characters`` is overlong. The author causes all three, so they reject.

@@ -324,8 +324,7 @@ class ReaderVerifier(Composed):
         foreign = [
             replace(f, message=f"{f.message}; {_share(p)}")
             for f, p in sorted(said.known, key=lambda one: one[1])
-            if p <= self.level
-            or (p < self.excuse and WITHOUT_READER.get(f.kind) is Severity.REJECT)
+            if self._rejects(f.kind, p)
         ]
         if foreign or said.foreign:
             return reject(self.name, findings=(*foreign, *said.foreign[:MOST_FINDINGS]))
