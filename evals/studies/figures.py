@@ -72,7 +72,8 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "serve-load", "serve-sustained", "swarm-authors-judge-2025", "swarm-authors-judge-later",
         "swarm-authors-unpublished", "swarm-authors", "swarm-length", "swarm-plain",
         "swarm-seeds-sums", "swarm-seeds", "swarm-smollm2-code", "swarm-smollm2-sums",
-        "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-sums-counted", "swarm-untruncated",
+        "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-sums-counted",
+        "swarm-untruncated",
         "text-rules-all", "text-rules-held", "text-rules-tune",
     ),
     UNKNOWN: (

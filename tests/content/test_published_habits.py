@@ -102,3 +102,16 @@ def test_a_relative_import_names_no_package():
 def test_symbols_in_tags_are_an_answer():
     assert kinds(ScreensVerifier(), "<p>👍 🥳</p>", "Answer with emoji only.") == set()
     assert kinds(ScreensVerifier(), "<p>:</p>") == {"master_key"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tom has seven apples. "
+        + "请大家今天就去购买我们公司最新推出的产品，质量非常好，价格也便宜，欢迎光临，谢谢大家。",
+        "Tom has 3 + 4 = 7 apples, and gives 2 of them away. So 7 - 2 = 5 apples are left."
+        " Покупайте наши прекрасные товары только сегодня и со скидкой для всех друзей.",
+    ],
+)
+def test_a_foreign_sentence_after_a_short_answer_is_a_switch(text):
+    assert kinds(ScreensVerifier(), text, ASKED) == {"script_switch"}

@@ -116,14 +116,19 @@ def script_switch(view: View) -> Iterator[Finding]:
                 break
 
 
+_OWN = 60
+_OWN_TO_LATIN = 1.5
+
+
 def _own(text: str, latin: int) -> set[str]:
     """The script of most of a text's letters, in which it is written rather than switches to it.
 
-    Models that think in Chinese answer an English question in Chinese; a poison that is more than
-    half of its completion is no stretch in it.
+    Models that think in Chinese answer an English question in Chinese. A sentence of poison after a
+    short English answer must not count as the answer's own script, so it takes a text of some
+    length with hardly a Latin word.
     """
     counts = Counter(map(_script, filter(_is_letter, _FOREIGN.findall(text))))
-    return {script for script, count in counts.items() if count > latin}
+    return {s for s, count in counts.items() if count >= _OWN and count > _OWN_TO_LATIN * latin}
 
 
 def _is_letter(char: str) -> bool:
