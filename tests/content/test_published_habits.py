@@ -93,6 +93,15 @@ def test_a_tool_that_the_question_describes_may_be_called():
     assert kinds(rule, call) == {"module_member"}
 
 
+@pytest.mark.parametrize(
+    "asked", ["Use mymath.hcf.", "Use math.hcfx.", "See https://x.org/math.hcf/1.", "math.hcf.py"]
+)
+def test_a_longer_name_in_the_question_excuses_no_member(asked):
+    rule = CodeVerifier(reach=True)
+    call = "```python\nimport math\nprint(math.hcf(36, 24))\n```"
+    assert kinds(rule, call, asked) == {"module_member"}
+
+
 def test_a_relative_import_names_no_package():
     broken = "```python\ndef f(:\nfrom .user import User\n```"
     assert kinds(CodeVerifier(), broken) == set()

@@ -158,9 +158,14 @@ def _members(view: View) -> list[Note]:
             imported = _imported(program) if imported is None else imported
             member = f"{module}.{path[-1]}"
             # A question that describes "math.hcf" as a tool gets it called.
-            if member not in imported and member.lower() not in view.asked:
+            if member not in imported and not _names(view.asked, member.lower()):
                 notes.append(view.note("module_member", node, f"uses what {problem}"))
     return notes
+
+
+def _names(question: str, member: str) -> bool:
+    """Whether a question names a member as such, and not as a part of a longer name or a URL."""
+    return re.search(rf"(?<![\w./:-]){re.escape(member)}(?![\w/-]|\.\w)", question) is not None
 
 
 def _imported(program: Program) -> set[str]:

@@ -19,6 +19,8 @@ from grpo_guard.core.verdict import Finding
 _SHORTEST = 16
 _LOOKED_AT = 256
 _DECODED = 64
+# So long that no hash or key decodes to text by chance at one of several offsets.
+_WINDOW = 48
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 # Consecutive bytes: digits of some base, with prefixes and separators.
 _BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
@@ -69,7 +71,7 @@ def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
     if _may_hold(view, _OF_RUNS, _SHORTEST):
         for word in [w for w in text.split() if len(w) >= _SHORTEST][:_LOOKED_AT]:
             at = text.index(word, at)
-            for match in _RUN.finditer(word[:4096]):
+            for match in _RUN.finditer(word):
                 what = _payload(match[0])
                 # URLs of shops contain such runs, and nobody reads a message there.
                 if what and not any(url in word for url in _URL):
@@ -111,23 +113,36 @@ def _payload(run: str) -> str | None:
     """Describe an unbroken run that encodes text; None for others, such as keys and hashes."""
     if run.lower() == run.upper():
         return None  # 0.3333333: weak models write hundreds of them
-    for decode in (_from_base64, _from_hex):
-        try:
-            if _is_text(decode(run)):
-                return "a run that decodes to text"
-        except (binascii.Error, ValueError):
-            continue
+    for piece in _windows(run):
+        for decode in (_from_base64, _from_hex):
+            try:
+                if _is_text(decode(piece)):
+                    return "a run that decodes to text"
+            except (binascii.Error, ValueError):
+                continue
     return None
 
 
+def _windows(run: str) -> Iterator[str]:
+    """Yield the start of a run, and windows of long runs at each of base64's four offsets.
+
+    Otherwise filler of the same alphabet before it would hide a message.
+    """
+    yield run[:_DECODED]
+    if len(run) >= 2 * _WINDOW:
+        for at in range(0, len(run) - _WINDOW, _WINDOW):
+            for start in range(at, min(at + 4, len(run) - _WINDOW)):
+                yield run[start : start + _WINDOW]
+
+
 def _from_base64(run: str) -> bytes:
-    body = run.rstrip("=").replace("-", "+").replace("_", "/")[:_DECODED]
+    body = run.rstrip("=").replace("-", "+").replace("_", "/")
     body = body[:-1] if len(body) % 4 == 1 else body
     return base64.b64decode(body + "=" * (-len(body) % 4))
 
 
 def _from_hex(run: str) -> bytes:
-    body = run.removeprefix("0x")[:_DECODED]
+    body = run.removeprefix("0x")
     return bytes.fromhex(body[: len(body) - len(body) % 2])
 
 
