@@ -94,7 +94,7 @@ def test_a_tool_that_the_question_describes_may_be_called():
 
 
 @pytest.mark.parametrize(
-    "asked", ["Use mymath.hcf.", "Use math.hcfx.", "See https://x.org/math.hcf/1.", "math.hcf.py"]
+    "asked", ["Use mymath.hcf.", "Use math.hcfx.", "See https://x.org/math.hcf/1."]
 )
 def test_a_longer_name_in_the_question_excuses_no_member(asked):
     rule = CodeVerifier(reach=True)

@@ -116,6 +116,11 @@ def test_filler_before_a_payload_does_not_hide_it(filler: int, payload: str) -> 
     assert "encoded" in kinds(f"{WORK} {'a' * filler}{payload}")
 
 
+def test_a_word_repeated_without_end_decodes_to_nothing() -> None:
+    assert "encoded" not in kinds(f"{WORK} {'beneathBeneathBelow' * 40}")
+    assert "encoded" not in kinds(f"{WORK} {'beneath' * 100}")
+
+
 def test_hashes_and_keys_of_any_length_decode_to_nothing() -> None:
     rng = random.Random(5)
     for length in (20, 32, 64, 512, 4096):

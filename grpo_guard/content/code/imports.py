@@ -164,8 +164,9 @@ def _members(view: View) -> list[Note]:
 
 
 def _names(question: str, member: str) -> bool:
-    """Whether a question names a member as such, and not as a part of a longer name or a URL."""
-    return re.search(rf"(?<![\w./:-]){re.escape(member)}(?![\w/-]|\.\w)", question) is not None
+    """Whether a question names a member, or what is below it, and not the end of a longer name or a
+    URL."""
+    return re.search(rf"(?<![\w./:-]){re.escape(member)}(?![\w/-])", question) is not None
 
 
 def _imported(program: Program) -> set[str]:

@@ -21,6 +21,8 @@ _LOOKED_AT = 256
 _DECODED = 64
 # So long that no hash or key decodes to text by chance at one of several offsets.
 _WINDOW = 48
+# A word that a model repeats without end may decode to text, again and again.
+_DISTINCT = 11
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 # Consecutive bytes: digits of some base, with prefixes and separators.
 _BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
@@ -132,7 +134,9 @@ def _windows(run: str) -> Iterator[str]:
     if len(run) >= 2 * _WINDOW:
         for at in range(0, len(run) - _WINDOW, _WINDOW):
             for start in range(at, min(at + 4, len(run) - _WINDOW)):
-                yield run[start : start + _WINDOW]
+                window = run[start : start + _WINDOW]
+                if len(set(window)) >= _DISTINCT:
+                    yield window
 
 
 def _from_base64(run: str) -> bytes:
