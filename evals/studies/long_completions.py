@@ -32,6 +32,7 @@ from grpo_guard.logprob.batch_evidence import batch_evidence
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
+from grpo_guard.logprob.scorers.forward import with_cache
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
 
@@ -160,7 +161,8 @@ def _draw(model: Any, prompts: Tensor, length: int, name: str) -> Tensor:
     cache = Cache(layers=[_Preallocated(room) for _ in range(model.config.num_hidden_layers)])
     ids, drawn = prompts, []
     for step in range(length):
-        logits = model(input_ids=ids, past_key_values=cache, logits_to_keep=1).logits[:, -1]
+        out = model(input_ids=ids, logits_to_keep=1, **with_cache(model, cache))
+        logits = out.logits[:, -1]
         ids = torch.multinomial(logits.double().softmax(-1), 1, generator=generator)
         drawn.append(ids)
         if step % 500 == 0:

@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import signed
 from grpo_guard.logprob.replay.draw import draw as draw_under_coin
+from grpo_guard.logprob.scorers.forward import with_cache
 
 # Finished rows are removed from the batch once this share of it is done; each removal copies the
 # cache, so it does not pay to do it for single rows.
@@ -84,8 +85,8 @@ def sample(
             input_ids=token[:, None],
             attention_mask=mask,
             position_ids=position[:, None],
-            past_key_values=cache,
             use_cache=True,
+            **with_cache(model, cache),
         )
         logits, position = out.logits[:, -1], position + 1
     return _collect(tokenizer, prompt_ids, drawn, per_prompt, eos)
@@ -108,9 +109,9 @@ def _prefill(
         attention_mask=mask,
         # Padding must not shift the positions: a prompt must have the same logits in any batch.
         position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **with_cache(model, cache),
     )
     return cache, mask, out.logits[:, -1]
 

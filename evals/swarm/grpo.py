@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 from transformers import DynamicCache, PreTrainedModel
 
+from grpo_guard.logprob.scorers.forward import with_cache
+
 # A group of equal rewards has sigma 0; float rounding must not turn that into an advantage.
 MIN_SIGMA: Final = 1e-6
 
@@ -163,12 +165,12 @@ def _after_shared_prompt(model: PreTrainedModel, part: Sequence[Weighted], ids: 
     prompt = len(part[0].prompt_ids)
     cache = DynamicCache(config=model.config)
     base = model.base_model
-    before = base(input_ids=ids[:1, :prompt], past_key_values=cache, use_cache=True)
+    before = base(input_ids=ids[:1, :prompt], use_cache=True, **with_cache(base, cache))
     last: Tensor = before.last_hidden_state[:, -1:]
     cache.batch_repeat_interleave(len(ids))
     rows = [last.new_zeros(len(ids), prompt - 1, last.shape[-1]), last.expand(len(ids), -1, -1)]
     if ids.shape[1] - 1 > prompt:
-        after = base(input_ids=ids[:, prompt:-1], past_key_values=cache, use_cache=True)
+        after = base(input_ids=ids[:, prompt:-1], use_cache=True, **with_cache(base, cache))
         rows.append(after.last_hidden_state)
     return torch.cat(rows, dim=1)
 

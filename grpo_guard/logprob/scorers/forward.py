@@ -6,6 +6,7 @@ takes its fast causal path.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -128,6 +129,13 @@ def forget_lengths(body: Any, device: torch.device) -> None:
     body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
 
 
+def with_cache(model: Any, cache: Any) -> dict[str, Any]:
+    """The argument of ``model(...)`` for a cache: releases of transformers from 5.24 on call it
+    ``cache`` and warn about the earlier name."""
+    named = "cache" in inspect.signature(model.forward).parameters
+    return {"cache" if named else "past_key_values": cache}
+
+
 def shared_states(
     body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
 ) -> Tensor:
@@ -141,15 +149,15 @@ def shared_states(
 
     prompt = torch.tensor([sequences[0].prompt_ids], device=device)
     cache = DynamicCache(config=body.config)
-    output = body(input_ids=prompt, past_key_values=cache, use_cache=True)
+    output = body(input_ids=prompt, use_cache=True, **with_cache(body, cache))
     first: Tensor = output.last_hidden_state[0, -1:]  # predicts every completion's first token
-    cache = output.past_key_values
+    cache = output["cache" if "cache" in output else "past_key_values"]
     _widen(cache, len(sequences), device)
     rows = [s.completion_ids[:-1] for s in sequences]
     if not max(map(len, rows)):
         return first.expand(len(sequences), -1)
     ids = _padded(rows, body, device, most - prompt.shape[1])
-    output = body(input_ids=ids, past_key_values=cache, use_cache=True)
+    output = body(input_ids=ids, use_cache=True, **with_cache(body, cache))
     states = output.last_hidden_state
     return torch.cat(
         [part for i, row in enumerate(rows) for part in (first, states[i, : len(row)])]
