@@ -113,21 +113,18 @@ def detect(
     named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
     _require_guards(guard)
     _require_honest(honest)
-    if not 0 < alpha < 1:
-        fail(f"--alpha: expected a number in (0, 1), got {alpha}")
-    if data is not None and (honest is not None or task == "word_problems"):
-        fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
+    _require_range(alpha)
+    _require_no_data(data, honest, task)
     chosen = model if honest else _model(model, task)
     spec = _spec(temperature, top_k, top_p, max_new_tokens)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
     count = n or (200 if honest is None else MOST)
-    guards = _guards(guard)
     config = DetectConfig(
         attacks=named[0],
         spec=spec,
         verifiers=named[1],
-        guards=guards,
+        guards=_guards(guard),
         model=chosen,
         task=task,
         data=data,
@@ -254,6 +251,16 @@ def _require_guards(given: list[str] | None) -> None:
         require_guards(given)
     except ConfigError as error:
         fail(str(error))
+
+
+def _require_range(alpha: float) -> None:
+    if not 0 < alpha < 1:
+        fail(f"--alpha: expected a number in (0, 1), got {alpha}")
+
+
+def _require_no_data(data: Path | None, honest: Path | None, task: str) -> None:
+    if data is not None and (honest is not None or task == "word_problems"):
+        fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
 
 
 def _require_honest(given: Path | None) -> None:

@@ -112,8 +112,8 @@ def rows_from(
         if mask is None and turns is not None and int(turns[i] or 0) > 2:
             rows.append(Row(_plain(data, i), _unread(rejects_unread)))
             continue
-        first = _plain(data, i)
         theirs = _node(_columns(data, i)) is not None  # even if the name cannot be read
+        asked = _asked(data, i, tokenizer, prompt_ids, theirs=theirs)
         log_probs = told.log_probs[i] if told else None
         # If a mask ends too early, verl trains on nothing after its end.
         own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
@@ -123,24 +123,18 @@ def rows_from(
                 continue  # it trains nothing
             ids, given = [], ()
         cut = len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]
-        own_prompt = bool(first.prompt) and not i
         wrong = (
-            _uneven(mask, all_ids, max_tokens)
+            _too_many_turns(given)
+            or _uneven(mask, all_ids, max_tokens)
             or _wrong(ids, len(tokenizer))
             or (as_malformed("invalid log-probs") if told and told.unusable else None)
+            or (_unshown(detokenizer, ids, given) if theirs else None)
         )
-        if wrong is None and theirs and (problem := detokenizer.problem(ids, given)):
-            wrong = as_malformed(problem)
-        if len(given) > MAX_SPANS:
-            given, wrong = (), as_malformed(f"{len(given)} turns, more than the limit {MAX_SPANS}")
+        given = given if len(given) <= MAX_SPANS else ()
         text, among = transcript(detokenizer, ids, given, theirs=theirs)
         completion = replace(
-            first,
-            prompt=first.prompt if own_prompt else tokenizer.decode(prompt_ids),
-            # An agent loop that fetches a peer's turns also has the prompt from there.
-            prompt_trusted=own_prompt or not theirs,
+            asked,
             text=text,
-            prompt_ids=tuple(prompt_ids),
             completion_ids=tuple(ids),
             given=among,
             rollout=rollout,
@@ -182,6 +176,42 @@ def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:
     """The verdict on ids without text: embeddings are padded beyond the tokenizer's ids."""
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
     return None if place is None else as_malformed(f"no token of the vocabulary at place {place}")
+
+
+def _asked(
+    data: Any, i: int, tokenizer: Any, prompt_ids: Sequence[int], *, theirs: bool
+) -> Completion:
+    """A row's completion without its response.
+
+    Args:
+        data, tokenizer: As for `rows_from`.
+        i: The row. Later segments of a trajectory have prompts that no data set has.
+        prompt_ids: Its prompt's.
+        theirs: Whether another node sent it. An agent loop that fetches a peer's turns also has the
+            prompt from there.
+    """
+    first = _plain(data, i)
+    own = bool(first.prompt) and not i
+    return replace(
+        first,
+        prompt=first.prompt if own else tokenizer.decode(prompt_ids),
+        prompt_trusted=own or not theirs,
+        prompt_ids=tuple(prompt_ids),
+    )
+
+
+def _unshown(
+    detokenizer: Detokenizer, ids: Sequence[int], given: Sequence[tuple[int, int]]
+) -> Verdict | None:
+    """The verdict on ids that the decoded text would not show."""
+    problem = detokenizer.problem(ids, given)
+    return as_malformed(problem) if problem else None
+
+
+def _too_many_turns(given: Sequence[tuple[int, int]]) -> Verdict | None:
+    if len(given) <= MAX_SPANS:
+        return None
+    return as_malformed(f"{len(given)} turns, more than the limit {MAX_SPANS}")
 
 
 def _columns(data: Any, i: int) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -69,18 +70,8 @@ def guard_schema() -> dict[str, Any]:
     from grpo_guard.config.presets import PRESETS
     from grpo_guard.core.registry import VERIFIERS, load, names
 
-    leaves: dict[str, type[Options]] = {}
-    presets: dict[str, type[Options]] = {}
-    for name in names(VERIFIERS):
-        try:
-            leaves[name] = verifier_options(load(VERIFIERS, name))
-        except ImportError:
-            continue
-    for name in PRESETS:
-        try:
-            presets[name] = preset_options(name)
-        except ImportError:
-            continue
+    leaves = _installed(names(VERIFIERS), lambda name: verifier_options(load(VERIFIERS, name)))
+    presets = _installed(PRESETS, preset_options)
     models: list[type[Options]] = [GuardConfig, *leaves.values(), *presets.values()]
     found, whole = models_json_schema([(m, "validation") for m in models])
     definitions = whole["$defs"]
@@ -101,17 +92,9 @@ def guard_schema() -> dict[str, Any]:
         own["properties"]["policy"] = guard["properties"]["policy"]
         if "beside" in own["properties"]:
             own["properties"]["beside"] = {"type": "array", "items": verifier}
-    nodes = [
-        {"type": "object", "required": [key], "properties": {key: {
-            "type": "array", "items": verifier, "minItems": 1}}}
-        for key in ("all", "any", "vote", "cascade")
-    ]  # fmt: skip
-    nodes += [
-        {"type": "object", "required": [key], "properties": {key: verifier}}
-        for key in ("not", "ray")
-    ]
-    own_type = {"type": "object", "required": ["type"], "properties": {"type": {"pattern": ":"}}}
-    definitions["verifier"] = {"anyOf": [*map(reference, leaves.values()), *nodes, own_type]}
+    definitions["verifier"] = {
+        "anyOf": [*map(reference, leaves.values()), *_combinations(verifier)]
+    }
     guard["properties"]["verifier"] = verifier
     guard["properties"] = {n: v for n, v in guard["properties"].items() if n not in _OF_PRESETS}
     guard |= {"required": ["verifier"], "additionalProperties": False}
@@ -124,6 +107,30 @@ def guard_schema() -> dict[str, Any]:
 
 
 _OF_PRESETS = ("preset", "state")
+
+
+def _installed(
+    wanted: Iterable[str], options: Callable[[str], type[Options]]
+) -> dict[str, type[Options]]:
+    """The options of each name whose packages are installed."""
+    found: dict[str, type[Options]] = {}
+    for name in wanted:
+        with suppress(ImportError):
+            found[name] = options(name)
+    return found
+
+
+def _combinations(verifier: dict[str, Any]) -> list[dict[str, Any]]:
+    """Schemas of the nodes that hold verifiers, and of a class of one's own."""
+    several = {"type": "array", "items": verifier, "minItems": 1}
+    held = dict.fromkeys(("all", "any", "vote", "cascade"), several)
+    held |= dict.fromkeys(("not", "ray"), verifier)
+    nodes: list[dict[str, Any]] = [
+        {"type": "object", "required": [key], "properties": {key: value}}
+        for key, value in held.items()
+    ]
+    own_type = {"type": "object", "required": ["type"], "properties": {"type": {"pattern": ":"}}}
+    return [*nodes, own_type]
 
 
 def _say(definition: dict[str, Any], name: str, value: dict[str, Any]) -> None:

@@ -62,6 +62,17 @@ Table: TypeAlias = Annotated[
 ]
 
 
+WorkersOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=0,
+        help="Processes that read texts, or actors of --engine ray. By default as many as the "
+        "guard file says; if it says nothing, half of the cores for large files. 0 starts none.",
+    ),
+]
+
+
 def verify(
     source: Source,
     config: Annotated[
@@ -84,15 +95,7 @@ def verify(
     engine: Annotated[
         Engine, typer.Option("--engine", help="Where rules read texts: here, or on Ray.")
     ] = Engine.local,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            min=0,
-            help="Processes that read texts, or actors of --engine ray. Else those of the guard "
-            "file; without any, half of the cores for large files. 0 is none.",
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     summary: Annotated[
         Format, typer.Option("--format", help="Of the summary at the end.")
     ] = Format.table,

@@ -212,17 +212,13 @@ def different_weights(
         TypeError: both ``model`` and ``reader``, or a model without its tokenizer.
         ImportError: transformers or torch is missing; the message names the install command.
     """
-    if not isinstance(length, bool):
-        raise TypeError(f"different_weights.length: expected True or False, got {length!r:.80}")
+    scales = _scales(length, length_scaling)
     store = _store(state)
-    scaling = length_scaling or LengthScaling()
-    if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
-        scaling = replace(scaling, past=UsualLengths(store=store))
     reads = reader_of(model, tokenizer, reader, frozen)
     if reads is not None and model is not None and tokenizer is None:
         tokenizer = reads.tokenizer
     chosen = policy or POLICIES["different_weights"]
-    if length or length_scaling is not None:  # a guard file always passes a whole policy
+    if scales:  # a guard file always passes a whole policy
         chosen = replace(chosen, on_long=("scale", "keep"))
     return _guard(
         "different_weights",
@@ -230,11 +226,24 @@ def different_weights(
         chosen,
         *beside,
         *_text_rules(store, confirm=reads is not None),
-        length_scaling=scaling,
+        length_scaling=_stored(length_scaling or LengthScaling(), store),
         reader=reads,
         tokenizer=tokenizer,
         workers=workers,
     )
+
+
+def _scales(length: object, length_scaling: LengthScaling | None) -> bool:
+    if not isinstance(length, bool):
+        raise TypeError(f"different_weights.length: expected True or False, got {length!r:.80}")
+    return length or length_scaling is not None
+
+
+def _stored(scaling: LengthScaling, store: NodeStore) -> LengthScaling:
+    """The same, with its memory of usual lengths in the store unless it has one of its own."""
+    if isinstance(scaling.past, UsualLengths) and scaling.past.store is None:
+        return replace(scaling, past=UsualLengths(store=store))
+    return scaling
 
 
 def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
