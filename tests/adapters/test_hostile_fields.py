@@ -14,7 +14,8 @@ from grpo_guard.adapters.received import _warn_unused, reference_from
 from grpo_guard.adapters.trl.batch import rows_from
 from grpo_guard.core.completion import shown
 from grpo_guard.core.verdict import Cause, accept, reject
-from tests.adapters.hostile_entries import ENTRIES, Characters
+from tests.adapters.hostile_entries import ENTRIES
+from tests.adapters.hostile_tokenizers import Characters
 from tests.helpers.hostile import EVERYTHING, HUGE, cyclic, deep, wide
 
 CALLS = 150

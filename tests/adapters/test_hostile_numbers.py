@@ -23,7 +23,8 @@ from grpo_guard.adapters.verl.batch import Told
 from grpo_guard.adapters.verl.groups import finite
 from grpo_guard.core.completion import MAX_TOKENS, CompletionError
 from grpo_guard.core.detokenizer import Detokenizer
-from tests.adapters.hostile_entries import ENTRIES, Characters
+from tests.adapters.hostile_entries import ENTRIES
+from tests.adapters.hostile_tokenizers import Characters
 from tests.adapters.test_hostile_fields import judged
 from tests.helpers.hostile_numbers import RefusesToBeRead, lists, numbers
 

@@ -17,7 +17,6 @@ from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
-from grpo_guard.judge.modes import LogitMode
 from grpo_guard.judge.verifier import JudgeVerifier
 from tests.judge import judge_server as judge_server_module
 from tests.judge.judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
@@ -261,99 +260,6 @@ def test_no_key_for_the_hosted_service(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(JudgeSetupError, match=r"expected a key in \$OPENAI_API_KEY, got none"):
         JudgeVerifier({"type": "openai", "model": "m"}).check()
-
-
-def test_a_text_too_long_for_the_context_is_shortened(server):
-    server.behaviour = "toolong"
-    long = Completion("Q", "good " + "step after step, " * 1000)
-    (verdict,) = judge(server).verify([long])
-    assert (verdict.outcome, verdict.cause) == (Outcome.REJECT, Cause.OVERLONG)
-    assert verdict.usage.requests == 4
-    sizes = [len(body["messages"][1]["content"]) for body in server.bodies]
-    assert sizes == sorted(sizes, reverse=True)
-    # A prompt that does not fit is not the author's doing.
-    (short,) = judge(server).verify([Completion("Q " * 5000, "good")])
-    assert (short.outcome, short.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
-
-
-def test_a_completion_that_could_be_cut_further_does_not_abstain(server):
-    server.behaviour = "toolong"
-    long = Completion("Q " * 3000, "good " + "step after step, " * 900)
-    for attempts in (2, 4, 8):
-        (verdict,) = judge(server, limits={"attempts": attempts}).verify([long])
-        # After all attempts, not even the shortest excerpt fitted together with this prompt.
-        expected = Cause.OVERLONG if attempts < 6 else Cause.UNSUPPORTED
-        assert verdict.cause is expected
-
-
-def test_head_and_tail_of_a_long_completion_are_judged_with_a_note(server):
-    text = "good head " + "x " * 3000 + "the tail"
-    (verdict,) = judge(server, window={"shown": 1000, "limit": 100_000}).verify(
-        [Completion("Q", text)]
-    )
-    assert verdict.accepted
-    assert verdict.findings[-1].kind == "not_all_shown"
-    sent = server.bodies[0]["messages"][1]["content"]
-    assert "good head" in sent
-    assert "the tail" in sent
-    assert "characters left out" in sent
-    (overlong,) = judge(server, window={"shown": 1000, "limit": 5000}).verify(
-        [Completion("Q", text)]
-    )
-    assert (overlong.outcome, overlong.cause) == (Outcome.REJECT, Cause.OVERLONG)
-    assert server.requests == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("word", ["http400", "http403"])
-def test_only_the_completion_that_the_provider_refuses_is_rejected(server, word):
-    words = ["good", word, "bad", "good"] * 10
-    verdicts = judge(server, limits={"concurrency": 2}).verify(completions(*words))
-    for word, verdict in zip(words, verdicts, strict=True):
-        assert verdict.outcome is (Outcome.ACCEPT if word == "good" else Outcome.REJECT)
-    assert {verdicts[i].cause for i in range(1, 40, 4)} == {Cause.REFUSED}
-    assert server.requests - server.asked[NEUTRAL] == 40
-    assert 0 < server.asked[NEUTRAL] <= 11
-
-
-def test_an_outage_that_looks_like_a_refusal_rejects_no_honest_work(server):
-    # A firewall that begins to refuse everything, right after it refused a single text.
-    verifier = judge(server, limits={"concurrency": 1})
-    assert verifier.verify(completions("http403"))[0].cause is Cause.REFUSED
-    server.behaviour = "http403"
-    assert {v.outcome for v in verifier.verify(completions(*["good"] * 5))} == {Outcome.ABSTAIN}
-    server.behaviour = None
-    assert verifier.verify(completions("good"))[0].accepted
-
-
-def test_an_unexplained_refusal_abstains_alone(server, monkeypatch):
-    def refuses(handler, nth):
-        server.behaviour = "http500"  # for the neutral question
-        handler.send(400, {"error": {"message": "no"}})
-        threading.Timer(0.5, lambda: setattr(server, "behaviour", None)).start()
-
-    monkeypatch.setattr(judge_server_module._Handler, "refuses", refuses, raising=False)
-    refused, good = judge(server, limits={"concurrency": 1}).verify(completions("refuses", "good"))
-    assert refused.cause is Cause.PROVIDER
-    assert good.accepted
-
-
-def test_a_mode_that_cannot_read_an_answer_fails_only_there(server):
-    class Odd(LogitMode):
-        def read(self, reply, text):
-            return super().read(reply, text) if "0" in text else 1 / 0
-
-    verdicts = judge(server, mode=Odd()).verify(completions("good", "good"))
-    assert [v.cause for v in verdicts] == [Cause.JUDGED, Cause.FAULT]
-    assert server.requests == 2
-
-
-def test_a_provider_that_refuses_everything_is_a_setup_error(server):
-    server.behaviour = "http400"
-    verdicts = judge(server, limits={"concurrency": 2}).verify(completions(*["good"] * 50))
-    assert {(v.outcome, v.cause) for v in verdicts} == {(Outcome.ABSTAIN, Cause.PROVIDER)}
-    assert "choose another mode" in verdicts[0].reason
-    assert server.requests < 8
 
 
 @pytest.mark.slow

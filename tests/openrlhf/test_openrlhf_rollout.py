@@ -16,7 +16,7 @@ from grpo_guard.core.turns import own_words
 from grpo_guard.core.verdict import Finding, accept, reject
 from grpo_guard.guard import Review
 from grpo_guard.guard.framework import FrameworkError
-from tests.adapters.hostile_entries import Characters
+from tests.adapters.hostile_tokenizers import Characters
 from tests.helpers.rule_verifiers import NoWord
 
 SPANS = st.lists(st.tuples(st.integers(-2, 25), st.integers(-2, 25)), max_size=4)
