@@ -115,8 +115,8 @@ def detect(
     _require_honest(honest)
     _require_range(alpha)
     _require_no_data(data, honest, task)
-    chosen = model if honest else _model(model, task)
     spec = _spec(temperature, top_k, top_p, max_new_tokens)
+    chosen = model if honest else _model(model, task)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
 
     count = n or (200 if honest is None else MOST)
