@@ -4,11 +4,14 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 from grpo_guard.content.rules import RuleVerifier
+from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding, accept
 from grpo_guard.core.verifier import CompletionVerifier
 
+MEET = "meet in "
 HEAVY = ("torch", "transformers", "vllm", "ray")
 
 
@@ -31,6 +34,8 @@ class Obeying(CompletionVerifier):
             time.sleep(3600)
         if completion.text == "raise":
             raise RuntimeError("no")
+        if completion.text.startswith(MEET):
+            _meet(Path(completion.text.removeprefix(MEET)))
         loaded = [name for name in HEAVY if name in sys.modules]
         return accept(self.name, findings=(Finding(str(os.getpid()), f"{loaded}"),))
 
@@ -55,6 +60,23 @@ class KeyedRule(RuleVerifier):
             accept(self.name, findings=(Finding(str(len(c.metadata)), str(c.metadata["key"])),))
             for c in batch
         ]
+
+
+def meeting(folder, count=64, workers=2):
+    """Texts that are read only once as many processes are reading them.
+
+    A worker that starts first could otherwise read everything before the next one is up.
+    """
+    place = Path(folder) / f"{workers}-{time.monotonic_ns()}"
+    place.mkdir()
+    return [Completion("q", f"{MEET}{place}", node=f"n{i % 3}") for i in range(count)]
+
+
+def _meet(place, seconds=60.0):
+    (place / str(os.getpid())).touch()
+    expected, until = int(place.name.partition("-")[0]), time.monotonic() + seconds
+    while len(os.listdir(place)) < expected and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def pids(verdicts):

@@ -12,14 +12,15 @@ import pytest
 
 from grpo_guard import Completion, Guard
 from tests.helpers.subprocesses import ROOT, environment
-from tests.workers.readers import Obeying, pids
+from tests.workers.readers import Obeying, meeting, pids
 
 BEGINS = """
-import os, sys
-from grpo_guard import Completion, Guard, presets
-from tests.workers.readers import Obeying, pids
+import os, tempfile
+from grpo_guard import Completion, Guard
+from tests.workers.readers import Obeying, meeting, pids
 the_guard = Guard(Obeying(), workers=2)
-found = the_guard.verify([Completion("q", f"text {i}") for i in range(64)])
+with tempfile.TemporaryDirectory() as folder:
+    found = the_guard.verify(meeting(folder))
 assert os.getpid() not in pids(found) and not any(v.abstained for v in found)
 print(*pids(found), flush=True)
 """
@@ -104,11 +105,10 @@ def _verified(the_guard, numbers):
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_daemonic_children_of_multiprocessing_start_their_own(way):
+def test_daemonic_children_of_multiprocessing_start_their_own(way, tmp_path):
     """As workers of a DataLoader, which are daemons; a fork also copies the parent's pool."""
     the_guard = Guard(Obeying(), workers=2)
-    batch = [Completion("q", f"text {i}") for i in range(16)]
-    own = pids(the_guard.verify(batch))
+    own = pids(the_guard.verify(meeting(tmp_path)))
     context = multiprocessing.get_context(way)
     numbers = context.Queue()
     sent = the_guard if way == "fork" else Guard(Obeying(), workers=1)
@@ -118,5 +118,5 @@ def test_daemonic_children_of_multiprocessing_start_their_own(way):
     child.join(60)
     assert child.exitcode == 0
     assert own.isdisjoint(theirs)
-    assert pids(the_guard.verify(batch)) == own
+    assert pids(the_guard.verify(meeting(tmp_path))) == own
     assert end_soon(theirs)

@@ -33,7 +33,7 @@ from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.guard.workers import processes, texts
 from grpo_guard.guard.workers.plan import Plan, without_extras
 from grpo_guard.guard.workers.texts import Workers
-from tests.workers.readers import KeyedRule, Obeying, Remembering, bare, pids
+from tests.workers.readers import KeyedRule, Obeying, Remembering, bare, meeting, pids
 
 FOLDERS = [Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere")]
 FOLDERS += [FOLDERS[0].parent / name for name in ("public", "modern", "httt")]
@@ -110,16 +110,16 @@ def test_public_texts_get_the_verdicts_of_one_process(folder):
     assert reviewed(make, batch, 0) == reviewed(make, batch, 1) == reviewed(make, batch, 3)
 
 
-def test_texts_are_read_elsewhere_by_processes_without_torch():
+def test_texts_are_read_elsewhere_by_processes_without_torch(tmp_path):
     """The negative control of the tests above: there are workers, and they read everything."""
-    batch = [Completion("q", f"text {i}", node=f"n{i % 3}") for i in range(64)]
+    batch = meeting(tmp_path)
     found = Guard(Obeying(), workers=2).review(batch)
     assert len(pids(found.verdicts)) == 2
     assert os.getpid() not in pids(found.verdicts)
     assert {v.findings[0].message for v in found.verdicts} == {"[]"}
     assert found.metrics["guard/workers"] == 2
     assert found.metrics["guard/workers_lost"] == 0
-    alone = Guard(Obeying(), workers=0).review(batch)
+    alone = Guard(Obeying(), workers=0).review(meeting(tmp_path, workers=1))
     assert pids(alone.verdicts) == {os.getpid()}
     assert "guard/workers" not in alone.metrics
 
@@ -132,15 +132,15 @@ def test_a_verifier_of_ones_own_stays_here_unless_it_says_otherwise():
     assert pids([found[0].members[0]]) == {os.getpid()}
 
 
-def test_guards_share_processes_and_the_last_one_ends_them():
-    batch = [Completion("q", f"text {i}") for i in range(64)]
+def test_guards_share_processes_and_the_last_one_ends_them(tmp_path):
     first, second = Guard(Obeying(), workers=2), Guard(Obeying(), workers=2)
-    known = pids(first.verify(batch))
-    assert pids(second.verify(batch)) == known
+    known = pids(first.verify(meeting(tmp_path)))
+    assert len(known) == 2
+    assert pids(second.verify(meeting(tmp_path))) == known
     first.workers.close()
-    assert pids(second.verify(batch)) == known
+    assert pids(second.verify(meeting(tmp_path))) == known
     second.workers.close()
-    assert pids(second.verify(batch)).isdisjoint(known)
+    assert pids(second.verify(meeting(tmp_path))).isdisjoint(known)
 
 
 @pytest.mark.parametrize("how", ["die", "die here", "raise"])
@@ -165,12 +165,11 @@ def test_texts_that_hang_cost_only_themselves(monkeypatch):
     assert "no answer within" in found[3].findings[0].message
 
 
-def test_a_worker_killed_from_outside_loses_nothing():
+def test_a_worker_killed_from_outside_loses_nothing(tmp_path):
     the_guard = Guard(Obeying(), workers=2)
-    batch = [Completion("q", f"text {i}") for i in range(64)]
-    for one in pids(the_guard.verify(batch)):
+    for one in pids(the_guard.verify(meeting(tmp_path))):
         os.kill(one, signal.SIGKILL)
-    assert not any(v.abstained for v in the_guard.verify(batch))
+    assert not any(v.abstained for v in the_guard.verify(meeting(tmp_path)))
 
 
 def test_what_cannot_be_sent_stays_in_this_process_and_says_so(caplog):
