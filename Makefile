@@ -106,7 +106,7 @@ test-trl: $(READY) test-trl-oldest
 
 # By itself for CI, where `make test-all` runs those of 1.16.
 test-trl-oldest: $(TRL16)/.ready
-	$(TRL16)/bin/python -m pytest tests/trl
+	OMP_NUM_THREADS=1 $(TRL16)/bin/python -m pytest tests/trl
 	@$(call TESTED,$(TRL16))
 
 #: make test-verifiers  the verifiers and prime-rl adapters with verifiers 0.4, likewise
