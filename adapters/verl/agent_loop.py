@@ -16,6 +16,7 @@ first among the bases.
 from __future__ import annotations
 
 import contextvars
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,8 +26,10 @@ from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import read
 from grpo_guard.adapters.verl.actor import CollectorHandle
 from grpo_guard.adapters.verl.batch import TOLD, Told
-from grpo_guard.adapters.verl.settings import Settings, training_rollouts
+from grpo_guard.adapters.verl.settings import Settings, empty_batch_warning, training_rollouts
 from grpo_guard.guard.framework import FrameworkError
+
+logger = logging.getLogger("grpo_guard")
 
 
 @dataclass(slots=True)
@@ -167,7 +170,10 @@ class GuardedManager:
     guarded_worker: str
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        Settings.of(config).policy()
+        settings = Settings.of(config)
+        policy = settings.policy()
+        if not settings.bypass and (warning := empty_batch_warning(config, policy)):
+            logger.warning(warning)
         manager = config.reward.reward_manager
         if manager.source == "register" and manager.name != "grpo_guard":
             raise FrameworkError(

@@ -27,6 +27,8 @@ UNTOLD_TIMEOUT = 30.0
 _MEAN_IS_NOTHING: Final = frozenset(
     {"grpo", "grpo_guarded", "grpo_passk", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg"}
 )
+# verl's engines that skip an update whose gradient is not finite.
+_SKIP_NAN: Final = frozenset({"fsdp", "fsdp2", "automodel", "torchtitan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,25 @@ def check_config(config: Any) -> None:
             "verl takes GDPO's advantages from the parts that the reward function names, not from "
             "the reward, so that a veto would change nothing; choose another adv_estimator"
         )
+
+
+def empty_batch_warning(config: Any, policy: Policy) -> str | None:
+    """What happens if the hook empties every mask of a mini-batch: ``token-mean`` divides by the
+    number of tokens, and some engines apply the NaN. None if nothing does.
+
+    Args:
+        config: verl's configuration, with the agent-loop hook and without bypass mode.
+        policy: The guard's.
+    """
+    actor = config.actor_rollout_ref.actor
+    leaves_out = policy.leaves_out or policy.rules("on_abstain")[0] == "skip"
+    if not leaves_out or actor.loss_agg_mode != "token-mean" or actor.strategy in _SKIP_NAN:
+        return None
+    return (
+        "verl: if the guard leaves out every row of a mini-batch, "
+        "actor_rollout_ref.actor.loss_agg_mode=token-mean divides by 0 tokens, and "
+        f"strategy={actor.strategy} applies the NaN; set loss_agg_mode=seq-mean-token-mean"
+    )
 
 
 def _plain(node: Any) -> Any:

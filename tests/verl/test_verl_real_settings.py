@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
-from grpo_guard.adapters.verl.settings import Settings
+from grpo_guard.adapters.verl.settings import Settings, empty_batch_warning
 from grpo_guard.config import ConfigError
 from grpo_guard.guard.framework import FrameworkError
 from tests.verl.tiny_verl import GUARDED, HONEST, HOOK, UNGUARDED_FUNCTION, batch, guarded_by
@@ -74,6 +74,29 @@ def test_opo_with_the_hook_is_refused(configuration, tmp_path):
     own = (*guarded_by(tmp_path), "algorithm.adv_estimator=opo")
     with pytest.raises(FrameworkError, match="opo divides by the tokens"):
         GuardedAgentLoopManager(config=configuration(*GUARDED, HOOK, *own), llm_client=None)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mode", "policy", "warns"),
+    [
+        ("megatron", "token-mean", "drop", True),
+        ("megatron", "seq-mean-token-mean", "drop", False),
+        ("megatron", "token-mean", "keep", False),
+        ("fsdp", "token-mean", "drop", False),
+    ],
+)
+def test_a_mini_batch_without_tokens_is_warned_of_where_it_would_end_a_run(
+    configuration, tmp_path, strategy, mode, policy, warns
+):
+    actor = "actor_rollout_ref.actor"
+    policy = f"policy: {{on_reject: {policy}}}\nverifier: {{type: arithmetic}}\n"
+    config = configuration(
+        *GUARDED, HOOK, *guarded_by(tmp_path, policy),
+        f"{actor}.strategy={strategy}", f"{actor}.loss_agg_mode={mode}",
+    )  # fmt: skip
+    warning = empty_batch_warning(config, Settings.of(config).policy())
+    assert (warning is not None) is warns
+    assert not warns or "set loss_agg_mode=seq-mean-token-mean" in warning
 
 
 def test_remax_adds_one_sibling(configuration, tmp_path):
