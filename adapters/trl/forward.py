@@ -1,5 +1,8 @@
 """TRL: reuse the trainer's scoring forward in the verifiers, which score one row to check it.
 
+The guarded trainers do this by themselves for verifiers that score the object that is trained
+(`reuse_of`). With decorated reward functions:
+
     scorer = ForwardReuse(model)
     verifier = LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...)
 
@@ -15,10 +18,14 @@ pass.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from grpo_guard.adapters.trl.trainer_checks import is_rloo
+from grpo_guard.core.ensemble import inner_verifiers
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
+from grpo_guard.logprob.verifier import LogProbVerifier
 
 
 class ReusesForward:
@@ -29,16 +36,18 @@ class ReusesForward:
     completions would be judged by the reference. The pass is dropped with the batch.
 
     Args:
-        forward_reuse: The scorer that the verifiers use; None = nothing is kept.
+        forward_reuse: The scorer that the verifiers use; None or False = nothing is kept.
     """
+
+    forward_reuse: ForwardReuse | None
 
     _policy_pass_ahead = False
     _policy_logps: Any = None  # from the policy's pass over the current batch
 
     def __init__(
-        self, *args: Any, forward_reuse: ForwardReuse | None = None, **kwargs: Any
+        self, *args: Any, forward_reuse: ForwardReuse | Literal[False] | None = None, **kwargs: Any
     ) -> None:
-        self.forward_reuse = forward_reuse
+        self.forward_reuse = forward_reuse or None
         super().__init__(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -78,6 +87,30 @@ class ReusesForward:
         if first:
             self._policy_logps = found[0]
         return found
+
+
+def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
+    """Let the verifiers that score ``model`` itself reuse a trainer's passes over it.
+
+    Args:
+        verifier: A guard's. The scorers of its log-prob verifiers are replaced by one that reuses,
+            with the options of the first; what it computes is the same.
+        model: The object that is trained. A copy of it has other weights after the first update.
+
+    Returns:
+        The scorer; None = no verifier scores this object.
+    """
+    reuse: ForwardReuse | None = None
+    for inner in inner_verifiers(verifier):
+        scorer = getattr(inner, "scorer", None)
+        if not isinstance(inner, LogProbVerifier) or getattr(scorer, "model", None) is not model:
+            continue
+        if isinstance(scorer, ForwardReuse):
+            reuse = reuse or scorer
+        elif type(scorer) is TransformersScorer:  # a subclass may compute something else
+            reuse = reuse or ForwardReuse.over(scorer)
+            inner.scorer = reuse
+    return reuse
 
 
 def _runs_policy_first(trainer: Any) -> bool:

@@ -1,8 +1,7 @@
 """TRL: a trainer that guards rewards before the groups' baselines.
 
-    scorer = ForwardReuse(model)
-    the_guard = Guard(LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...))
-    GuardedGRPOTrainer(model, [correct, well_formed], ..., guard=the_guard, forward_reuse=scorer)
+    the_guard = Guard(LogProbBoundVerifier(model, tokenizer, sampling=...))
+    GuardedGRPOTrainer(model, [correct, well_formed], ..., guard=the_guard)
 
 Compared with decorated reward functions it adds: one veto over all functions, including reward
 models; the trainer's own forward for the verifiers; the prompt's tokens as the trainer has them;
@@ -32,7 +31,7 @@ from grpo_guard.adapters.trl.correction import (
     masked_sequences,
     sampling_of,
 )
-from grpo_guard.adapters.trl.forward import ReusesForward
+from grpo_guard.adapters.trl.forward import ReusesForward, reuse_of
 from grpo_guard.adapters.trl.grading import surviving, without_failed
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
@@ -59,7 +58,9 @@ class GuardedTrainer(ReusesForward):
             these tokens. Poison that no finding names is then trained on: see `flagged_tokens`.
         leave_out_masked: Also remove sequences that TRL's importance-sampling correction masks from
             their group's baseline; otherwise they stay there, as without a guard.
-        forward_reuse: The scorer that the guard's verifiers use; None = they run their own passes.
+        forward_reuse: The scorer that the guard's verifiers use. None = those that score the very
+            object that is trained reuse the trainer's pass, if it runs one before the rewards;
+            False = they run their own.
 
     Raises:
         FrameworkError: the installed trl is older than 1.6, the trainer is of another kind, would
@@ -94,6 +95,8 @@ class GuardedTrainer(ReusesForward):
             settings = kwargs.get("args", args[2] if len(args) > 2 else None)
             refuse_what_peers_could_use(settings, kwargs.get("tools"))
         super().__init__(*args, **kwargs)
+        if kwargs.get("forward_reuse") is None:
+            self.forward_reuse = reuse_of(guard.verifier, self.model)  # type: ignore[attr-defined]
         refuse_leaks(self, guard.policy)
         check_sampler(self, guard)
         for function in self.reward_funcs:  # type: ignore[attr-defined]

@@ -245,7 +245,7 @@ def _trainer(
     class Guarded(GuardedTrainer, GRPOTrainer):  # type: ignore[misc]
         pass
 
-    return Guarded(**common, guard=guard, forward_reuse=scorer), guard
+    return Guarded(**common, guard=guard, forward_reuse=scorer or False), guard
 
 
 def task_reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:

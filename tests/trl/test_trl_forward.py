@@ -7,8 +7,8 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec
-from grpo_guard.adapters.trl.forward import ReusesForward
+from grpo_guard import Guard, LogProbBoundVerifier, Policy, SamplingSpec, ScreensVerifier
+from grpo_guard.adapters.trl.forward import ReusesForward, reuse_of
 from grpo_guard.adapters.trl.trainer import GuardedTrainer
 from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.policies.bundled import load_bundled
@@ -52,17 +52,28 @@ def rollout(problems):
     return exchange
 
 
-def train(tmp_path, *, bf16, num_iterations, decorated=True):
-    """Return (verdicts by node, number of completions scored by a separate pass)."""
+def train(tmp_path, *, bf16, num_iterations, decorated=True, given=True, **options):
+    """Return (verdicts by node, number of completions scored by a separate pass).
+
+    With ``given=False`` the verifier scores the model, and nothing is said about reuse.
+    """
     model, tok = load_bundled()
-    scorer, verdicts, own = ForwardReuse(model), [], []
-    inner = scorer.own.score
+    verdicts, own = [], []
+    verifier = (
+        LogProbBoundVerifier(None, tok, scorer=ForwardReuse(model), sampling=SPEC)
+        if given
+        else LogProbBoundVerifier(model, tok, sampling=SPEC)
+    )
+    passes = verifier.scorer.own if given else verifier.scorer
+    inner = passes.score
+    if given:
+        options["forward_reuse"] = verifier.scorer
 
     def counting(sequences, *args, **options):
         own.append(len(sequences))
         return inner(sequences, *args, **options)
 
-    scorer.own.score = counting
+    passes.score = counting
 
     class Notes:
         def record(self, batch, found):
@@ -71,11 +82,7 @@ def train(tmp_path, *, bf16, num_iterations, decorated=True):
     def reward(completions, answer, **kwargs):
         return [TASK.reward(c, a) for c, a in zip(completions, answer, strict=True)]
 
-    the_guard = Guard(
-        LogProbBoundVerifier(None, tok, scorer=scorer, sampling=SPEC),
-        policy=Policy(on_reject="drop"),
-        ledger=Notes(),
-    )
+    the_guard = Guard(verifier, policy=Policy(on_reject="drop"), ledger=Notes())
     kind, extra = (Trainer, {}) if decorated else (Guarded, {"guard": the_guard})
 
     rng = random.Random(0)
@@ -84,7 +91,7 @@ def train(tmp_path, *, bf16, num_iterations, decorated=True):
         model=model,
         reward_funcs=[the_guard(reward) if decorated else reward],
         **extra,
-        forward_reuse=scorer,
+        **options,
         args=GRPOConfig(
             output_dir=str(tmp_path),
             max_steps=4,
@@ -111,9 +118,12 @@ def train(tmp_path, *, bf16, num_iterations, decorated=True):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bf16", "decorated"), [(False, True), (True, True), (False, False)])
-def test_scoring_forward_is_reused_and_the_bad_peer_is_caught(tmp_path, bf16, decorated):
-    verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2, decorated=decorated)
+@pytest.mark.parametrize(
+    ("bf16", "decorated", "given"),
+    [(False, True, True), (True, True, True), (False, False, True), (False, False, False)],
+)
+def test_scoring_forward_is_reused_and_the_bad_peer_is_caught(tmp_path, bf16, decorated, given):
+    verdicts, own = train(tmp_path, bf16=bf16, num_iterations=2, decorated=decorated, given=given)
     assert own == 0
     assert len(verdicts) == 32  # two generation batches of sixteen
     assert all(v.rejected for node, v in verdicts if node == "peer3")
@@ -125,6 +135,28 @@ def test_verifier_runs_its_own_forward_if_there_is_none(tmp_path):
     verdicts, own = train(tmp_path, bf16=False, num_iterations=1)
     assert own == len(verdicts) == 64
     assert all(v.rejected for node, v in verdicts if node == "peer3")
+
+
+@pytest.mark.slow
+def test_reuse_can_be_switched_off(tmp_path):
+    verdicts, own = train(
+        tmp_path, bf16=False, num_iterations=2, decorated=False, given=False, forward_reuse=False
+    )
+    assert own == len(verdicts) == 32
+
+
+def test_only_the_object_that_is_trained_is_reused():
+    (model, tok), (copy, _) = load_bundled(), load_bundled()
+    one = LogProbBoundVerifier(model, tok, sampling=SPEC)
+    two = LogProbBoundVerifier(copy, tok, sampling=SPEC)
+    again = LogProbBoundVerifier(model, tok, sampling=SPEC)
+    other, passes = two.scorer, one.scorer
+    reuse = reuse_of(one & (two | again), model)
+    assert reuse.own is passes
+    assert one.scorer is again.scorer is reuse
+    assert two.scorer is other
+    assert reuse_of(one & two, model) is reuse  # a second trainer's
+    assert reuse_of(ScreensVerifier() & two, model) is None
 
 
 def captured(model, tok, text="7 + 5 = 12"):

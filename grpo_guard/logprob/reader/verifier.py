@@ -32,11 +32,13 @@ MOST_SENTENCES: Final = 16
 MOST_OF_CONVICTED: Final = 128
 """Most sentences per completion that are read for a convicted node; a completion with more is
 rejected."""
-RENEWED: Final = 0.02
+RENEWED: Final = 0.01
 """Share of a node's completions that keep renewing its measure once the measure is full. A fixed
 share keeps the cost of reading relative to generating the same for all batch sizes and numbers of
 nodes."""
-_RENEWING: Final = 4
+_RENEWING: Final = 8
+"""Most sentences by which one of them renews it: few completions and many sentences, since for a
+small model a pass costs the same whatever its length."""
 
 
 @runtime_checkable
@@ -107,7 +109,7 @@ class ReaderVerifier(Composed):
         level: Largest p-value at which a proposed span is foreign, in (0, 0.5).
         excuse: Smallest p-value at which the reader excuses a proposed span, in [``level``, 0.5).
         alpha: Chance that an honest node is ever convicted by its sentences, in (0, 0.5); None =
-            sentences are only read as a measure: 64 of each node, then of 2 % of its completions.
+            sentences are only read as a measure: 64 of each node, then of 1 % of its completions.
         store: Keeps the evidence about nodes; None = in this object.
 
     Raises:
@@ -225,7 +227,7 @@ class ReaderVerifier(Composed):
             weighed = self._sentences is not None and node is not None
             room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
             if room <= 0 and self._lots.happens(RENEWED):
-                room = _RENEWING  # all from one completion, so that they share a pass
+                room = _RENEWING
             if room <= 0:
                 continue
             found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]

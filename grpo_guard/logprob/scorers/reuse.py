@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,18 @@ class ForwardReuse:
         )
         self.enabled = True
         self._batch: _Batch | None = None
+
+    @classmethod
+    def over(cls, scorer: TransformersScorer) -> Self:
+        """Build one whose own passes are those of an existing scorer, with its options."""
+        reuse = cls.__new__(cls)
+        reuse.own, reuse.enabled, reuse._batch = scorer, True, None
+        return reuse
+
+    @property
+    def model(self) -> Any:
+        """The policy."""
+        return self.own.model
 
     @property
     def vocab_size(self) -> int:
