@@ -26,7 +26,7 @@ class Role(StrEnum):
 
 STACKS: Final = (
     "homogeneous", "same_weights", "heterogeneous", "different_weights_reader",
-    "heterogeneous_signed",
+    "different_weights_frozen", "heterogeneous_signed",
 )  # fmt: skip
 _PARTS: Final = (
     "seed_replay", "logprob_bound", "tail_probability", "reference_likelihood", "ledger", "screens",

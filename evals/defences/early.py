@@ -16,7 +16,7 @@ from grpo_guard.evals.roles import COIN, NONE, PRESET
 
 INSTALLED: Final = (
     COIN, "kl_0.01", "kl_0.1", "paper_logit", "seed_replay", "homogeneous", "heterogeneous",
-    "different_weights_reader", "same_weights",
+    "different_weights_reader", "different_weights_frozen", "same_weights",
 )  # fmt: skip
 """Defences of `grpo_guard.evals.defences.registry` that are not a single verifier."""
 ELSEWHERE: Final = (

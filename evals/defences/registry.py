@@ -5,6 +5,7 @@ A checkout also knows those of `studies.baselines`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -110,6 +111,17 @@ def different_weights_reader(peer: Peer, ground: Ground) -> VerifierGuard:
     )  # fmt: skip
 
 
+def different_weights_frozen(peer: Peer, ground: Ground) -> VerifierGuard:
+    """Build the same preset, with the policy's first weights as a second reader."""
+    first = copy.deepcopy(peer.model).eval()
+    return VerifierGuard(
+        presets.different_weights(
+            peer.model, peer.tokenizer, frozen=first,
+            state=emptied(ground.folder), policy=COUNTED,
+        )
+    )  # fmt: skip
+
+
 def by_verifier(make: Callable[[Peer, Ground], CompletionVerifier]) -> Callable[..., NodeGuard]:
     """Return a builder of a guard with one verifier."""
     return lambda peer, ground: VerifierGuard(counting(make(peer, ground), peer.tokenizer))
@@ -190,6 +202,7 @@ _INSTALLED: Final = (
     Defence("homogeneous", homogeneous, coin=True),
     Defence("heterogeneous", heterogeneous),
     Defence("different_weights_reader", different_weights_reader),
+    Defence("different_weights_frozen", different_weights_frozen),
     Defence("same_weights", same_weights),
 )
 

@@ -66,6 +66,8 @@ class SwarmConfig:
             each honest node has its own model.
         kl_beta: Weight of KL(policy || first weights) in the loss; 0 = without it, as in the paper.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.
+        guard_from: Rounds before the guard is switched on. By then the policy may have learnt poison,
+            which a reader on its live weights finds likely.
         advantage: "standard" as in the paper's text, "centred" as in its code; see
             `grpo.advantages`.
         copies: The poison of one group is one text, sent in all of the attacker's slots, as in the
@@ -98,6 +100,7 @@ class SwarmConfig:
     models: Models = "homogeneous"
     kl_beta: float = 0.0
     leaves: int | None = None
+    guard_from: int = 0
     advantage: AdvantageName = "standard"
     copies: bool = False
     success_on: tuple[int, int] | None = None
@@ -122,6 +125,11 @@ class SwarmConfig:
             raise ValueError(
                 f"leaves: expected 1 to {self.iterations - 1} of {self.iterations} rounds, "
                 f"got {self.leaves}"
+            )
+        if not 0 <= self.guard_from < self.iterations:
+            raise ValueError(
+                f"guard_from: expected 0 to {self.iterations - 1} of {self.iterations} rounds, "
+                f"got {self.guard_from}"
             )
         shared = "group_size" if self.setting == "horizontal" else "prompts"
         if getattr(self, shared) % self.nodes:

@@ -83,11 +83,17 @@ class Spec:
 
     @property
     def shown_defence(self) -> str:
-        """The defence's name in results, with the rule unless it is its own."""
+        """The defence's name in results, with the rule unless it is its own.
+
+        The name also shows in which round it is switched on, unless that is the first.
+        """
         rule, guard = self.config.on_reject, self.guard
         name = f"{self.defence} ({COIN})" if guard and guard.coin else self.defence
         own = "drop" if guard is None else guard.on_reject
-        return name if rule == own else f"{name} ({rule})"
+        parts: list[str] = [rule] * (rule != own)
+        if self.defence != NONE and self.config.guard_from:
+            parts.append(f"from round {self.config.guard_from + 1}")
+        return f"{name} ({', '.join(parts)})" if parts else name
 
     @property
     def label(self) -> str:
@@ -99,6 +105,7 @@ class Spec:
         if self.attack != NONE and config.leaves is not None:
             parts.append(f"leaves{config.leaves}")
         parts += [config.on_reject] * (config.on_reject != "drop")
+        parts += [f"from{config.guard_from}"] * (config.guard_from > 0)
         parts += [self.workload.task] * (self.workload.task != WORD_PROBLEMS)
         return "-".join([*parts, f"seed{config.seed}"])
 

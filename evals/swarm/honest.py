@@ -155,12 +155,12 @@ class Member:
     def review(
         self, iteration: int, asked: Sequence[str], submitted: Sequence[Submitted]
     ) -> Review | None:
-        """Review the round with the guard; None without a guard.
+        """Review the round with the guard; None without a guard, or before it is switched on.
 
         Raises:
             ValueError: the guard returned too few or too many verdicts.
         """
-        if self.guard is None:
+        if self.guard is None or iteration < self.terms.config.guard_from:
             return None
         sent = [item for item in submitted if not item.withheld]
         batch = [self._as_seen(item.completion) for item in sent]

@@ -70,6 +70,9 @@ class SwarmOptions:
     leaves: Annotated[
         int | None, typer.Option(min=1, help="Rounds after which the malicious nodes leave.")
     ] = None
+    guard_from: Annotated[
+        int, typer.Option(min=0, help="Rounds before the guards are switched on.")
+    ] = 0
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest completion. [default: the attack's need]")
     ] = None

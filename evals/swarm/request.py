@@ -143,6 +143,7 @@ def _base(
         models=options.models,
         setting=matrix.setting or own_setting(matrix.attacks[0]),
         leaves=options.leaves,
+        guard_from=options.guard_from,
     )
     if _small(options):
         base = replace(base, hold=HOLD, **preset.settings)

@@ -69,6 +69,7 @@ def played(swarm: Swarm) -> list[Round]:
         ({"lr": float("nan")}, "lr"),
         ({"leaves": 0}, "leaves: expected 1 to 79 of 80 rounds, got 0"),
         ({"leaves": 80}, "leaves: expected 1 to 79"),
+        ({"guard_from": 80}, "guard_from: expected 0 to 79 of 80 rounds, got 80"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -104,6 +105,17 @@ def test_nodes_that_left_send_nothing_and_success_is_still_measured(
     assert [done.withheld for done in rounds] == [0, 4, 4]
     assert [done.honest for done in rounds] == [12, 12, 12]
     assert [done.asr for done in rounds] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_a_guard_judges_nothing_before_it_is_switched_on(bundled: tuple[Any, Any]) -> None:
+    def guard_in(peer: Peer, folder: Path) -> Any:
+        return plain(lambda batch: [reject("all")] * len(batch))
+
+    config = SwarmConfig(**TINY | {"iterations": 3}, guard_from=2)
+    rounds = played(swarm_of(bundled, config, guard_in=guard_in))
+    assert [done.rejected_poisoned for done in rounds] == [0, 0, 4]
+    assert [done.rejected_honest for done in rounds] == [0, 0, 12]
 
 
 @pytest.mark.slow
