@@ -125,10 +125,10 @@ class VerifierContract:
                 alone = self._verdicts(one, [batch[i]], 'scope "completion"')
                 self._as_wanted(alone, [i], 'scope "completion"')
         halves, apart = [batch[: count // 2], batch[count // 2 :]], self.make()
-        expected = [v for half in halves for v in self._verdicts(apart, half, "verify_each")]
+        expected = [v for half in halves for v in self._verdicts(apart, [*half], "verify_each")]
         with _within(self.seconds, "verify_each"):
             try:
-                each = [*self.make().verify_each(halves)]
+                each = [*self.make().verify_each([[*half] for half in halves])]
             except Exception as error:
                 _fail(
                     "verify_each", f"expected verdicts, got {type(error).__name__}: {error!s:.200}"
