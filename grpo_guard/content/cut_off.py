@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Verdict, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 
@@ -17,7 +18,7 @@ class CutOffVerifier(CompletionVerifier):
     """
 
     name = "failures_only"
-    judges_alone = True
+    scope: Scope = "completion"
     reads_text = False
 
     def __init__(self, truncated: bool) -> None:

@@ -6,13 +6,14 @@ import copy
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 from grpo_guard.content.endings import end_marks_noted
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose
+from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.turns import Said, as_said, turns
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
@@ -20,9 +21,6 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.counts import NOTHING, Counts
 from grpo_guard.nodes.fortunes import NodeEvidenceProcess
 from grpo_guard.nodes.store import NodeStore, book_name
-
-if TYPE_CHECKING:
-    from grpo_guard.core.supervise import Runnable
 
 
 class RuleOptions(TypedDict, total=False):
@@ -60,8 +58,9 @@ class RuleVerifier(CompletionVerifier):
     Attributes:
         KINDS: What `look` can find.
         counts: Counts per node; None if no kind counts.
-        looks_alone: A finding depends on its own completion only. Such a rule gets a bounded
-            amount of text per call, and each call has its own time-out; see `supervised`.
+        scope: What a finding depends on. With ``"completion"`` a call of `look` gets a bounded
+            amount of text and has its own time-out; see `supervised`. Verdicts of a rule that
+            counts also depend on its counts, so that its object says ``"history"``.
         by_turn: Kinds of findings that depend on where a turn begins and ends. Text known to
             come from a tool or user is shown to no rule.
         look_timeout: Seconds that one call of `look` may take.
@@ -72,7 +71,7 @@ class RuleVerifier(CompletionVerifier):
     # batch, one author's long texts would make the guard abstain on everybody's completions.
     timeout = None
     look_timeout: float | None = 600.0
-    looks_alone: bool = False
+    in_workers = True
     by_turn: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
@@ -98,14 +97,9 @@ class RuleVerifier(CompletionVerifier):
         if self.counting:
             fortunes = NodeEvidenceProcess(store=store, name=book_name(self.name))
             self.counts = Counts(fortunes, count_alpha, count_odds)
-        self._look: Runnable = _Look(self)
-
-    @property
-    def compares(self) -> str | None:
-        """See `grpo_guard.server.distributed.worker.compares`."""
-        if not self.looks_alone:
-            return f"{self.name} compares the completions of a batch"
-        return f"{self.name} counts findings of nodes" if self.counting else None
+        self._look: Runnable = _Look(self, self.scope)
+        if self.counting:
+            self.scope = "history"
 
     @abstractmethod
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -121,8 +115,8 @@ class RuleVerifier(CompletionVerifier):
         return {"node": "counts no findings"} if self.counting else {}
 
     @property
-    def joins(self) -> bool:
-        return self.looks_alone
+    def shares_calls(self) -> bool:
+        return self._look.scope == "completion"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         """Return one verdict per completion, decided by the severity of its findings."""
@@ -147,8 +141,8 @@ class RuleVerifier(CompletionVerifier):
 
     @property
     def reading(self) -> Runnable:
-        """The runnable that calls `look`. If ``looks_alone``, it may be replaced by one that asks
-        a copy of this rule in another process."""
+        """The runnable that calls `look`. If its scope is ``"completion"``, it may be replaced by
+        one that asks a copy of this rule in another process."""
         return self._look
 
     @reading.setter
@@ -159,7 +153,8 @@ class RuleVerifier(CompletionVerifier):
         """A copy to send to another process, which reads texts and counts nothing."""
         copied = copy.copy(self)
         copied.store, copied.counts = None, None
-        copied._look = _Look(copied)
+        copied.scope = self._look.scope
+        copied._look = _Look(copied, copied.scope)
         return copied
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,11 +188,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-class _Look:
+class _Look(Runnable):
     """A rule without its counting, for `supervised` to run."""
 
-    def __init__(self, rule: RuleVerifier) -> None:
-        self.rule = rule
+    scope: Scope = "batch"
+
+    def __init__(self, rule: RuleVerifier, scope: Scope) -> None:
+        self.rule, self.scope = rule, scope
 
     @property
     def name(self) -> str:
@@ -206,10 +203,6 @@ class _Look:
     @property
     def timeout(self) -> float | None:
         return self.rule.look_timeout
-
-    @property
-    def judges_alone(self) -> bool:
-        return self.rule.looks_alone
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Decode JSON before any rule looks, so that all rules see what a JSON parser would.

@@ -167,6 +167,9 @@ class Calibrated(Composed):
         """See `HonestScores.smallest_p`."""
         return self.honest.smallest_p
 
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         each = supervised_each(self.members[0], batches)
         return [[self._with_p(verdict) for verdict in verdicts] for verdicts in each]

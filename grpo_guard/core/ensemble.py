@@ -73,9 +73,6 @@ class Cascade(AllOf):
     later member that compares the completions of a group is then spared the poison among them.
     """
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.verify_each([batch])[0]
-
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         rows: list[list[list[Verdict]]] = [[[] for _ in batch] for batch in batches]
         left = [list(range(len(batch))) for batch in batches]
@@ -125,6 +122,9 @@ class Only(Composed):
     @property
     def smallest_p(self) -> float:
         return smallest_p(self.member)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         applies = [[bool(self.matches(completion)) for completion in batch] for batch in batches]

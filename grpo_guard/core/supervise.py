@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Protocol
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Runnable as Runnable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
 
 logger = logging.getLogger("grpo_guard")
@@ -46,25 +47,6 @@ _hung_lock = threading.Lock()
 # tenth of the default time-out. Without it, one author's 240 texts of 250,000 characters would make
 # the guard abstain on everybody's batch.
 MOST_CHARACTERS = 4_000_000
-
-
-class Runnable(Protocol):
-    """The part of a `CompletionVerifier` that is needed to run it."""
-
-    @property
-    def name(self) -> str:
-        """Name in verdicts."""
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that one batch may take; None = unlimited."""
-
-    @property
-    def judges_alone(self) -> bool:
-        """Whether a verdict depends on its own completion alone."""
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, in the same order."""
 
 
 class Elsewhere(Protocol):
@@ -160,15 +142,15 @@ def supervised(verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict]
 def supervised_each(
     verifier: Runnable, batches: Sequence[Sequence[Completion]]
 ) -> list[list[Verdict]]:
-    """`supervised` for separate batches, in one call of the verifier.
+    """`supervised` for separate batches, in one call of a verifier that ``shares_calls``.
 
     Batches share work on single completions but nothing that decides. If the call raises, miscounts
     or hangs, each batch is verified on its own: one sender's completions must not use up what
     others are allowed in failures and time.
     """
     sizes = [len(batch) for batch in batches]
-    if sum(map(bool, sizes)) > 1 and _knows_each(verifier):
-        if verifier.judges_alone:
+    if sum(map(bool, sizes)) > 1 and verifier.shares_calls:
+        if verifier.scope == "completion":
             everyone = [completion for batch in batches for completion in batch]
             if (known := from_elsewhere(verifier, everyone)) is not None:
                 left = iter(known)
@@ -186,22 +168,10 @@ def supervised_each(
 
 
 def _jointly(verifier: Runnable, batches: Sequence[Sequence[Completion]]) -> object:
-    if verifier.judges_alone:
-        return verifier.verify([completion for batch in batches for completion in batch])
-    each = verifier.verify_each(batches)  # type: ignore[attr-defined]
+    each = verifier.verify_each(batches)
     for batch, verdicts in zip(batches, each, strict=True):
         _checked(verifier, verdicts, len(batch))  # two wrong counts may add up to a right one
     return [verdict for verdicts in each for verdict in verdicts]
-
-
-def _knows_each(verifier: Runnable) -> bool:
-    """Whether `_jointly` gives the verdicts of `verify`: not if a subclass overrides `verify`,
-    which its base's `verify_each` would bypass."""
-    if verifier.judges_alone:
-        return True
-    kinds = type(verifier).__mro__
-    each = [kind for kind in kinds if "verify_each" in vars(kind)]
-    return bool(each) and all(issubclass(each[0], k) for k in kinds if "verify" in vars(k))
 
 
 def _timed(found: Sequence[Verdict], started: float) -> list[Verdict]:
@@ -218,7 +188,7 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
     """Slices [start, end) of the batch for one call each, with a time-out of its own."""
     if not batch:
         return []
-    if not verifier.judges_alone or verifier.timeout is None:
+    if verifier.scope != "completion" or verifier.timeout is None:
         return [(0, len(batch))]
     found, start, characters = [], 0, 0
     for i, completion in enumerate(batch):

@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Final, NoReturn
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import MAX_SPANS, Given
+from grpo_guard.core.scope import SCOPES
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Verdict
 from grpo_guard.core.verifier import CompletionVerifier
@@ -80,7 +82,7 @@ class VerifierContract:
         return None
 
     def test_it_says_what_it_is(self) -> None:
-        """Name, time-out and the two warnings to `Guard` have the right types."""
+        """Name, time-out, scope and the warning to `Guard` have the right types."""
         one = self.make()
         if not isinstance(one, CompletionVerifier):
             _fail("make", f"expected a CompletionVerifier, got a {type(one).__name__}")
@@ -89,6 +91,8 @@ class VerifierContract:
         seconds = one.timeout
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             _fail("timeout", f"expected seconds above 0, or None, got {seconds!r}")
+        if one.scope not in SCOPES:
+            _fail("scope", f"expected one of {', '.join(map(repr, SCOPES))}, got {one.scope!r}")
         if not isinstance(one.author_can_abstain, str | None):
             _fail("author_can_abstain", "expected how and the remedy as text, or None")
 
@@ -111,6 +115,33 @@ class VerifierContract:
         for order in ([*range(count)][::-1], [*range(1, count), 0]):
             verdicts = self._verdicts(self.make(), [batch[i] for i in order], "order")
             self._as_wanted(verdicts, order, "order")
+
+    def test_verdicts_depend_on_no_more_than_the_scope(self) -> None:
+        """With scope ``"completion"`` each completion gets the verdict that it gets in a batch,
+        and separate batches judged in one call get their own verdicts."""
+        one, batch, count = self.make(), self._batch(), len(self.examples)
+        if one.scope == "completion":
+            for i in range(count):
+                alone = self._verdicts(one, [batch[i]], 'scope "completion"')
+                self._as_wanted(alone, [i], 'scope "completion"')
+        halves, apart = [batch[: count // 2], batch[count // 2 :]], self.make()
+        expected = [v for half in halves for v in self._verdicts(apart, [*half], "verify_each")]
+        with _within(self.seconds, "verify_each"):
+            try:
+                each = [*self.make().verify_each([[*half] for half in halves])]
+            except Exception as error:
+                _fail(
+                    "verify_each", f"expected verdicts, got {type(error).__name__}: {error!s:.200}"
+                )
+        if len(each) != len(halves):
+            _fail("verify_each", f"expected {len(halves)} lists of verdicts, got {len(each)}")
+        found = [
+            _checked(own, len(half), "verify_each") for own, half in zip(each, halves, strict=True)
+        ]
+        for i, (verdict, wanted) in enumerate(zip(chain(*found), expected, strict=True)):
+            if verdict.outcome != wanted.outcome:
+                _fail("verify_each", f"expected {wanted.outcome} for example {i}, as from verify, "
+                      f"got {verdict.outcome} ({verdict.reason:.200})")  # fmt: skip
 
     def test_an_empty_batch_has_no_verdicts(self) -> None:
         """A trainer's last batch may be empty."""

@@ -10,7 +10,7 @@ either.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
-from grpo_guard.core.supervise import supervised, supervised_each
+from grpo_guard.core.scope import Runnable, Scope, check_class, widest
+from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.verdict import (
     NOT_CHECKED,
     Cause,
@@ -29,7 +30,7 @@ from grpo_guard.core.verdict import (
 )
 
 
-class CompletionVerifier(ABC):
+class CompletionVerifier(Runnable):
     """Decides for each completion whether it may earn its reward.
 
     Subclasses implement `verify`. They return verdicts and keep none of them: a verifier has
@@ -41,21 +42,26 @@ class CompletionVerifier(ABC):
         name: Appears in verdicts, metrics and reports.
         needs: What it needs besides the completions, as words for a list; None = nothing.
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
-        judges_alone: A verdict depends on its own completion and no other. Such a verifier gets a
-            bounded amount of text per call, so that no one's long texts time out the others'.
+        scope: What a verdict depends on: ``"completion"``, its own completion alone; ``"batch"``,
+            also the others of the call; ``"history"``, also earlier calls. With ``"completion"`` a
+            call gets a bounded amount of text, so that no one's long texts time out the others'.
         reads_text: A verdict depends on the text.
-        in_workers: Copies of it may judge in worker processes (`Guard.workers`), if it also
-            ``judges_alone``. For verifiers that can be pickled and keep nothing between calls.
+        in_workers: Copies of it may judge in worker processes (`Guard.workers`), if its scope is
+            ``"completion"``. For verifiers that can be pickled and keep nothing between calls.
         shows_some: Its members are shown only some of the completions.
     """
 
     name: str = "verifier"
     needs: str | None = None
     timeout: float | None = 600.0
-    judges_alone: bool = False
+    scope: Scope = "batch"
     reads_text: bool = True
     in_workers: bool = False
     shows_some: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        check_class(cls)
 
     @property
     def author_can_abstain(self) -> str | None:
@@ -99,13 +105,7 @@ class CompletionVerifier(ABC):
             batch: Any number of completions, of any groups and nodes. Must not be changed.
         """
 
-    @property
-    def joins(self) -> bool:
-        """Whether a server may verify several senders' batches in one call. If verdicts depend on
-        their batch, define ``verify_each(batches)`` in addition to `verify`."""
-        return self.judges_alone
-
-    def check(self) -> None:  # noqa: B027 (most verifiers need nothing from outside)
+    def check(self) -> None:
         """Check that external resources are available, before anything depends on them.
 
         A judge asks its server here, so that a wrong key is one clear error before a run and not
@@ -130,6 +130,8 @@ class CompletionVerifier(ABC):
 
 class Composed(CompletionVerifier):
     """Base of verifiers that are composed of others.
+
+    Its scope is the widest of its members'; a subclass that compares or remembers declares it.
 
     Args:
         members: The inner verifiers; each has a time-out of its own.
@@ -156,8 +158,12 @@ class Composed(CompletionVerifier):
         return all(member.steps_aside for member in self.members)
 
     @property
-    def joins(self) -> bool:
-        return all(member.joins for member in self.members)
+    def scope(self) -> Scope:  # type: ignore[override]  # others declare it as a class attribute
+        return widest(member.scope for member in self.members)
+
+    @property
+    def shares_calls(self) -> bool:
+        return all(member.shares_calls for member in self.members)
 
     @property
     def compares_ids(self) -> bool:
@@ -167,15 +173,6 @@ class Composed(CompletionVerifier):
     def own_tokenizer(self) -> Any:
         own = (member.own_tokenizer for member in self.members)
         return next((tokenizer for tokenizer in own if tokenizer is not None), None)
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.verify_each([batch])[0]
-
-    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-        """For each batch, the verdicts of `verify` on it alone."""
-        raise NotImplementedError(
-            f"{type(self).__name__}: expected verify or verify_each, got none"
-        )
 
     def check(self) -> None:
         for member in self.members:
@@ -194,6 +191,9 @@ class Not(Composed):
         super().__init__(member)
         self.member = member
         self.name = f"not({member.name})"
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         return [list(map(self._negate, found)) for found in supervised_each(self.member, batches)]
@@ -222,7 +222,7 @@ class Ensemble(Composed):
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self._row_by_row([supervised(member, batch) for member in self.members])
+        return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         columns = [supervised_each(member, batches) for member in self.members]

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.given import between
 from grpo_guard.core.prompts import Message
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import cause_of, engine_wide
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
@@ -56,7 +57,7 @@ class EnvironmentVerifier(CompletionVerifier):
     """
 
     name = "environment"
-    judges_alone = True
+    scope: Scope = "completion"
 
     def __init__(self, environment: Environment, *, most: int = 64) -> None:
         if not callable(environment):

@@ -51,6 +51,7 @@ from typing import Any, Final
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.p_values import smallest_p
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import (
     BARRING_CAUSES,
@@ -106,6 +107,8 @@ class SpotCheck(Composed):
     """
 
     name = SPOT_CHECKS
+    scope: Scope = "history"
+    shares_calls = False  # a choice covers one batch, and its results are kept
     shows_some = True
 
     def __init__(
@@ -133,11 +136,6 @@ class SpotCheck(Composed):
         self._key = secrets.token_bytes(64) if key is None else _key(_long_enough("key", key))
         self._committed: dict[str, str] | None = None
         self._calls = 0
-
-    @property
-    def joins(self) -> bool:
-        """Never with other senders' batches: a choice covers one batch, and results are kept."""
-        return False
 
     @property
     def compares_ids(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Usage, Verdict, abstain, accept, noted, reject
 from grpo_guard.core.verifier import CompletionVerifier
@@ -60,6 +61,8 @@ class JudgeVerifier(CompletionVerifier):
     """
 
     name = "judge"
+    scope: Scope = "completion"
+    shares_calls = False  # it waits for a server of its own
     needs = (
         "a language model: a server (pip install 'grpo-guard[judge]'), vLLM (grpo-guard[vllm]) or "
         "transformers (grpo-guard[torch]), which the shipped judge also uses"
@@ -109,11 +112,6 @@ class JudgeVerifier(CompletionVerifier):
         # A text that the server always fails on looks like a server that fails now and then, and
         # expensive questions use up a budget shared by everybody.
         return f"{self.name} abstains if its model fails on a text or is slow with it"
-
-    @property
-    def compares(self) -> str | None:
-        """See `grpo_guard.server.distributed.worker.compares`."""
-        return None
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return background_loop().run(self._judge(batch))

@@ -81,14 +81,12 @@ class LogProbBoundVerifier(LogProbVerifier):
             self.name, sampling, node_alpha, store, AnnouncedPlaces(tokenizer)
         )
         self._node_alpha = node_alpha
+        if node_alpha:
+            self.scope = "history"
         self._key = secrets.token_bytes(16) if key is None else key
         self._temperature = TemperatureCheck(self.name, sampling)
         if warning := unlimited_warning(self.name, sampling):
             logger.warning("%s", warning)
-
-    @property
-    def compares(self) -> str | None:
-        return f"{self.name} looks at a node's completions together" if self._node_alpha else None
 
     @property
     def idle_without(self) -> Mapping[str, str]:

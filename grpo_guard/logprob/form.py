@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.sampling_mask import claimed_mask
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.encode import EncodeError, encode_batch
@@ -34,6 +35,7 @@ class FormVerifier(CompletionVerifier):
     """
 
     name = "form"
+    scope: Scope = "batch"  # slots
 
     def __init__(self, of: LogProbVerifier) -> None:
         self.of = of

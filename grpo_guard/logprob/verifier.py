@@ -16,6 +16,7 @@ import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask, claimed_mask
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
@@ -90,6 +91,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     """
 
     needs = "the policy that the nodes sample from; pip install 'grpo-guard[torch]'"
+    scope: Scope = "completion"
+    shares_calls = True
     replays = False
     """Whether it scores with a coin's seeds."""
 
@@ -146,21 +149,12 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         )
 
     @property
-    def compares(self) -> str | None:
-        """See `grpo_guard.server.distributed.worker.compares`."""
-        return None
-
-    @property
     def author_can_abstain(self) -> str | None:
         return memory_without_limit(self.name, self.sampling.max_new_tokens)
 
     @property
     def steps_aside(self) -> bool:
         return not self.encoder.require_ids and self._unable(self.text_profile) is not None
-
-    @property
-    def joins(self) -> bool:
-        return True
 
     @property
     def compares_ids(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.intake import STANDING_KIND, STANDING_VERIFIER
@@ -33,7 +34,8 @@ class ExclusionVerifier(CompletionVerifier):
     """
 
     name = STANDING_VERIFIER
-    judges_alone = True
+    scope: Scope = "history"  # the ledger's
+    shares_calls = True  # a verdict changes nothing there
     reads_text = False
 
     def __init__(

@@ -70,7 +70,7 @@ class Rewards:
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = dict.fromkeys(LISTS, 0.0)
         # The operator's own function takes its time, and each call of it takes a thread.
-        self._joins = guard.verifier.joins and reward is None
+        self._joins = guard.verifier.shares_calls and reward is None
         reward = _accepted if reward is None else reward
         adapter: Any = adapter_for(reward, "openrlhf")
         self._parts = adapter.parts(reward, own)

@@ -59,7 +59,7 @@ def bare(verdict):
 @given(BATCHES, st.sampled_from(sorted(MAKES)))
 def test_joined_and_sequential_verdicts_are_the_same(batches, name):
     joined, apart = MAKES[name](), MAKES[name]()
-    assert joined.joins
+    assert joined.shares_calls
     each = supervised_each(joined, batches)
     # The first counts member by member, the second batch by batch; the totals are the same.
     assert [list(map(bare, said)) for said in each] == [
@@ -82,12 +82,9 @@ def test_counted_findings_are_counted_per_batch():
     assert all(said[0].accepted for said in apart)
 
 
-class Own(AllOf):
-    def verify(self, batch):
-        return [accept("own") for _ in batch]
-
-
 class Both(CompletionVerifier):
+    shares_calls = True
+
     def __init__(self, each):
         self._each, self.asked = each, 0
 
@@ -102,10 +99,13 @@ class Both(CompletionVerifier):
 TWO = [[Completion("a", "b")], [Completion("c", "d"), Completion("e", "f")]]
 
 
-def test_subclass_that_overrides_verify_is_called():
-    assert [[v.verifier for v in b] for b in supervised_each(Own(ScreensVerifier()), TWO)] == [
-        ["own"], ["own", "own"]
-    ]  # fmt: skip
+def test_subclass_that_overrides_verify_alone_is_refused():
+    """A joined call would pass by its `verify`."""
+    with pytest.raises(TypeError, match=r"Own: expected it to override verify_each.*Own.verify al"):
+
+        class Own(AllOf):
+            def verify(self, batch):
+                return [accept("own") for _ in batch]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_hanging_completion_does_not_affect_other_batches():
     release = threading.Event()
 
     class Hangs(CompletionVerifier):
-        name, judges_alone, timeout = "hangs", True, 0.2
+        name, scope, timeout = "hangs", "completion", 0.2
 
         def verify(self, batch):
             if any(c.text == "hang" for c in batch):

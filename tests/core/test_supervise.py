@@ -257,7 +257,7 @@ def test_quoted_completion_cannot_inject_log_lines(caplog):
 class Plodding(Says):
     """Takes time per character, as rules do."""
 
-    judges_alone = True
+    scope = "completion"
 
     def __init__(self, timeout):
         super().__init__("plodding")
@@ -274,7 +274,7 @@ def test_long_texts_of_one_author_do_not_time_out_others(alone):
     long = "a" * (MOST_CHARACTERS // 2)
     batch = completions("r", long, "a", long, "r", long, long, long, "a", long, long, "r")
     verifier = Plodding(timeout=0.6)
-    verifier.judges_alone = alone
+    verifier.scope = "completion" if alone else "batch"
     verdicts = supervised(verifier, batch)
     if not alone:  # a verifier that compares completions has to see all of them
         assert {v.cause for v in verdicts} == {Cause.TIMEOUT}

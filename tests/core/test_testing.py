@@ -221,6 +221,40 @@ class NoTime(Sound):
     timeout = 0
 
 
+class NoScope(Sound):
+    def __init__(self):
+        self.scope = "alone"
+
+
+class Compares(Sound):
+    """Rejects the loudest two of a batch, and says that it compares nothing."""
+
+    scope = "completion"
+
+    def verify(self, batch):
+        loud = sorted(range(len(batch)), key=lambda i: batch[i].text.count("!"))[-2:]
+        return [(reject if i in loud else accept)(self.name) for i in range(len(batch))]
+
+
+class Joins(Sound):
+    """Joins separate batches to one."""
+
+    shares_calls = True
+
+    def verify(self, batch):
+        few = len(batch) < 5
+        return [reject(self.name)] * len(batch) if few else super().verify(batch)
+
+    def verify_each(self, batches):
+        found = iter(self.verify([c for batch in batches for c in batch]))
+        return [[next(found) for _ in batch] for batch in batches]
+
+
+class ForgetsBatches(Sound):
+    def verify_each(self, batches):
+        return [self.verify(batch) for batch in batches][:1]
+
+
 class NeedsServer(Sound):
     needs = "a server"
 
@@ -253,6 +287,10 @@ class NeedsServer(Sound):
         (NoName, "name: expected a name of its own for metrics, got ''"),
         (AnothersName, "name: expected verdicts of 'shouting', got 'screens'"),
         (NoTime, "timeout: expected seconds above 0, or None, got 0"),
+        (NoScope, "scope: expected one of 'completion', 'batch', 'history', got 'alone'"),
+        (Compares, 'scope "completion": expected accept for example 0, got reject'),
+        (Joins, "verify_each: expected reject for example 0, as from verify, got accept"),
+        (ForgetsBatches, "verify_each: expected 2 lists of verdicts, got 1"),
         (NeedsServer, "failure: it needs 'a server': expected make_broken()"),
     ],
 )

@@ -32,7 +32,7 @@ def obeying(folder: Path, seconds: float = 0.0) -> Callable[[], CompletionVerifi
 
     def make() -> CompletionVerifier:
         class Obeying(CompletionVerifier):
-            name, judges_alone, timeout = "obeying", True, None
+            name, scope, timeout = "obeying", "completion", None
 
             def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
                 return [self._one(completion.text) for completion in batch]

@@ -63,7 +63,7 @@ def in_batches(guard: Guard, rows: Sequence[Completion], size: int = 64) -> list
 def test_completion_verifiers_run_entirely_in_workers() -> None:
     def make() -> CompletionVerifier:
         class Shouting(CompletionVerifier):
-            name, judges_alone = "shouting", True
+            name, scope = "shouting", "completion"
 
             def verify(self, batch):
                 return [(reject if c.text.endswith("!") else accept)(self.name) for c in batch]
@@ -74,7 +74,7 @@ def test_completion_verifiers_run_entirely_in_workers() -> None:
     there = RayVerifier(make, workers=2)
     try:
         assert plain(there.verify(rows)) == plain(make().verify(rows))
-        assert (there.name, there.compares, there.verify([])) == ("shouting", None, [])
+        assert (there.name, there.scope, there.verify([])) == ("shouting", "completion", [])
         with pytest.raises(ValueError, match="dies or hangs makes shouting abstain"):
             Guard(there, policy=Policy(on_abstain="pass"))
     finally:

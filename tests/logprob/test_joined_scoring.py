@@ -4,6 +4,7 @@ import pytest
 
 from grpo_guard import LogProbBoundVerifier
 from grpo_guard.core.supervise import supervised, supervised_each
+from grpo_guard.logprob.tail import TailProbabilityVerifier
 from tests.logprob.bundled_policy import SPEC, honest, policy, with_text
 
 
@@ -33,3 +34,15 @@ def test_one_pass_for_all_batches_and_separate_verdicts():
         assert [v.outcome for v in found] == [v.outcome for v in expected]
         assert [v.p_value for v in found] == pytest.approx([v.p_value for v in expected], rel=1e-3)
     assert each[1][0].rejected
+
+
+def test_without_evidence_about_nodes_a_completion_is_judged_alone():
+    rows = [c for c in honest(24) if "<think>" in c.text][:4]
+    batch = [rows[0], poisoned(rows[1]), *rows[2:]]
+    bound = LogProbBoundVerifier(*policy(), sampling=SPEC, key=b"k", node_alpha=0)
+    tail = TailProbabilityVerifier(*policy(), sampling=SPEC, require_ids=False)
+    for one in (bound, tail):
+        assert one.scope == "completion"
+        alone = [supervised(one, [completion])[0] for completion in batch]
+        assert [v.outcome for v in supervised(one, batch)] == [v.outcome for v in alone]
+    assert LogProbBoundVerifier(*policy(), sampling=SPEC).scope == "history"

@@ -301,7 +301,7 @@ def test_guard_file_with_an_unreachable_server_fails_before_the_run(tmp_path):
         )
         guard = GuardConfig.from_yaml(file).build()
         assert [v.rejected for v in guard.judge(batch("fine", "Hail"))[1]] == [False, True]
-        assert not guard.verifier.joins
+        assert not guard.verifier.shares_calls
     with pytest.raises(ConfigError, match="ConnectError"):
         GuardConfig.from_yaml(file).build()
 

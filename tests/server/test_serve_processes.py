@@ -27,7 +27,7 @@ from grpo_guard.core.verdict import accept
 
 class Slow(CompletionVerifier):
     name = "slow"
-    judges_alone = True
+    scope = "completion"
 
     def verify(self, batch):
         time.sleep(0.5)

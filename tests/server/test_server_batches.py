@@ -22,7 +22,7 @@ class Alone(CompletionVerifier):
     """Rejects "Hail"; blocks at "wait" and raises at "break"."""
 
     name = "alone"
-    judges_alone = True
+    scope = "completion"
     timeout = None
 
     def __init__(self):
@@ -144,7 +144,7 @@ def test_hanging_batch_is_split_so_only_the_culprit_is_late():
 
 def test_batch_verifier_is_called_for_each_request():
     class Whole(Alone):
-        judges_alone = False
+        scope = "batch"
 
     verifier = Whole()
     with client(verifier, running=1) as web, ThreadPoolExecutor(8) as pool:

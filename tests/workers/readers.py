@@ -19,7 +19,7 @@ class Obeying(CompletionVerifier):
     """Does what the text says; else accepts, and says in which process."""
 
     name = "obeying"
-    judges_alone = True
+    scope = "completion"
     in_workers = True
 
     def verify(self, batch):
@@ -53,7 +53,7 @@ class KeyedRule(RuleVerifier):
     """A rule of one's own that reads metadata."""
 
     name = "keyed"
-    looks_alone = True
+    scope = "completion"
 
     def look(self, batch):
         return [

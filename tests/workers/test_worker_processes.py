@@ -86,7 +86,7 @@ def test_a_verifier_of_the_script_itself(tmp_path):
         "from grpo_guard.core.verifier import CompletionVerifier\n"
         "print('once', flush=True)\n"
         "class Own(CompletionVerifier):\n"
-        "    judges_alone = in_workers = True\n"
+        '    scope, in_workers = "completion", True\n'
         "    def verify(self, batch):\n"
         "        return [accept('own', findings=(Finding(str(os.getpid()), ''),)) for _ in batch]\n"
         "(found,) = Guard(Own(), workers=1).verify([Completion('q', 'text')])\n"

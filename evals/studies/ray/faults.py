@@ -37,7 +37,7 @@ class Obeying(CompletionVerifier):
         seconds: Time that a text takes.
     """
 
-    name, judges_alone, timeout = "obeying", True, None
+    name, scope, timeout = "obeying", "completion", None
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.seconds = seconds

@@ -22,6 +22,7 @@ from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import ARITHMETIC, Severity
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
@@ -88,7 +89,7 @@ class ArithmeticVerifier(RuleVerifier):
 
     name = "arithmetic"
     KINDS = frozenset(ARITHMETIC)
-    looks_alone = True
+    scope: Scope = "completion"
 
     def __init__(
         self,

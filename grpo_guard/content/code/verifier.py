@@ -26,6 +26,7 @@ from grpo_guard.content.code.view import View
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import CODE, Severity
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 Reaction: TypeAlias = Literal["report", "reject"]
@@ -133,7 +134,7 @@ class CodeVerifier(RuleVerifier):
 
     name = "code"
     KINDS = frozenset(CODE)
-    looks_alone = True
+    scope: Scope = "completion"
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Unpack
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose, with_remedy
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 MAX_CHARACTERS: Final = 400_000
@@ -32,7 +33,7 @@ class LibraryRule(RuleVerifier):
     """
 
     package: ClassVar[str]
-    looks_alone = True
+    scope: Scope = "completion"
 
     def __init__(
         self, *, max_characters: int = MAX_CHARACTERS, **rules: Unpack[RuleOptions]

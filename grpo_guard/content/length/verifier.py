@@ -12,6 +12,7 @@ from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.severity import LENGTH, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.nodes.lengths import NodeMemory
 
@@ -60,6 +61,7 @@ class LengthVerifier(RuleVerifier):
 
     name = "length"
     KINDS = frozenset(LENGTH)
+    scope: Scope = "batch"
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class LengthVerifier(RuleVerifier):
         self.reward_of = reward_in_metadata(reward_key) if reward_key else reward_of
         # A configuration file can only say yes or no.
         self.memory = NodeMemory(store=self.store) if memory is True else memory or None
+        if self.memory is not None:
+            self.scope = "history"
 
     @property
     def author_can_abstain(self) -> str | None:

@@ -22,7 +22,8 @@ from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.content.rules import decided, severities_of
 from grpo_guard.content.severity import RECURRENCE, Severity
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.supervise import Runnable, from_elsewhere
+from grpo_guard.core.scope import Runnable, Scope
+from grpo_guard.core.supervise import from_elsewhere
 from grpo_guard.core.turns import Said, as_said
 from grpo_guard.core.verdict import Cause, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
@@ -87,6 +88,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     """
 
     name = "recurrence"
+    scope: Scope = "history"
+    shares_calls = True
     KINDS = frozenset(RECURRENCE)
 
     def __init__(
@@ -117,6 +120,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         words = (ordinary,) if isinstance(ordinary, str) else ordinary
         more = frozenset(piece for word in words for piece in words_of(word))
         self.swarm = swarm
+        # In a homogeneous swarm a text has so many features that sending them takes as long as
+        # reading the text.
+        self.in_workers = swarm == "heterogeneous"
         self.max_characters = max_characters
         # There is no "count" severity: recurrences are found by counting in the first place.
         known = (Severity.REJECT, Severity.CONFIRM, Severity.REPORT)
@@ -131,15 +137,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         self._swarm = Swarm(alpha, min_share, max_nodes, self._reader)
         self._habits = frozenset[str]()
         self.reading: Runnable = _Reading(self)
-        """Reads completions and counts nothing. If `looks_alone`, it may be replaced by one that
+        """Reads completions and counts nothing. If ``in_workers``, it may be replaced by one that
         asks a copy in another process."""
         super().__init__(store, self.name)
-
-    @property
-    def looks_alone(self) -> bool:
-        """Whether `reading` may run in another process. In a homogeneous swarm a text has so many
-        features that sending them takes as long as reading the text."""
-        return self.swarm == "heterogeneous"
 
     def reader(self) -> Self:
         """A copy that can be sent to another process, where it reads but counts nothing."""
@@ -156,10 +156,6 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     @property
     def idle_without(self) -> Mapping[str, str]:
         return {"node": "looks at nothing"}
-
-    @property
-    def joins(self) -> bool:
-        return True
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         return self.verify_each([batch])[0]
@@ -202,7 +198,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         """The features of each; workers identify a completion by the object that was ``given``."""
         reader, mark = self._reader, self._reader.mark
         found: Sequence[Verdict | None] = [None] * len(given)
-        if self.looks_alone:
+        if self.in_workers:
             found = from_elsewhere(self.reading, given) or self.reading.verify(given)
         return [
             set(one.features)
@@ -342,10 +338,10 @@ class _Prompts:
         return self._keys[at]
 
 
-class _Reading:
+class _Reading(Runnable):
     """A verifier without its counting."""
 
-    judges_alone = True
+    scope: Scope = "completion"
     timeout = None
 
     def __init__(self, verifier: RecurrenceVerifier) -> None:

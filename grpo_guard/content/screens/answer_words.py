@@ -12,6 +12,7 @@ from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
 from grpo_guard.content.screens.view import WORDS, blanked, shown
 from grpo_guard.content.severity import ANSWER_WORDS
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Finding, Verdict, accept
 
 MAX_CHARACTERS = 1_000_000
@@ -59,7 +60,7 @@ class AnswerWordsVerifier(RuleVerifier):
 
     name = "answer_words"
     KINDS = frozenset(ANSWER_WORDS)
-    looks_alone = True
+    scope: Scope = "completion"
 
     def __init__(
         self, *, formats: Sequence[AnswerFormat] = (*FORMATS, SAID), **rules: Unpack[RuleOptions]

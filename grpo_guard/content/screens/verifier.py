@@ -14,6 +14,7 @@ from grpo_guard.content.screens.markup import TemplateTokens, hidden_markup
 from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
 from grpo_guard.content.severity import SCREENS
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 
 MAX_CHARACTERS = 1_000_000
@@ -57,7 +58,7 @@ class ScreensVerifier(RuleVerifier):
 
     name = "screens"
     KINDS = frozenset(SCREENS)
-    looks_alone = True
+    scope: Scope = "completion"
     # An answer in an earlier turn is a draft, and the next turn is not text after it.
     by_turn = frozenset({"after_answer", "after_box", "several_answers"})
 

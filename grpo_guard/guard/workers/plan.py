@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.rules import RuleVerifier
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.supervise import Runnable, supervised
+from grpo_guard.core.scope import Runnable
+from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.grader_pool import packed
@@ -112,7 +113,7 @@ def _collect(
     if id(one) in seen:
         return
     seen.add(id(one))
-    if _reads_alone(one):
+    if _is_sent(one):
         own.append(one)
         return
     members = getattr(one, "members", ())
@@ -123,11 +124,14 @@ def _collect(
         _collect(member, found, own, seen)
 
 
-def _reads_alone(one: CompletionVerifier) -> bool:
-    if isinstance(one, Rule):
-        # Not if Ray's workers read for it already.
-        return one.looks_alone and not getattr(one.reading, "is_elsewhere", False)
-    return one.in_workers and one.judges_alone
+def reads_alone(one: CompletionVerifier) -> bool:
+    """Whether copies of it, or of what reads texts for it, may run in other processes."""
+    return one.in_workers and _runnable(one).scope == "completion"
+
+
+def _is_sent(one: CompletionVerifier) -> bool:
+    # Not if Ray's workers read for it already.
+    return reads_alone(one) and not getattr(_runnable(one), "is_elsewhere", False)
 
 
 def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:

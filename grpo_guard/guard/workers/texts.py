@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.supervise import Runnable, running
+from grpo_guard.core.scope import Runnable
+from grpo_guard.core.supervise import running
 from grpo_guard.core.verdict import Verdict, abstain
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.workers.balance import balanced, weight

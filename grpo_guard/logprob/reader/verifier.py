@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from grpo_guard.content.severity import RECURRENCE, WITHOUT_READER, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier, Composed
@@ -122,6 +123,8 @@ class ReaderVerifier(Composed):
     """
 
     name = "reader"
+    scope: Scope = "history"
+    shares_calls = False  # it learns from each batch before it judges the next
 
     def __init__(
         self,
@@ -158,10 +161,6 @@ class ReaderVerifier(Composed):
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
         self._lots = Lots()
         self._lock = threading.Lock()
-
-    @property
-    def joins(self) -> bool:
-        return False  # the reader learns from each batch before it judges the next
 
     def state_dict(self) -> dict[str, Any]:
         """The reader's evidence about nodes as plain JSON values."""

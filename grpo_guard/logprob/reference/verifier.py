@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.logprob.encode import encode_batch, memory_without_limit
@@ -77,6 +78,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     """
 
     name = "reference_likelihood"
+    scope: Scope = "batch"  # other answers to the prompt excuse
     needs = "a small language model; pip install 'grpo-guard[torch]'"
 
     def __init__(

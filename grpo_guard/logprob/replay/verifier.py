@@ -11,6 +11,7 @@ import numpy as np
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.sampling import SamplingSpec
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.logprob.coin import PublicCoin, canonical
 from grpo_guard.logprob.encode import Encoded, EncodeError
@@ -75,6 +76,8 @@ class SeedReplayVerifier(LogProbVerifier):
     """
 
     name = "seed_replay"
+    scope: Scope = "history"
+    shares_calls = False  # slots are filled in the order of the calls
     replays = True
 
     def __init__(
@@ -120,25 +123,20 @@ class SeedReplayVerifier(LogProbVerifier):
         exact = self.profile.tau == 0
         self.replay = Replay(family, 0.0, 0.0) if exact else Replay(family)
 
-    @property
-    def compares(self) -> str | None:
-        return f"{self.name} fills each slot once"
-
     def begin_round(
         self, round: int, prompts: Sequence[str | Sequence[Message]] | None = None
     ) -> None:
         """Begin a round: only its completions count from now on; see `SlotBook.begin_round`."""
         self.slots.begin_round(round, prompts)
 
-    @property
-    def joins(self) -> bool:
-        return False  # slots are filled in the order of the calls
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        return [self._filled(batch) for batch in batches]
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def _filled(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Another process may have begun the round; a completion that names another one is rejected.
         with self.slots.fresh():
             round = self.slots.round
-        verdicts = super().verify(batch)
+        (verdicts,) = super().verify_each([batch])
         filled: list[Place] = []
         with self.slots.held(lambda: self.slots.fill_again(filled)):
             for i, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):

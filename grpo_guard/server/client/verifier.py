@@ -14,6 +14,7 @@ import tenacity
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.redaction import hidden
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.judge.backends.openai import usable_key
@@ -67,6 +68,7 @@ class RemoteVerifier(CompletionVerifier):
     """
 
     name = "remote"
+    scope: Scope = "history"  # the guard there may remember
     needs = "a server, grpo-guard serve; pip install 'grpo-guard[remote]'"
 
     def __init__(

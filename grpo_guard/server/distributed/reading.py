@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.supervise import Runnable
+from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.server.distributed.worker import Reading, Rule
 
@@ -43,7 +43,7 @@ class Readings:
             self._table.reset(token)
 
 
-class _WorkerReading:
+class _WorkerReading(Runnable):
     """A rule's reading that uses a worker's result if there is one."""
 
     is_elsewhere = True
@@ -60,8 +60,8 @@ class _WorkerReading:
         return self._reading.timeout
 
     @property
-    def judges_alone(self) -> bool:
-        return self._reading.judges_alone
+    def scope(self) -> Scope:
+        return self._reading.scope
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         table = self._table.get() or {}

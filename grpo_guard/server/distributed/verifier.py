@@ -23,7 +23,7 @@ from grpo_guard.server.distributed.worker import Described, Make, Reading, Worke
 class RayVerifier(Composed):
     """Sends the parts of a batch to verifiers in Ray actors, and puts their answers in order.
 
-    A verifier that judges each completion alone (`worker.compares` is None) runs in the actors as a
+    A verifier that judges each completion alone (scope ``"completion"``) runs in the actors as a
     whole. For any other, only its rules' reading of each text does, which is nearly all of the work
     of `presets.different_weights`; whatever compares completions or remembers nodes (counts,
     including those of `recurrence`, length, standing) stays in this process and sees whole batches
@@ -77,7 +77,7 @@ class RayVerifier(Composed):
         try:
             self._described: Described = self._pool.described()
             described = self._described
-            if described.compares is None:
+            if described.needs_whole is None:
                 super().__init__()
             else:
                 super().__init__((decide or make)())
@@ -88,7 +88,6 @@ class RayVerifier(Composed):
         own = self.members[0] if self.members else described
         self.name, self.needs = own.name, own.needs
         self.smallest_p = smallest_p(self.members[0]) if self.members else described.smallest_p
-        self.judges_alone = described.compares is None
         self._readings = Readings([rule for one in self.members for rule in readers(one)])
         self._ahead: dict[int, tuple[Ticket, int]] = {}
         self._lock = threading.Lock()
@@ -134,10 +133,6 @@ class RayVerifier(Composed):
     @property
     def steps_aside(self) -> bool:
         return self._described.steps_aside if not self.members else super().steps_aside
-
-    @property
-    def compares(self) -> str | None:
-        return self._described.compares
 
     def begin(self, batch: Sequence[Completion]) -> None:
         """Send out a batch before its verdicts are needed; `verify` then waits for the rest.
@@ -191,7 +186,7 @@ class RayVerifier(Composed):
         described = self._described
         if not here or here != described.names:
             differ = f"make and decide differ: {described.names}"
-            why = described.compares if here == described.names else differ
+            why = described.needs_whole if here == described.names else differ
             raise ValueError(
                 f"RayVerifier.make: expected rules that read each text alone, or a verifier that "
                 f"compares nothing, got {described.name}: {why}; leave it in this process, next "

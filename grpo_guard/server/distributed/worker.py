@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from grpo_guard.content.rules import RuleVerifier
-from grpo_guard.core.calibrated import Calibrated
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.ensemble import Ensemble, Only, inner_verifiers
+from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.p_values import smallest_p
-from grpo_guard.core.supervise import Runnable
-from grpo_guard.core.verifier import CompletionVerifier, Not
+from grpo_guard.core.scope import Runnable
+from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.workers.plan import Reading as Reading
 from grpo_guard.guard.workers.plan import Rule as Rule
-from grpo_guard.guard.workers.plan import read_part
+from grpo_guard.guard.workers.plan import read_part, reads_alone
 
 Make: TypeAlias = Callable[[], CompletionVerifier]
 
@@ -26,9 +25,9 @@ class Described:
 
     Args:
         name, needs, author_can_abstain, steps_aside, smallest_p: Those of the verifier.
-        compares: Why the verifier needs whole batches; None = parts are enough.
-        names: Whose verdicts a `Reading` holds, in order: the verifier's own if it compares
-            nothing, else those of its rules that read each completion alone.
+        needs_whole: Why the verifier needs whole batches; None = parts are enough.
+        names: Whose verdicts a `Reading` holds, in order: the verifier's own if parts are enough,
+            else those of its rules that read each completion alone.
         compares_ids: That of the verifier.
     """
 
@@ -37,7 +36,7 @@ class Described:
     author_can_abstain: str | None
     steps_aside: bool
     smallest_p: float
-    compares: str | None
+    needs_whole: str | None
     names: tuple[str, ...]
     compares_ids: bool = False
 
@@ -48,25 +47,20 @@ def readers(verifier: CompletionVerifier) -> list[Rule]:
     The reading of a `RecurrenceVerifier` is included, but is not worth sending by itself.
     """
     inner = {id(one): one for one in inner_verifiers(verifier)}.values()
-    found = [one for one in inner if isinstance(one, Rule) and one.looks_alone]
+    found = [one for one in inner if isinstance(one, Rule) and reads_alone(one)]
     return found if any(isinstance(one, RuleVerifier) for one in found) else []
 
 
-def compares(verifier: CompletionVerifier) -> str | None:
-    """Why a verdict depends, or may depend, on other completions; None = it does not.
-
-    A verifier answers with a property of this name, or with ``judges_alone``; a combination
-    depends on its members.
-    """
-    if hasattr(verifier, "compares"):
-        reason: str | None = verifier.compares
-        return reason
-    # These combine row by row. A user's subclass may not, and then has the property itself.
-    if isinstance(verifier, Ensemble | Not | Only | Calibrated):
-        return next((why for member in verifier.members if (why := compares(member))), None)
-    if verifier.judges_alone:
+def needs_whole(verifier: CompletionVerifier) -> str | None:
+    """Why a verifier needs whole batches, from its scope; None = parts are enough."""
+    if verifier.scope == "completion":
         return None
-    return f"{verifier.name} does not say that it judges each completion alone (judges_alone)"
+    for member in getattr(verifier, "members", ()):
+        if member.scope == verifier.scope:
+            return needs_whole(member)
+    if verifier.scope == "history":
+        return f"{verifier.name} remembers earlier completions (scope 'history')"
+    return f"{verifier.name} compares the completions of a batch (scope 'batch')"
 
 
 class Worker:
@@ -92,7 +86,7 @@ class Worker:
         if not isinstance(one, CompletionVerifier):
             raise TypeError(f"make: expected it to return a CompletionVerifier, got {one!r:.80}")
         one.check()
-        why = None if self._alone else compares(one)
+        why = None if self._alone else needs_whole(one)
         if self._alone is False:
             why = why or f"{one.name} is read for another"
         rules = readers(one)

@@ -1,0 +1,157 @@
+"""What a verdict depends on: its completion, the batch, or everything before it.
+
+One word of a verifier, its `Scope`, says how its calls may be divided and joined:
+
+| scope | a verdict depends on | so that |
+|---|---|---|
+| ``"completion"`` | its own completion | any split of a batch gives the same verdicts |
+| ``"batch"`` | the other completions of the call, too | a batch stays whole |
+| ``"history"`` | earlier calls, too: counts, a ledger | batches keep their order |
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.verdict import Verdict
+
+Scope: TypeAlias = Literal["completion", "batch", "history"]
+"""What a verdict depends on, the narrowest first."""
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+_NEW_NAMES: Final = {
+    "judges_alone": "scope",
+    "looks_alone": "scope",
+    "compares": "scope",
+    "joins": "shares_calls",
+}
+"""An attribute of a verifier in 0.3.0 -> the one that replaces it."""
+_VALUES: Final = {
+    "scope": 'scope = "completion", "batch" or "history"',
+    "shares_calls": "shares_calls = True or False",
+}
+
+
+def widest(scopes: Iterable[Scope]) -> Scope:
+    """The widest of several scopes; ``"completion"`` if there are none."""
+    return max(scopes, key=SCOPES.index, default="completion")
+
+
+class _Renamed:
+    """An attribute that has another name now: whoever reads or sets it is told."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(_message(owner, self._name), name=self._name)
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise AttributeError(_message(type(instance), self._name), name=self._name)
+
+
+def _message(owner: type, old: str) -> str:
+    now = _VALUES[_NEW_NAMES[old]]
+    return f"{owner.__name__}.{old} was replaced: say {now}; see docs/migration.md"
+
+
+class Runnable(ABC):
+    """What `supervised` runs: a verifier, or the part of one that reads texts."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name in verdicts."""
+
+    @property
+    @abstractmethod
+    def timeout(self) -> float | None:
+        """Seconds that one call may take; None = unlimited."""
+
+    @property
+    @abstractmethod
+    def scope(self) -> Scope:
+        """What a verdict depends on."""
+
+    @abstractmethod
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in the same order."""
+
+    @property
+    def shares_calls(self) -> bool:
+        """Whether `verify_each` may be asked about several senders' batches in one call.
+
+        A server then judges requests together. If it is False, each request is one call: for a
+        verifier that waits for a server of its own, or gains nothing.
+        """
+        return self.scope == "completion"
+
+    def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+        """For each batch, the verdicts of `verify` on it alone, one batch after the other.
+
+        By default it calls `verify` once for all of them if ``scope`` is ``"completion"``, else
+        once for each. Batches may share work on single completions, but nothing that decides.
+        """
+        if self.scope != "completion":
+            return [self.verify(batch) for batch in batches]
+        everything = [completion for batch in batches for completion in batch]
+        found = self.verify(everything)
+        if len(found) != len(everything):
+            raise ValueError(
+                f"{self.name}.verify: expected {len(everything)} verdicts, got {len(found)}"
+            )
+        left = iter(found)
+        return [list(islice(left, len(batch))) for batch in batches]
+
+    judges_alone = _Renamed()
+    looks_alone = _Renamed()
+    compares = _Renamed()
+    joins = _Renamed()
+
+
+def check_class(kind: type[Runnable]) -> None:
+    """Check a new class of verifiers; old attributes are translated, with a DeprecationWarning.
+
+    Raises:
+        TypeError: its scope is none of `SCOPES`, an old attribute cannot be translated, or it
+            overrides `verify` and keeps its base's own `verify_each`.
+    """
+    _adopt_new_names(kind)
+    said = vars(kind).get("scope", SCOPES[0])
+    if said not in SCOPES and not hasattr(said, "__get__"):
+        raise TypeError(f"{kind.__name__}: expected {_VALUES['scope']}, got {said!r:.80}")
+    _require_each(kind)
+
+
+def _adopt_new_names(kind: type[Runnable]) -> None:
+    for old, now in _NEW_NAMES.items():
+        # The class's own attribute, or that of a mixin.
+        said = next(vars(base)[old] for base in kind.__mro__ if old in vars(base))
+        if isinstance(said, _Renamed):
+            continue
+        if now not in vars(kind):  # else the class serves both releases
+            if not isinstance(said, bool):
+                raise TypeError(_message(kind, old))
+            value = said if now == "shares_calls" else "completion" if said else "batch"
+            message = f"{kind.__name__}: {old} = {said} is now {now} = {value!r}"
+            # The frames between: `check_class`, `__init_subclass__` and `ABCMeta.__new__`.
+            warnings.warn(f"{message}; see docs/migration.md", DeprecationWarning, stacklevel=5)
+            setattr(kind, now, value)
+        setattr(kind, old, vars(Runnable)[old])
+
+
+def _require_each(kind: type[Runnable]) -> None:
+    """A joined call would otherwise pass by the `verify` of the class."""
+    names = {"verify", "verify_each"}
+    first = next(base for base in kind.__mro__ if names & vars(base).keys())
+    if "verify_each" in vars(first) or kind.verify_each is Runnable.verify_each:
+        return
+    raise TypeError(
+        f"{kind.__name__}: expected it to override verify_each(batches), which the verify of its "
+        f"base calls, got {first.__name__}.verify alone; see docs/migration.md"
+    )
