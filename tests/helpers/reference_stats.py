@@ -49,7 +49,6 @@ def reference_stats(
     above = log_p > own[:, None]
     members, in_set = _leaders(log_p, own, targets, spec.top_k)
     surprise = np.where(p > 0, -log_p, 0.0)
-    entropy = (p * surprise).sum(-1)
     kept = np.where(support_mask(logits, spec, seen=seen), z, np.inf)
     return TokenStats(
         logprob=own,
@@ -58,8 +57,7 @@ def reference_stats(
         mass_above=np.where(above, p, 0.0).sum(-1),
         tail_mass=np.where(above, 0.0, p).sum(-1),
         ties=np.maximum(0, (np.abs(z - logit[:, None]) <= tie_margin).sum(-1) - 1),
-        entropy=entropy,
-        varentropy=(p * (surprise - entropy[:, None]) ** 2).sum(-1),
+        entropy=(p * surprise).sum(-1),
         log_set_mass=_log_sum(members, 1.0),
         log_flat_mass=np.stack([_log_sum(members, b) for b in FLATTENINGS], axis=-1),
         in_set=in_set,

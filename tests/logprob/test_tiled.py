@@ -26,7 +26,6 @@ CLOSE = {
     "mass_above": 1e-6,
     "tail_mass": 1e-6,
     "entropy": 1e-4,
-    "varentropy": 1e-3,
     "log_set_mass": 1e-4,
     "log_flat_mass": 1e-4,
     "logit": 1e-4,

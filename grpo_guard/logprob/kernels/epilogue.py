@@ -50,7 +50,6 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
     e = d.exp()
     above = z > z_target[:, None]
     de = torch.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
-    d2e = torch.where(e > 0, d * de, 0.0)
     equal = (z == z_target[:, None]) & (z > -torch.inf)
     none = torch.zeros_like(m)
     sums = Partial(
@@ -58,7 +57,6 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
         above=torch.where(above, e, 0.0).sum(-1),
         below=torch.where(above, 0.0, e).sum(-1),
         weighted=de.sum(-1),
-        squared=d2e.sum(-1),
         half=(0.5 * d).exp().sum(-1) if flat else none,
         three_quarters=(0.75 * d).exp().sum(-1) if flat else none,
         rank=above.sum(-1),

@@ -22,7 +22,6 @@ class Partial(NamedTuple):
     above: Tensor  # sum e over z > z_target
     below: Tensor  # sum e over z <= z_target; total - above would lose a tail of 1e-8 to rounding
     weighted: Tensor  # sum (z - m) e
-    squared: Tensor  # sum (z - m)^2 e
     half: Tensor  # sum e^0.5, or 0 if not requested
     three_quarters: Tensor  # sum e^0.75, or 0 if not requested
     rank: Tensor  # int64: tokens with z > z_target
@@ -83,14 +82,13 @@ def _relative_to(m: Tensor, p: Partial) -> Partial:
     empty = p.m == -torch.inf  # only -inf so far: there is nothing to rescale
     d = torch.where(empty, 0.0, p.m - m)
     f = torch.where(empty, 0.0, d.exp())
-    # A part far below contributes nothing: d squared is inf, and times 0 it would be NaN.
+    # A part far below contributes nothing: a d that overflows would be NaN times 0.
     d = torch.where(f > 0, d, 0.0)
     return Partial(
         m,
         p.above * f,
         p.below * f,
         (p.weighted + d * p.total) * f,
-        (p.squared + 2 * d * p.weighted + d * d * p.total) * f,
         p.half * f.sqrt(),
         p.three_quarters * f**0.75,
         p.rank,

@@ -23,7 +23,6 @@ class RowStats(NamedTuple):
     tail_mass: Tensor
     ties: Tensor  # int64
     entropy: Tensor
-    varentropy: Tensor
     log_set_mass: Tensor
     log_flat_mass: Tensor  # [N, 3]
     in_set: Tensor  # boolean
@@ -56,7 +55,6 @@ def finish(
     """
     log_total = sums.total.log()
     log_normaliser = sums.m + log_total
-    mean = sums.weighted / sums.total
     if leaders is None:
         set_mass = torch.zeros_like(log_total)
         uniform = torch.full_like(log_total, math.log(vocab_size))
@@ -78,8 +76,7 @@ def finish(
         mass_above=sums.above / sums.total,
         tail_mass=sums.below / sums.total,
         ties=(sums.ties - 1).clamp_min(0),  # a target at -inf is not counted as its own tie
-        entropy=log_total - mean,
-        varentropy=(sums.squared / sums.total - mean * mean).clamp_min(0.0),
+        entropy=log_total - sums.weighted / sums.total,
         log_set_mass=set_mass,
         log_flat_mass=flat,
         in_set=in_set,

@@ -133,7 +133,7 @@ def chunk_columns(job: Job, budget: int) -> int:
 
 
 def combined(sums: Tensor, counts: Tensor) -> Partial:
-    """Merge the sums of the parts, [S, 7, N] and [S, 2, N], pairwise: in log2 S steps, not S."""
+    """Merge the sums of the parts, [S, 6, N] and [S, 2, N], pairwise: in log2 S steps, not S."""
     parts = Partial(*sums.unbind(1), *counts.long().unbind(1))
     while (count := len(parts.m)) > 1:
         half = count // 2
@@ -158,7 +158,7 @@ def _mixed(job: Job) -> bool:
 
 def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return (
-        torch.empty(parts, 7, n, dtype=torch.float32, device=device),
+        torch.empty(parts, 6, n, dtype=torch.float32, device=device),
         torch.empty(parts, 2, n, dtype=torch.int32, device=device),
     )
 
