@@ -16,6 +16,19 @@ from grpo_guard.logprob.stats import (
 )
 from tests.helpers.support import support_mask
 
+# How close the fast forms must come.
+EXACT = ("rank", "ties", "in_set")
+CLOSE = {
+    "logprob": 1e-4,
+    "max_logprob": 1e-4,
+    "mass_above": 1e-6,
+    "tail_mass": 1e-6,
+    "entropy": 1e-4,
+    "log_set_mass": 1e-4,
+    "log_flat_mass": 1e-4,
+    "logit": 1e-4,
+}
+
 
 def reference_stats(
     logits: Floats,

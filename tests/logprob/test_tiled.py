@@ -17,19 +17,7 @@ from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
-from tests.helpers.reference_stats import reference_stats
-
-EXACT = ("rank", "ties", "in_set")
-CLOSE = {
-    "logprob": 1e-4,
-    "max_logprob": 1e-4,
-    "mass_above": 1e-6,
-    "tail_mass": 1e-6,
-    "entropy": 1e-4,
-    "log_set_mass": 1e-4,
-    "log_flat_mass": 1e-4,
-    "logit": 1e-4,
-}
+from tests.helpers.reference_stats import CLOSE, EXACT, reference_stats
 
 
 def spec_of(**changes):

@@ -1,4 +1,4 @@
-"""Triton kernels for the sums of `partial.py` and the leaders of `rows.py`, without the launching.
+"""Triton kernels for the sums and leaders of `statistics.py`, without the launching.
 
 Traps that every kernel here avoids:
 
@@ -20,9 +20,12 @@ Arguments are pointers and machine scalars, which Python's types do not describe
 import triton
 import triton.language as tl
 
+from grpo_guard.logprob.kernels import statistics
 from grpo_guard.logprob.stats import LEADER_STRIDE
 
 STRIDE = tl.constexpr(LEADER_STRIDE)
+SUMS = tl.constexpr(statistics.SUMS)
+COUNTS = tl.constexpr(len(statistics.COUNTS))
 
 
 @triton.jit
@@ -43,7 +46,7 @@ def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
 
 @triton.jit
 def _tile_sums(z, z_target, FLAT: tl.constexpr):
-    """Sums over one tile's columns, [BN, BV] -> eight of [BN]; `epilogue.tile_sums` in Triton.
+    """Sums over one tile, [BN, BV] -> [BN] each, in order; `statistics.tile_sums` in Triton.
 
     A NaN propagates to ``below`` and so to every statistic that divides by the total.
     """
@@ -75,15 +78,15 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
 def _store(
     sums, counts, part, r, live, rows, m, above, below, weighted, half, tq, rank, ties
 ):  # fmt: skip
-    """Store one part's sums: ``sums`` is [parts, 6, rows], ``counts`` [parts, 2, rows]."""
-    to = sums + part.to(tl.int64) * 6 * rows + r
+    """Store one part's sums: ``sums`` is [parts, SUMS, rows], ``counts`` [parts, COUNTS, rows]."""
+    to = sums + part.to(tl.int64) * SUMS * rows + r
     tl.store(to, m, mask=live)
     tl.store(to + rows, above, mask=live)
     tl.store(to + 2 * rows, below, mask=live)
     tl.store(to + 3 * rows, weighted, mask=live)
     tl.store(to + 4 * rows, half, mask=live)
     tl.store(to + 5 * rows, tq, mask=live)
-    to = counts + part.to(tl.int64) * 2 * rows + r
+    to = counts + part.to(tl.int64) * COUNTS * rows + r
     tl.store(to, rank, mask=live)
     tl.store(to + rows, ties, mask=live)
 
