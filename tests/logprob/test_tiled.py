@@ -1,5 +1,6 @@
 """The streaming pass against float64 from full logits."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +16,10 @@ from grpo_guard.logprob.kernels.head import ForeignHead, Head, HeadError, head_o
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
+from grpo_guard.logprob.kernels.statistics import RowStats
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
+from grpo_guard.logprob.stats import TokenStats
 from tests.helpers.reference_stats import CLOSE, EXACT, reference_stats
 
 
@@ -112,6 +115,11 @@ def test_compiled_sums_match_eager_ones(top_k):
         compiled = tiled(hidden, head, targets, mode="compiled", **options)
         for name, a, b in zip(eager._fields, eager, compiled, strict=True):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_every_statistic_has_a_reference_and_a_name_for_verifiers():
+    assert {*EXACT, *CLOSE} == {*RowStats._fields}
+    assert {*RowStats._fields} <= {field.name for field in fields(TokenStats)}
 
 
 def test_given_logits_are_scored_like_those_of_a_head():
