@@ -16,7 +16,7 @@ from grpo_guard.logprob.kernels.head import ForeignHead, Head, HeadError, head_o
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
-from grpo_guard.logprob.kernels.statistics import RowStats
+from grpo_guard.logprob.kernels.statistics import COUNTS, Partial, RowStats
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.logprob.stats import TokenStats
@@ -120,6 +120,7 @@ def test_compiled_sums_match_eager_ones(top_k):
 def test_every_statistic_has_a_reference_and_a_name_for_verifiers():
     assert {*EXACT, *CLOSE} == {*RowStats._fields}
     assert {*RowStats._fields} <= {field.name for field in fields(TokenStats)}
+    assert Partial._fields[-len(COUNTS) :] == COUNTS  # the kernels for GPUs store them apart
 
 
 def test_given_logits_are_scored_like_those_of_a_head():
