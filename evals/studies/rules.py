@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from grpo_guard import presets
-from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.content.kinds import KINDS
+from grpo_guard.content.severity import REJECT, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import Ensemble
 from grpo_guard.core.verdict import Verdict
@@ -124,7 +125,7 @@ def measure(
     kinds = {
         f"{kind[0]}: {kind[1]}": {
             "severity": severities.get(kind, "reject"),
-            "with_reader": str(SEVERITY.get(kind[1], Severity.REJECT)),
+            "with_reader": str(KINDS.get(kind[1], REJECT).severity),
             "poison": rate(poison.kinds[kind], poison.total),
             "poison_alone": rate(poison.alone[kind], poison.total),
             "honest": rate(honest.kinds[kind], honest.total),

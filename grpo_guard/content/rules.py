@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypedDict
 
 from grpo_guard.content.endings import end_marks_noted
 from grpo_guard.content.json_text import as_read
-from grpo_guard.content.severity import SEVERITY, WITHOUT_READER, Severity
+from grpo_guard.content.severity import Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.core.scope import Runnable, Scope
@@ -36,16 +36,16 @@ class RuleOptions(TypedDict, total=False):
 class RuleVerifier(CompletionVerifier):
     """A verifier whose findings decide by their severity.
 
-    Subclasses implement `look` and list the kinds it can find in ``KINDS``. A finding of severity
+    Subclasses implement `look` and declare in ``KINDS`` what it can find. A finding of severity
     ``reject`` rejects. One of severity ``count`` rejects once its node has such findings more
     often than the others who answered the same prompts, beyond chance (`Counts`); if completions
     have no node, or fewer than three nodes answered, it is only reported. ``report`` never decides.
 
     Args:
-        severity: Overrides `SEVERITY` for some kinds: ``"reject"``, ``"confirm"``, ``"count"``
+        severity: Overrides ``KINDS`` for some kinds: ``"reject"``, ``"confirm"``, ``"count"``
             or ``"report"``.
         confirm: Whether findings of severity ``confirm`` are left to a `ReaderVerifier`.
-            False: they do what `WITHOUT_READER` says.
+            False: they do what `Kind.without_reader` says.
         store: Where counts are kept, under the verifier's name. None = in this object.
         count_alpha: Chance, in (0, 1), that any honest node ever loses anything to this rule's
             counting. Half of 1e-3, since two of our rules count by default.
@@ -56,7 +56,7 @@ class RuleVerifier(CompletionVerifier):
         ValueError: an argument is out of range or of the wrong type.
 
     Attributes:
-        KINDS: What `look` can find.
+        KINDS: What `look` can find, and what each such finding does.
         counts: Counts per node; None if no kind counts.
         scope: What a finding depends on. With ``"completion"`` a call of `look` gets a bounded
             amount of text and has its own time-out; see `supervised`. Verdicts of a rule that
@@ -66,7 +66,7 @@ class RuleVerifier(CompletionVerifier):
         look_timeout: Seconds that one call of `look` may take.
     """
 
-    KINDS: ClassVar[frozenset[str]] = frozenset()
+    KINDS: ClassVar[Mapping[str, Kind]] = {}
     # Counting needs the whole batch, so only `look` is split and timed: with one time-out for the
     # batch, one author's long texts would make the guard abstain on everybody's completions.
     timeout = None
@@ -289,16 +289,16 @@ def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> Rul
 
 
 def severities_of(
-    kinds: Collection[str],
+    kinds: Mapping[str, Kind],
     severity: object,
     known: Collection[Severity] = tuple(Severity),
     *,
     confirm: bool = False,
 ) -> dict[str, Severity]:
-    """Return the severity for every kind: the given one, or that of `SEVERITY`.
+    """Return the severity for every kind: the given one, or its own.
 
     Args:
-        kinds: Every kind that the verifier can find.
+        kinds: Every kind that the verifier can find, and what it does.
         severity: A mapping that overrides some of them, or None.
         known: The severities to allow.
         confirm: Whether a reader is asked about kinds of severity ``confirm``.
@@ -310,7 +310,7 @@ def severities_of(
         raise ValueError(f"confirm: expected true or false, got {confirm!r:.80}")
     if not isinstance(severity, Mapping | None):
         raise ValueError(f"severity: expected a mapping of kinds, got {severity!r:.80}")
-    severities = {kind: SEVERITY[kind] for kind in sorted(kinds)}
+    severities = {kind: kinds[kind].severity for kind in sorted(kinds)}
     for kind, said in (severity or {}).items():
         try:
             choose(sorted(kinds), str(kind))
@@ -323,5 +323,5 @@ def severities_of(
     if not confirm:
         for kind, own in severities.items():
             if own is Severity.CONFIRM:
-                severities[kind] = WITHOUT_READER.get(kind, Severity.REPORT)
+                severities[kind] = kinds[kind].without_reader
     return severities

@@ -52,7 +52,6 @@ class TokenStats:
         ties: Number of other tokens whose score equals the token's, shape [n]. vLLM counts a tie as
             above, so its rank is up to ties + 1 higher.
         entropy: Of p, in nats, shape [n].
-        varentropy: Variance of -log p under p, in nats squared, shape [n].
         log_set_mass: log sum p over the set K that the flattened distributions live on, shape [n].
             With a declared top-k, K is the k likeliest *leaders* (and ties with the last), so that
             a pass over the vocabulary needs no ranking. A leader is the likeliest token of a block
@@ -77,7 +76,6 @@ class TokenStats:
     tail_mass: Floats
     ties: Ints
     entropy: Floats
-    varentropy: Floats
     log_set_mass: Floats
     log_flat_mass: Floats
     in_set: NDArray[np.bool_]

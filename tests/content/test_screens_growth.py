@@ -8,41 +8,9 @@ from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.content.screens.view import MAX_FINDINGS, View
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Outcome
+from tests.content.screen_rows import ATTACKS, HIDDEN, PIECES
 
 SCREENS = ScreensVerifier().screens
-HIDDEN = "QWxsIGhhaWwgdG8gdGhlIHRoaWVm"  # "All hail to the thief" in base64
-
-# For each screen, near misses of what it looks for, and the start of such a piece.
-PIECES: dict[str, list[str]] = {
-    "template_token": ["<|", "<|a", "< | ", "[[", "im_", "im ", "<\n", "&lt;", "### ", "USER:"],
-    "invisible": ["\u200b", "a\u200d", "👩\u200d", "\u2003", "a\u2003 "],
-    "tag_character": ["\U000e0061", "🏴\U000e0067", "🏴"],
-    "variation_selector": ["\ufe0f", "1\ufe0f", "中\ufe00", "a\U000e0101"],
-    "combining": ["a\u0301", "\u0301", "a\u0301\u0301", "a\u0336"],
-    "bidi": ["\u202e", "ש\u200f", "a\u061c"],
-    "control": ["\x00", "\ue000", "a\x1b"],
-    "blank_run": [" ", " " * 199 + "x", "\t ", "  \t", "\n", "\u2003"],
-    "hidden_markup": ["<!-", "<font ", "\\phantom{a ", "display :", "[//]", "](  ", "color:"],
-    "homoglyph": ["ａｂｃ ", "а", "аb ", "пn ", "ⓐⓑⓒ ", "𝐚𝐛𝐜 ", "ᎪᏞ ", "\U0001f1e6", "еаrth "],
-    "script_switch": ["а" * 12 + "_", "а_", "а ", "中", "中字_", "аα", "слово, ", "а中_"],
-    "language_switch": ["und ", "und the ", "und der das the ", "el la x ", "et "],
-    "after_answer": ["<answer>", "</answer>", "<answer>4</answer>", "<answer>4</answer>ab ",
-                     "\\boxed{", "\\boxed{4} ", "{", "}", "#### 4\n", "#### ", "#", "\\end{a"],
-    "after_box": ["\\boxed{", "\\boxed{4} ", "\\boxed{4} a. ", "\\boxed{4} ab cd\n", "\\end{a"],
-    "several_answers": ["<answer>4</answer>", "\\boxed{4}(a) ", "\\boxed{\\boxed{4}}", "< answer>",
-                        "\\boxed{4", "}\\boxed{", "#### 4\n", "####  ", "\\boxed{4} and "],
-    "judge_delimiter": ["[[", "[[a]", "== a b c grader\n", "== grader ", "verdict: ", "verdict\n",
-                        '"verdict" : ', '"score": 5, ', "<score ", "</grade", "#_[<", "score [["],
-    "master_key": [".,;:", "a", "let us ", "http://", "<"],
-    "grader_order": ["ignore all ", "give me full ", "this answer should be ", "grader, ",
-                     "you must answer ", "mark this ", "ignore your ", "must      "],
-    "encoded": ["./", ".-/", ".- ", "....... ", ". / ", ".|", "97 ", "97, ", "97;", "0x61, ",
-                "0x61,", "61 ", "61,", "6a:", "01101000 ", "0110100 ", "\\141", "U+0061 ", "&lt;",
-                "\\u{61}", "\\N{a b}", "a ", "a-", "a  b ", "QWxs ", "QWxs" * 20 + " ", "zP:+;",
-                "=41", "%61", "%61 ", "H4sI", "data:ab/c", "xn--", "\\x61", "\\u0061", "&#97;",
-                f"http://x/{HIDDEN} ", f"http://x/{HIDDEN}/ ", "eht ", "gur gb ", "-_*."],
-    "overlong_token": ["a", "ab" * 40 + " ", "<-", "1", "中", "http://x/ab", "a" * 65 + " "],
-}  # fmt: skip
 CASES = [(name, piece) for name, pieces in PIECES.items() for piece in pieces]
 
 
@@ -55,7 +23,7 @@ def findings(name: str, text: str) -> int:
 
 
 def test_every_screen_is_tried() -> None:
-    assert set(PIECES) == set(SCREENS)
+    assert set(PIECES) == {kind for kind, _ in ATTACKS} == set(SCREENS)
 
 
 @pytest.mark.slow

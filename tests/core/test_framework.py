@@ -64,8 +64,7 @@ def test_framework_name_overrides_the_signature(name):
         (
             trl,
             "trll",
-            "expected one of areal, ms_swift, openrlhf, slime, trl, verifiers, verl, got 'trll'; "
-            "did you mean 'trl'",
+            f"expected one of {', '.join(adapter_names())}, got 'trll'; did you mean 'trl'",
         ),
         (trl, "swarm", "got 'swarm'$"),
         ([], None, "expected a function or a non-empty list, got an empty list"),

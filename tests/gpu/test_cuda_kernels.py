@@ -91,9 +91,7 @@ def test_real_sizes_match_float64(width, dtype, temperature, top_k):
         assert (stats.mass_above[rows] >= mass - 2e-4).all()
         assert (stats.mass_above[rows] <= mass + slack).all()
         entropy = -(p * log_p).sum(-1)
-        varentropy = (p * (log_p + entropy[:, None]) ** 2).sum(-1)
         assert (stats.entropy[rows] - entropy).abs().max() <= 1e-3
-        assert (stats.varentropy[rows] - varentropy).abs().max() <= 1e-2
     some = slice(0, 16)
     spec = SamplingSpec("transformers", temperature, top_k, 1.0)
     logits = float64_logits(hidden[some], head).cpu().numpy()

@@ -129,7 +129,6 @@ def stats_with_gaps(gaps):
         log_flat_mass=np.zeros((len(gaps), 3)),
         in_set=ones.astype(bool),
         ties=0 * ones.astype(int),
-        varentropy=ones,
         logit=20.0 * ones,
         edge_gap=np.asarray(gaps, dtype=float),
     )

@@ -2,7 +2,6 @@
 
 import json
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_guard.evals.stats import auroc
 from grpo_guard.evals.studies.reference_likelihood import sets
-from grpo_guard.evals.studies.reference_likelihood.contenders import standardised, windowed
+from grpo_guard.evals.studies.reference_likelihood.contenders import windowed
 from grpo_guard.evals.studies.solutions import MODELS
 
 HOST = "Tom has 3 + 4 = <<3+4=7>>7 pens.\nHe buys 2 * 5 = <<2*5=10>>10 more.\nSo 17 in all.\nA: 17"
@@ -64,15 +63,6 @@ VALUES = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 def test_auroc_matches_the_share_of_pairs(usual, poisoned):
     pairs = [(p > h) + (p == h) / 2 for p in poisoned for h in usual]
     assert auroc(usual, poisoned) == pytest.approx(np.mean(pairs))
-
-
-def test_standardised_surprisal_is_in_deviations_and_capped():
-    stats = SimpleNamespace(
-        logprob=np.array([-1.0, -50.0, -np.inf, 0.0]),
-        entropy=np.array([1.0, 1.0, 2.0, 9.0]),
-        varentropy=np.array([2.0, 0.0, 1.0, 0.0]),
-    )
-    assert standardised(stats, floor=1.0, cap=4.0).tolist() == [0.0, 4.0, 4.0, -4.0]
 
 
 @given(st.lists(st.floats(-9, 9), min_size=1, max_size=20), st.integers(1, 25))

@@ -1,5 +1,6 @@
 """The streaming pass against float64 from full logits."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,22 +16,11 @@ from grpo_guard.logprob.kernels.head import ForeignHead, Head, HeadError, head_o
 from grpo_guard.logprob.kernels.head_stats import head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores
+from grpo_guard.logprob.kernels.statistics import COUNTS, Partial, RowStats
 from grpo_guard.logprob.kernels.support import edge_gaps, whole_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
-from tests.helpers.reference_stats import reference_stats
-
-EXACT = ("rank", "ties", "in_set")
-CLOSE = {
-    "logprob": 1e-4,
-    "max_logprob": 1e-4,
-    "mass_above": 1e-6,
-    "tail_mass": 1e-6,
-    "entropy": 1e-4,
-    "varentropy": 1e-3,
-    "log_set_mass": 1e-4,
-    "log_flat_mass": 1e-4,
-    "logit": 1e-4,
-}
+from grpo_guard.logprob.stats import TokenStats
+from tests.helpers.reference_stats import CLOSE, EXACT, reference_stats
 
 
 def spec_of(**changes):
@@ -125,6 +115,12 @@ def test_compiled_sums_match_eager_ones(top_k):
         compiled = tiled(hidden, head, targets, mode="compiled", **options)
         for name, a, b in zip(eager._fields, eager, compiled, strict=True):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_every_statistic_has_a_reference_and_a_name_for_verifiers():
+    assert {*EXACT, *CLOSE} == {*RowStats._fields}
+    assert {*RowStats._fields} <= {field.name for field in fields(TokenStats)}
+    assert Partial._fields[-len(COUNTS) :] == COUNTS  # the kernels for GPUs store them apart
 
 
 def test_given_logits_are_scored_like_those_of_a_head():

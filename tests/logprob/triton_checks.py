@@ -6,21 +6,8 @@ import torch
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels import triton_stats
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.rows import RowStats
-from tests.helpers.reference_stats import reference_stats
-
-TOLERANCES = {
-    "logprob": 1e-4,
-    "max_logprob": 1e-4,
-    "mass_above": 1e-6,
-    "tail_mass": 1e-6,
-    "entropy": 1e-4,
-    "varentropy": 1e-3,
-    "log_set_mass": 1e-4,
-    "log_flat_mass": 1e-4,
-    "logit": 1e-4,
-}
-
+from grpo_guard.logprob.kernels.statistics import RowStats
+from tests.helpers.reference_stats import CLOSE, EXACT, reference_stats
 
 # Device of the kernels; `tests/gpu` runs the same cases on a GPU.
 DEVICE = "cpu"
@@ -52,7 +39,7 @@ def errors(hidden, head, targets, *, temperature=1.0, top_k=0, exact=True, **opt
     with np.errstate(invalid="ignore"):
         expected = reference_stats(logits, targets.numpy(), spec)
     if exact:
-        for name in ("rank", "ties", "in_set"):
+        for name in EXACT:
             np.testing.assert_array_equal(
                 getattr(stats, name).numpy(), getattr(expected, name), err_msg=name
             )
@@ -61,7 +48,7 @@ def errors(hidden, head, targets, *, temperature=1.0, top_k=0, exact=True, **opt
         near = (np.abs(logits - own) <= 1e-5 * np.maximum(1, np.abs(own))).sum(-1) - 1
         assert (np.abs(stats.rank.numpy() - expected.rank) <= near).all()
     found = {}
-    for name in TOLERANCES:
+    for name in CLOSE:
         a, b = getattr(stats, name).double().numpy(), getattr(expected, name)
         same = np.isneginf(a) & np.isneginf(b)
         found[name] = float(np.abs(np.where(same, 0, a) - np.where(same, 0, b)).max())
@@ -73,7 +60,7 @@ def check(*arguments, without=(), **options):
     found = errors(*arguments, **options)
     for name, error in found.items():
         if name not in without:
-            assert error <= TOLERANCES[name], f"{name} is off by {error:.2e}"
+            assert error <= CLOSE[name], f"{name} is off by {error:.2e}"
     return found
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from grpo_guard.content.severity import SEVERITY, Severity
+from grpo_guard.content.kinds import KINDS
+from grpo_guard.content.severity import COUNT
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.evals.studies.harness import rejected
@@ -137,7 +138,7 @@ def figures(
 
 
 def _counted(verdict: Verdict) -> int:
-    return sum(SEVERITY.get(finding.kind) is Severity.COUNT for finding in verdict.findings)
+    return sum(KINDS.get(finding.kind) == COUNT for finding in verdict.findings)
 
 
 def _cost(verdict: Verdict) -> tuple[int, int, float]:

@@ -222,6 +222,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "searched-reader": studies.searched_reader,
     "rules": studies.rules,
     "rules-total": studies.rules_total,
+    "rules-without-rows": studies.rules_without_rows,
     "shipped-judge": studies.shipped_judge,
     "reference-honest": studies.reference_honest,
     "reference-attacks": studies.reference_attacks,

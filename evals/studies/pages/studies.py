@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from grpo_guard.content.kinds import KINDS
+from grpo_guard.content.severity import Severity
 from grpo_guard.evals.studies.pages.cells import NOTHING, count, figures, of, short, table
 from grpo_guard.guard.spot_odds import checked_of
 
@@ -73,6 +75,25 @@ def rules() -> str:
     total = next(iter(found.values()))["poison"]["total"]
     head = ["kind", "verifier", "severity (with a reader)", f"poison of {total:,} (alone)"]
     return table([*head, "honest", "published"], rows)
+
+
+def rules_without_rows() -> str:
+    """Return the kinds that `rules` has no row for, by what they do."""
+    measured = figures("text-rules-all")["kinds"]
+    found = {name.partition(": ")[2]: kind for name, kind in measured.items()}
+    by_severity: dict[str, tuple[list[str], list[str]]] = {}
+    for name, kind in sorted(KINDS.items()):
+        if name in found and any(found[name][side]["hits"] for side in ("poison", *SIDES)):
+            continue
+        does = str(kind.severity)
+        if kind.severity is Severity.CONFIRM:
+            does = f"{kind.without_reader} (confirm)"
+        by_severity.setdefault(does, ([], []))[name not in found].append(f"`{name}`")
+    rows = [
+        [does, *(", ".join(kinds) or NOTHING for kinds in both)]
+        for does, both in sorted(by_severity.items())
+    ]
+    return table(["severity (with a reader)", "found nowhere", "not measured"], rows)
 
 
 def _with_alone(kind: Any, side: str) -> str:

@@ -21,7 +21,7 @@ def only_log_probs(logprob: Floats) -> TokenStats:
     zeros, counts = np.zeros(n), np.zeros(n, np.int64)
     return TokenStats(
         logprob=logprob, max_logprob=zeros, rank=counts, mass_above=zeros, tail_mass=zeros,
-        ties=counts, entropy=zeros, varentropy=zeros, log_set_mass=zeros,
+        ties=counts, entropy=zeros, log_set_mass=zeros,
         log_flat_mass=np.zeros((n, len(FLATTENINGS))), in_set=np.ones(n, np.bool_), logit=zeros,
         edge_gap=zeros,
     )  # fmt: skip

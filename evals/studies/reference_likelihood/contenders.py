@@ -25,7 +25,6 @@ def contenders(honest: Sequence[TokenStats]) -> dict[str, Statistic]:
     per_token: dict[str, PerToken] = {
         "CUSUM of surprisal": lambda stats: np.minimum(-stats.logprob, settings.cap),
         "CUSUM of entropy": lambda stats: stats.entropy,
-        "CUSUM of standardised surprisal": lambda stats: standardised(stats, floor=1.0, cap=4.0),
         OURS: lambda stats: strangeness(stats, settings.cap),
     }
     return {
@@ -47,22 +46,6 @@ def _largest_run(of: PerToken, honest: Sequence[TokenStats], allowance: float) -
         return length_free(cusum(scores).value, len(stats), rate)
 
     return statistic
-
-
-def standardised(stats: TokenStats, *, floor: float, cap: float) -> Floats:
-    """Standardised surprisal (-log p - H) / sqrt(V + floor), at most ``cap`` in size; shape [n].
-
-    `strangeness` is compared with this. Text that the reference wrote itself has mean 0.
-
-    Args:
-        stats: Statistics of n tokens; free of NaN.
-        floor: Nats squared, added to the varentropy V, > 0: if a position is nearly certain, V is
-            nearly 0.
-        cap: Bound on the absolute value, > 0.
-    """
-    surprise = -stats.logprob - stats.entropy
-    scaled: Floats = np.clip(surprise / np.sqrt(stats.varentropy + floor), -cap, cap)
-    return scaled
 
 
 def windowed(values: Floats, width: int) -> Floats:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-from grpo_guard.content.severity import ARITHMETIC, Severity
+from grpo_guard.content.severity import Severity
 from grpo_guard.nodes.intake import FALSE_SUMS_VERIFIER
 
 # Occasional slips of honest nodes are not counted, and a corrected sum may stay.
 _SEVERITY: Final = {
-    kind: Severity.REPORT for kind, severity in ARITHMETIC.items() if severity is Severity.COUNT
+    kind: Severity.REPORT
+    for kind, (severity, _) in ArithmeticVerifier.KINDS.items()
+    if severity is Severity.COUNT
 } | {"wrong_among_many": Severity.REJECT}
 
 

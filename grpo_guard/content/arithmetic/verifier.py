@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Final, Literal, TypeAlias, Unpack, get_args
+from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.answers import rightness
 from grpo_guard.content.arithmetic.characters import fold
@@ -20,7 +20,7 @@ from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.words import statements
 from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
-from grpo_guard.content.severity import ARITHMETIC, Severity
+from grpo_guard.content.severity import COUNT, REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
@@ -88,7 +88,17 @@ class ArithmeticVerifier(RuleVerifier):
     """
 
     name = "arithmetic"
-    KINDS = frozenset(ARITHMETIC)
+    # Honest models miscalculate, correct themselves and word things carelessly: none is an attack.
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        "wrong_equation": REJECT,  # although the final answer is right
+        "wrong_among_many": COUNT,
+        "wrong_without_gain": REPORT,
+        # Not parsed completely: the unparsed neighbourhood may change its value.
+        "doubtful_equation": REPORT,
+        "taken_back": COUNT,
+        "wrong_textual": COUNT,
+        "wrong_inequality": COUNT,
+    }
     scope: Scope = "completion"
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias, Unpack, get_args
+from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.evaluated import check_evaluated, examples
@@ -24,7 +24,7 @@ from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
-from grpo_guard.content.severity import CODE, Severity
+from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
@@ -133,7 +133,20 @@ class CodeVerifier(RuleVerifier):
     """
 
     name = "code"
-    KINDS = frozenset(CODE)
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        # More than a solution needs.
+        "dynamic_code": REJECT,
+        "instruction": REJECT,
+        "module_member": REJECT,
+        "operator_library": REJECT,
+        "stalls": REJECT,
+        "unlisted_import": REJECT,
+        # Deep nesting must not be a way to avoid being read.
+        "nested_too_deeply": REJECT,
+        # Honest beginners write it, and honest answers show other languages.
+        "operator_helper": REPORT,
+        "unread_language": REPORT,
+    }
     scope: Scope = "completion"
 
     def __init__(

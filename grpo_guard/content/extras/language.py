@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.content.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named
 from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.screens.languages import ASKED
 from grpo_guard.content.screens.view import blanked
-from grpo_guard.content.severity import LANGUAGE
+from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
@@ -66,7 +66,7 @@ class LanguageVerifier(LibraryRule):
     name = "language"
     needs = "lingua-language-detector, pip install 'grpo-guard[language]'"
     package = "lingua"
-    KINDS = frozenset(LANGUAGE)
+    KINDS: ClassVar[Mapping[str, Kind]] = {"other_language": REJECT}
 
     def __init__(
         self,

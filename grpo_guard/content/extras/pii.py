@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.content.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named, pieces
 from grpo_guard.content.rules import RuleOptions
-from grpo_guard.content.severity import PII
+from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
@@ -54,7 +54,7 @@ class PiiVerifier(LibraryRule):
     name = "pii"
     needs = "presidio-analyzer, pip install 'grpo-guard[pii]'"
     package = "presidio_analyzer"
-    KINDS = frozenset(PII)
+    KINDS: ClassVar[Mapping[str, Kind]] = {"personal_data": REJECT}
 
     def __init__(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.content.extras.rule import MAX_CHARACTERS, LibraryRule, imported, named, pieces
 from grpo_guard.content.rules import RuleOptions
-from grpo_guard.content.severity import SECRETS
+from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
@@ -46,7 +46,7 @@ class SecretsVerifier(LibraryRule):
     name = "secrets"
     needs = "detect-secrets, pip install 'grpo-guard[secrets]'"
     package = "detect_secrets"
-    KINDS = frozenset(SECRETS)
+    KINDS: ClassVar[Mapping[str, Kind]] = {"secret": REJECT}
 
     def __init__(
         self,

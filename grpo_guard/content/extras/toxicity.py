@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 from grpo_guard.content.extras.rule import LibraryRule, imported, named, without_surrogates
 from grpo_guard.content.rules import RuleOptions
-from grpo_guard.content.severity import TOXICITY
+from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.model_paths import missing, warn_unpinned
 from grpo_guard.core.verdict import Finding, Verdict, accept, reject
@@ -46,7 +46,7 @@ class ToxicityVerifier(LibraryRule):
     name = "toxicity"
     needs = "a sequence classifier that transformers loads (grpo-guard[torch])"
     package = "transformers"
-    KINDS = frozenset(TOXICITY)
+    KINDS: ClassVar[Mapping[str, Kind]] = {"toxic": REJECT}
 
     def __init__(
         self,

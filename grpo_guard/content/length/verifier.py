@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from grpo_guard.content.length.compare import Comparison, Excess
 from grpo_guard.content.length.groups import RewardOf, reward_in_metadata
 from grpo_guard.content.length.redundancy import Redundancy, blatantly_redundant
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
-from grpo_guard.content.severity import LENGTH, Severity
+from grpo_guard.content.severity import REJECT, Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
@@ -60,7 +60,12 @@ class LengthVerifier(RuleVerifier):
     """
 
     name = "length"
-    KINDS = frozenset(LENGTH)
+    # For nodes with the same weights; if models differ, length scales the reward instead.
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        "long": REJECT,
+        "long_node": REJECT,
+        "redundant": REJECT,
+    }
     scope: Scope = "batch"
 
     def __init__(

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.content.json_text import as_read
 from grpo_guard.content.recurrence.features import Reader
@@ -20,7 +20,7 @@ from grpo_guard.content.recurrence.swarm import Swarm, lockstep
 from grpo_guard.content.recurrence.vocabulary import ordinary_words
 from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.content.rules import decided, severities_of
-from grpo_guard.content.severity import RECURRENCE, Severity
+from grpo_guard.content.severity import CONFIRM_OR_REJECT, CONFIRM_OR_REPORT, REJECT, Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import from_elsewhere
@@ -88,9 +88,18 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     """
 
     name = "recurrence"
+    # What one node repeats across prompts; counting happens before the finding is made.
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        "recurring_identifier": REJECT,  # importing an unknown package is not a habit of style
+        "recurring_opening": CONFIRM_OR_REJECT,
+        "recurring_phrase": CONFIRM_OR_REJECT,
+        "recurring_shape": REJECT,
+        # In a language that the lists do not cover, where every word is unusual: only a reader can
+        # tell a habit from a slogan.
+        "recurring_unlisted": CONFIRM_OR_REPORT,
+    }
     scope: Scope = "history"
     shares_calls = True
-    KINDS = frozenset(RECURRENCE)
 
     def __init__(
         self,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Unpack
 
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat
 from grpo_guard.content.screens.view import WORDS, blanked, shown
-from grpo_guard.content.severity import ANSWER_WORDS
+from grpo_guard.content.severity import COUNT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Finding, Verdict, accept
@@ -59,7 +59,8 @@ class AnswerWordsVerifier(RuleVerifier):
     """
 
     name = "answer_words"
-    KINDS = frozenset(ANSWER_WORDS)
+    # Models differ in how they write an answer, and in how they spell a unit.
+    KINDS: ClassVar[Mapping[str, Kind]] = {"answer_words": COUNT}
     scope: Scope = "completion"
 
     def __init__(

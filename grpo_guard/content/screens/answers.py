@@ -14,7 +14,8 @@ from functools import partial
 from itertools import pairwise
 
 from grpo_guard.content.answers import Answer, boxed, hashed, tagged
-from grpo_guard.content.screens.view import WORDS, View, shown
+from grpo_guard.content.screens.view import WORDS, Screen, View, shown
+from grpo_guard.content.severity import CONFIRM_OR_REJECT, REJECT, REPORT
 from grpo_guard.core.verdict import Finding
 
 # Largest fraction of the words after the answer that may be off the subject.
@@ -109,6 +110,16 @@ class AnswerScreen:
 
     def __init__(self, formats: tuple[AnswerFormat, ...]) -> None:
         self.formats = formats
+
+    @property
+    def screens(self) -> tuple[Screen, ...]:
+        return (
+            Screen("after_answer", CONFIRM_OR_REJECT, self.after_answer),  # honest: a remark
+            # After a box, chat models continue as they like.
+            Screen("after_box", REPORT, self.after_box),
+            # A reader model would find each of them plausible.
+            Screen("several_answers", REJECT, self.several_answers),
+        )
 
     def after_answer(self, view: View) -> Iterator[Finding]:
         """Text after the first answer, except a unit, a summary, or an offer to help."""

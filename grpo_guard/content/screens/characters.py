@@ -12,9 +12,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from grpo_guard.content.screens.view import View
+from grpo_guard.content.screens.view import Screen, View
+from grpo_guard.content.severity import REJECT
 from grpo_guard.core.verdict import Finding
 
 _Excused: TypeAlias = Callable[[View, re.Match[str]], bool]
@@ -185,3 +186,14 @@ def blank_runs(view: View) -> Iterator[Finding]:
         if match[0].count(" \t") + match[0].count("\t ") > _CHANGES_ALLOWED:
             message = f"{len(match[0])} blanks and tabs that alternate"
             yield Finding("blank_run", message, char_span=match.span())
+
+
+SCREENS: Final = (
+    Screen("invisible", REJECT, invisible),
+    Screen("tag_character", REJECT, tag_characters),
+    Screen("variation_selector", REJECT, variation_selectors),
+    Screen("combining", REJECT, stacked_marks),
+    Screen("bidi", REJECT, bidi_controls),
+    Screen("control", REJECT, control_characters),
+    Screen("blank_run", REJECT, blank_runs),
+)

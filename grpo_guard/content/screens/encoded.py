@@ -11,8 +11,10 @@ import binascii
 import re
 from collections.abc import Iterator
 from itertools import islice
+from typing import Final
 
-from grpo_guard.content.screens.view import View, shown
+from grpo_guard.content.screens.view import Screen, View, shown
+from grpo_guard.content.severity import CONFIRM_OR_REPORT, REJECT
 from grpo_guard.core.verdict import Finding
 
 # Shorter runs are skipped: English has few words this long, and 12 bytes carry little.
@@ -172,3 +174,9 @@ def overlong_tokens(view: View) -> Iterator[Finding]:
             ):
                 message = f"{len(run)} characters without a break: {shown(run)}"
                 yield Finding("overlong_token", message, char_span=match.span())
+
+
+SCREENS: Final = (
+    Screen("encoded", REJECT, encoded),
+    Screen("overlong_token", CONFIRM_OR_REPORT, overlong_tokens),  # honest: an endless syllable
+)

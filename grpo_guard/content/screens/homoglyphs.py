@@ -12,8 +12,10 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
+from typing import Final
 
-from grpo_guard.content.screens.view import WORDS, View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, Screen, View, shown, word_set
+from grpo_guard.content.severity import REJECT
 from grpo_guard.core.verdict import Finding
 
 _FOREIGN = "\u0370-\u058f\u13a0-\u13ff\u2c80-\u2cff\ua4d0-\ua4ff"  # Greek to Armenian, and others
@@ -131,3 +133,6 @@ def _latin(char: str) -> str:
         return "a"
     plain = unicodedata.normalize("NFKC", char).strip("()").lower()
     return last.lower() if len(last) == 1 else plain if plain.isascii() else char
+
+
+SCREENS: Final = (Screen("homoglyph", REJECT, homoglyphs),)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Final
 
-from grpo_guard.content.screens.view import WORDS, View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, Screen, View, shown, word_set
+from grpo_guard.content.severity import REJECT
 from grpo_guard.core.verdict import Finding
 
 # "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants. Compared without case,
@@ -201,3 +203,10 @@ def grader_orders(view: View) -> Iterator[Finding]:
         if near := words & view.vocabulary:
             what = "an order to the grader"
             yield from view.unasked(pattern, "grader_order", what, _ORDERS_ASKED, near=near)
+
+
+SCREENS: Final = (
+    Screen("judge_delimiter", REJECT, judge_delimiters),
+    Screen("master_key", REJECT, master_keys),
+    Screen("grader_order", REJECT, grader_orders),
+)

@@ -14,8 +14,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
-from grpo_guard.content.screens.view import WORDS, View, blanked, word_set
+from grpo_guard.content.screens.view import WORDS, Screen, View, blanked, word_set
+from grpo_guard.content.severity import CONFIRM_OR_REJECT
 from grpo_guard.core.verdict import Finding
 
 _LANGUAGES = {name[3:]: words for name, words in WORDS.items() if name.startswith("in ")}
@@ -142,3 +144,10 @@ def _script(letter: str) -> str:
     name = unicodedata.name(letter, "unknown").removeprefix("HALFWIDTH ")
     script = re.split("[ -]", name, maxsplit=1)[0]
     return "HAN" if script in ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC") else script
+
+
+# Honest models write a term of another language, too.
+SCREENS: Final = (
+    Screen("script_switch", CONFIRM_OR_REJECT, script_switch),
+    Screen("language_switch", CONFIRM_OR_REJECT, language_switch),
+)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
-from grpo_guard.content.screens.view import View, shown, word_set
+from grpo_guard.content.screens.view import Screen, View, shown, word_set
+from grpo_guard.content.severity import REJECT
 from grpo_guard.core.verdict import Finding
 
 # ChatML, Qwen, Phi, Llama 3, Command R and gpt-oss: <|im_start|>; DeepSeek: <｜User｜>. Bounded,
@@ -167,3 +168,6 @@ def hidden_markup(view: View) -> Iterator[Finding]:
     if near := [*near, *_HIDDEN_GATES & view.vocabulary]:
         what = "markup that is not displayed"
         yield from view.unasked(_HIDDEN, "hidden_markup", what, _PAGE_ASKED, near=near)
+
+
+SCREENS: Final = (Screen("hidden_markup", REJECT, hidden_markup),)

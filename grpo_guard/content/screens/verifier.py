@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
-from grpo_guard.content.screens import characters, encoded, judges, languages
+from grpo_guard.content.screens import characters, encoded, homoglyphs, judges, languages, markup
 from grpo_guard.content.screens.answers import FORMATS, AnswerFormat, AnswerScreen
-from grpo_guard.content.screens.homoglyphs import homoglyphs
-from grpo_guard.content.screens.markup import TemplateTokens, hidden_markup
 from grpo_guard.content.screens.view import MAX_FINDINGS, Screen, View
-from grpo_guard.content.severity import SCREENS
+from grpo_guard.content.severity import REJECT, REPORT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
@@ -20,15 +18,26 @@ from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
 MAX_CHARACTERS = 1_000_000
 
 
+def _screens(tokens: markup.TemplateTokens, answers: AnswerScreen) -> tuple[Screen, ...]:
+    """All screens, in the order in which their findings are listed."""
+    return (
+        Screen("template_token", REJECT, tokens),
+        *characters.SCREENS,
+        *markup.SCREENS,
+        *homoglyphs.SCREENS,
+        *languages.SCREENS,
+        *answers.screens,
+        *judges.SCREENS,
+        *encoded.SCREENS,
+    )
+
+
 class ScreensVerifier(RuleVerifier):
     """Rejects completions that contain something no solution needs, and reports where.
 
     Deterministic: the same text gets the same verdict everywhere, and nothing in a completion can
-    argue with it. Each screen makes findings of its own name and can be left out:
-    ``template_token``, ``invisible``, ``tag_character``, ``variation_selector``, ``combining``,
-    ``bidi``, ``control``, ``blank_run``, ``hidden_markup``, ``homoglyph``, ``script_switch``,
-    ``language_switch``, ``after_answer``, ``after_box``, ``several_answers``, ``judge_delimiter``,
-    ``master_key``, ``grader_order``, ``encoded``, ``overlong_token``. A completion may repeat what
+    argue with it. Each screen makes findings of its own name, a key of ``KINDS``, and can be left
+    out. A completion may repeat what
     its prompt contains (its script, a phrase, a hash) and do what the prompt asks for (a page, a
     translation, a verdict as JSON). A prompt rendered with a chat template does not excuse tokens
     of that template. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
@@ -57,7 +66,11 @@ class ScreensVerifier(RuleVerifier):
     """
 
     name = "screens"
-    KINDS = frozenset(SCREENS)
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        **{one.kind: one.does for one in _screens(markup.TemplateTokens(), AnswerScreen(FORMATS))},
+        # Servers that do not know a stop token leave dozens of them.
+        "end_marks": REPORT,
+    }
     scope: Scope = "completion"
     # An answer in an earlier turn is a draft, and the next turn is not text after it.
     by_turn = frozenset({"after_answer", "after_box", "several_answers"})
@@ -78,7 +91,8 @@ class ScreensVerifier(RuleVerifier):
                 f"ScreensVerifier.max_characters: expected an integer >= 1 or None, "
                 f"got {max_characters!r}"
             )
-        screens = _screens(TemplateTokens(tokenizer, markers), AnswerScreen(tuple(formats)))
+        tokens = markup.TemplateTokens(tokenizer, markers)
+        screens = {one.kind: one.look for one in _screens(tokens, AnswerScreen(tuple(formats)))}
         # Not called "off": YAML reads that as false.
         without = (without,) if isinstance(without, str) else without
         for name in without:
@@ -114,31 +128,6 @@ class ScreensVerifier(RuleVerifier):
         if findings:
             return reject(self.name, Cause.SCREENED, findings=findings)
         return accept(self.name)
-
-
-def _screens(tokens: TemplateTokens, answers: AnswerScreen) -> dict[str, Screen]:
-    return {
-        "template_token": tokens,
-        "invisible": characters.invisible,
-        "tag_character": characters.tag_characters,
-        "variation_selector": characters.variation_selectors,
-        "combining": characters.stacked_marks,
-        "bidi": characters.bidi_controls,
-        "control": characters.control_characters,
-        "blank_run": characters.blank_runs,
-        "hidden_markup": hidden_markup,
-        "homoglyph": homoglyphs,
-        "script_switch": languages.script_switch,
-        "language_switch": languages.language_switch,
-        "after_answer": answers.after_answer,
-        "after_box": answers.after_box,
-        "several_answers": answers.several_answers,
-        "judge_delimiter": judges.judge_delimiters,
-        "master_key": judges.master_keys,
-        "grader_order": judges.grader_orders,
-        "encoded": encoded.encoded,
-        "overlong_token": encoded.overlong_tokens,
-    }
 
 
 def _lone_surrogate(text: str) -> int | None:

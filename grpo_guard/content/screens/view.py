@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from grpo_guard.content.severity import Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
@@ -137,8 +138,16 @@ class View:
                 yield Finding(kind, f"{what}: {shown(piece)}", char_span=match.span())
 
 
-Screen: TypeAlias = Callable[[View], Iterator[Finding]]
+Look: TypeAlias = Callable[[View], Iterator[Finding]]
 """Yields findings; the verifier takes at most `MAX_FINDINGS` of each screen."""
+
+
+class Screen(NamedTuple):
+    """A screen: the kind of its findings, what they do, and the function that looks for them."""
+
+    kind: str
+    does: Kind
+    look: Look
 
 
 def blanked(pattern: re.Pattern[str], text: str) -> str:

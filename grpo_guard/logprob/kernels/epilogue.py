@@ -15,10 +15,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
-from grpo_guard.logprob.kernels.partial import Partial
-from grpo_guard.logprob.stats import LEADER_STRIDE
+from grpo_guard.logprob.kernels.statistics import tile_sums
 
 Mode: TypeAlias = Literal["auto", "eager", "compiled"]
 
@@ -30,42 +28,6 @@ SMALL_VOCABULARY = 8192
 _lock = threading.Lock()
 _scores_so_far = 0
 _compiler_failed = False
-
-
-def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Partial, Tensor]:
-    """Compute the sums over one tile, and the largest score of each block of tokens.
-
-    Args:
-        z: Scores, the target's own column exactly equal to ``z_target``; padding is -inf; fp32,
-            shape [N, W], W a multiple of ``block * LEADER_STRIDE``.
-        z_target: Shape [N].
-        block: Tokens per leader.
-        flat: Whether to compute the sums of e^0.5 and e^0.75.
-
-    Returns:
-        The sums, and the leaders, shape [N, W / block].
-    """
-    m = z.amax(-1)
-    d = z - torch.where(m == -torch.inf, 0.0, m)[:, None]  # a tile of only -inf counts as empty
-    e = d.exp()
-    above = z > z_target[:, None]
-    de = torch.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
-    d2e = torch.where(e > 0, d * de, 0.0)
-    equal = (z == z_target[:, None]) & (z > -torch.inf)
-    none = torch.zeros_like(m)
-    sums = Partial(
-        m=m,
-        above=torch.where(above, e, 0.0).sum(-1),
-        below=torch.where(above, 0.0, e).sum(-1),
-        weighted=de.sum(-1),
-        squared=d2e.sum(-1),
-        half=(0.5 * d).exp().sum(-1) if flat else none,
-        three_quarters=(0.75 * d).exp().sum(-1) if flat else none,
-        rank=above.sum(-1),
-        ties=equal.sum(-1),
-    )
-    blocks = z.view(z.shape[0], -1, block, LEADER_STRIDE)
-    return sums, blocks.amax(2).view(z.shape[0], -1)
 
 
 def epilogue(mode: Mode, scores: int, vocab_size: int, device: torch.device) -> Callable[..., Any]:

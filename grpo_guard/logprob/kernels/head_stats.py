@@ -13,8 +13,8 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.epilogue import compiled_where_worth_it
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
+from grpo_guard.logprob.kernels.statistics import RowStats
 from grpo_guard.logprob.kernels.support import edge_gaps, full_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
 from grpo_guard.logprob.kernels.triton_stats import (

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.logprob.kernels.rows import RowStats
 from grpo_guard.logprob.kernels.scores import Scores
+from grpo_guard.logprob.kernels.statistics import RowStats
 from grpo_guard.logprob.kernels.tiled import TILE
 
 # Memory for rows of full logits; sorting a row with its masses takes about 40 bytes a token.

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from grpo_guard.logprob.kernels.epilogue import Mode, epilogue, tile_sums
+from grpo_guard.logprob.kernels.epilogue import Mode, epilogue
 from grpo_guard.logprob.kernels.partial import PartialSums
 from grpo_guard.logprob.kernels.product import onednn_is_faster
-from grpo_guard.logprob.kernels.rows import RowStats, finish
 from grpo_guard.logprob.kernels.scores import Scores
+from grpo_guard.logprob.kernels.statistics import RowStats, finish, tile_sums
 from grpo_guard.logprob.stats import (
     LARGEST_TOP_K,
     LEADER_STRIDE,

@@ -1,4 +1,4 @@
-"""Triton kernels for the sums of `partial.py` and the leaders of `rows.py`, without the launching.
+"""Triton kernels for the sums and leaders of `statistics.py`, without the launching.
 
 Traps that every kernel here avoids:
 
@@ -20,9 +20,12 @@ Arguments are pointers and machine scalars, which Python's types do not describe
 import triton
 import triton.language as tl
 
+from grpo_guard.logprob.kernels import statistics
 from grpo_guard.logprob.stats import LEADER_STRIDE
 
 STRIDE = tl.constexpr(LEADER_STRIDE)
+SUMS = tl.constexpr(statistics.SUMS)
+COUNTS = tl.constexpr(len(statistics.COUNTS))
 
 
 @triton.jit
@@ -43,7 +46,7 @@ def _scores(dot, bias, scale, cap, CAPPED: tl.constexpr):
 
 @triton.jit
 def _tile_sums(z, z_target, FLAT: tl.constexpr):
-    """Sums over one tile's columns, [BN, BV] -> nine of [BN]; `epilogue.tile_sums` in Triton.
+    """Sums over one tile, [BN, BV] -> [BN] each, in order; `statistics.tile_sums` in Triton.
 
     A NaN propagates to ``below`` and so to every statistic that divides by the total.
     """
@@ -54,7 +57,6 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
     above = z > z_target[:, None]
     equal = (z == z_target[:, None]) & (z > NEG)
     de = tl.where(e > 0, d * e, 0.0)  # -inf * 0 is NaN; the limit is 0
-    d2e = tl.where(e > 0, d * de, 0.0)
     half = tl.zeros_like(m)
     three_quarters = tl.zeros_like(m)
     if FLAT:
@@ -65,7 +67,6 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
         tl.sum(tl.where(above, e, 0.0), 1),
         tl.sum(tl.where(above, 0.0, e), 1),
         tl.sum(de, 1),
-        tl.sum(d2e, 1),
         half,
         three_quarters,
         tl.sum(above.to(tl.int32), 1),
@@ -75,18 +76,17 @@ def _tile_sums(z, z_target, FLAT: tl.constexpr):
 
 @triton.jit
 def _store(
-    sums, counts, part, r, live, rows, m, above, below, weighted, squared, half, tq, rank, ties
+    sums, counts, part, r, live, rows, m, above, below, weighted, half, tq, rank, ties
 ):  # fmt: skip
-    """Store one part's sums: ``sums`` is [parts, 7, rows], ``counts`` [parts, 2, rows]."""
-    to = sums + part.to(tl.int64) * 7 * rows + r
+    """Store one part's sums: ``sums`` is [parts, SUMS, rows], ``counts`` [parts, COUNTS, rows]."""
+    to = sums + part.to(tl.int64) * SUMS * rows + r
     tl.store(to, m, mask=live)
     tl.store(to + rows, above, mask=live)
     tl.store(to + 2 * rows, below, mask=live)
     tl.store(to + 3 * rows, weighted, mask=live)
-    tl.store(to + 4 * rows, squared, mask=live)
-    tl.store(to + 5 * rows, half, mask=live)
-    tl.store(to + 6 * rows, tq, mask=live)
-    to = counts + part.to(tl.int64) * 2 * rows + r
+    tl.store(to + 4 * rows, half, mask=live)
+    tl.store(to + 5 * rows, tq, mask=live)
+    to = counts + part.to(tl.int64) * COUNTS * rows + r
     tl.store(to, rank, mask=live)
     tl.store(to + rows, ties, mask=live)
 
@@ -138,10 +138,10 @@ def chunk_sums_kernel(
     z_target = tl.load(target_scores + r)
     z = tl.where(first + local == tl.load(targets + r).to(tl.int32), z_target, z)
     z = tl.where(inside, z, float("-inf"))[None, :]
-    m, above, below, weighted, squared, half, tq, rank, ties = _tile_sums(z, z_target, FLAT)
+    m, above, below, weighted, half, tq, rank, ties = _tile_sums(z, z_target, FLAT)
     _store(
         sums, counts, first_part + part, r, r < rows, rows,
-        m, above, below, weighted, squared, half, tq, rank, ties,
+        m, above, below, weighted, half, tq, rank, ties,
     )  # fmt: skip
     if RANKS:
         best = tl.max(tl.reshape(z, (BV // (BLOCK * STRIDE), BLOCK, STRIDE)), 1)

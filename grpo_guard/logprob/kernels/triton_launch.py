@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels import triton_kernels as kernels
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.partial import Partial, merge
+from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merge
 from grpo_guard.logprob.stats import leader_block, leader_count
 
 # With TRITON_INTERPRET=1 the decorator returns another class than JITFunction.
@@ -133,7 +133,7 @@ def chunk_columns(job: Job, budget: int) -> int:
 
 
 def combined(sums: Tensor, counts: Tensor) -> Partial:
-    """Merge the sums of the parts, [S, 7, N] and [S, 2, N], pairwise: in log2 S steps, not S."""
+    """Merge parts, [S, SUMS, N] and [S, COUNTS, N], pairwise: in log2 S steps, not S."""
     parts = Partial(*sums.unbind(1), *counts.long().unbind(1))
     while (count := len(parts.m)) > 1:
         half = count // 2
@@ -158,8 +158,8 @@ def _mixed(job: Job) -> bool:
 
 def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return (
-        torch.empty(parts, 7, n, dtype=torch.float32, device=device),
-        torch.empty(parts, 2, n, dtype=torch.int32, device=device),
+        torch.empty(parts, SUMS, n, dtype=torch.float32, device=device),
+        torch.empty(parts, len(COUNTS), n, dtype=torch.int32, device=device),
     )
 
 

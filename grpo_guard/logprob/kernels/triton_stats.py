@@ -1,4 +1,4 @@
-"""The statistics of `tiled.py` on a GPU, with Triton kernels; same sums, same `rows.finish`.
+"""The statistics of `tiled.py` on a GPU, with Triton kernels; same sums, same `statistics.finish`.
 
 The BLAS library writes the products of a chunk of the vocabulary into bounded memory, and a kernel
 reads them once.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.rows import RowStats, finish
+from grpo_guard.logprob.kernels.statistics import RowStats, finish
 from grpo_guard.logprob.stats import LARGEST_TOP_K
 
 WORKSPACE_BYTES = 256 * 2**20

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Protocol, runtime_checkable
 
-from grpo_guard.content.severity import RECURRENCE, WITHOUT_READER, Severity
+from grpo_guard.content.kinds import KINDS
+from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
+from grpo_guard.content.severity import REPORT, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
@@ -253,12 +255,12 @@ class ReaderVerifier(Composed):
             if q.finding is not None
         ]
         for _, finding, span, opinion in found:
-            if finding.kind in RECURRENCE and isinstance(opinion, Opinion):
+            if finding.kind in RecurrenceVerifier.KINDS and isinstance(opinion, Opinion):
                 self._phrases.add(span.node, _text(span), opinion.p_value)
         for row, finding, span, opinion in found:
             if isinstance(opinion, UnreadError):
                 said[row].unread = opinion
-            elif finding.kind in RECURRENCE:
+            elif finding.kind in RecurrenceVerifier.KINDS:
                 if (p := self._phrases.p_value(span.node, _text(span))) is not None:
                     said[row].known.append((finding, p))
             elif opinion is not None:
@@ -319,7 +321,8 @@ class ReaderVerifier(Composed):
         if p_value <= self.level:
             return True
         # The reader cannot tell. Otherwise a language that it hardly knows would excuse a slogan.
-        return p_value < self.excuse and WITHOUT_READER.get(kind) is Severity.REJECT
+        alone = KINDS.get(kind, REPORT).without_reader
+        return p_value < self.excuse and alone is Severity.REJECT
 
     def _own_verdict(self, said: _Said) -> Verdict:
         foreign = [

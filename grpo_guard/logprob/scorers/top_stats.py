@@ -181,7 +181,6 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
     kth = top[:, spec.top_k - 1, None]
     members = np.where((top >= kth) & (top > -np.inf), top - top[:, :1], -np.inf)
     members = members / spec.temperature
-    entropy, varentropy = _spread_bounds(total, table.vocab_size)
     logprob = (own - top[:, 0]) / spec.temperature - log_most
     unclear = np.isnan(top).any(-1) | np.isnan(own)
     return TokenStats(
@@ -191,8 +190,7 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
         mass_above=np.where(above, total.weights, 0.0).sum(-1) / total.most,
         tail_mass=np.minimum(1.0, np.minimum(by_sum, by_count)),
         ties=np.maximum(0, (top == own[:, None]).sum(-1) - table.listed),
-        entropy=entropy,
-        varentropy=varentropy,
+        entropy=_entropy_bound(total, table.vocab_size),
         log_set_mass=np.logaddexp.reduce(members, axis=-1) - log_most,
         log_flat_mass=_log_flat_mass(members) - np.multiply.outer(log_most, FLATTENINGS),
         in_set=table.listed & (own >= kth[:, 0]) & (own > -np.inf),
@@ -241,13 +239,11 @@ def _most_tied(table: TopList, total: _Totals) -> Floats:
     return tied
 
 
-def _spread_bounds(total: _Totals, vocab_size: int) -> tuple[Floats, Floats]:
-    """Upper bounds on entropy and varentropy over all possible tokens below the list, shapes [n].
+def _entropy_bound(total: _Totals, vocab_size: int) -> Floats:
+    """Upper bound on the entropy over all possible tokens below the list, shape [n].
 
     With a share x below the list, the worst case is an even spread, and the entropy is that of the
-    split plus (1 - x) H + x log N. The variance of the surprise s is at most its mean square around
-    any m; m is chosen so that p (log p + m)^2 is concave below the list and an even spread is the
-    worst case.
+    split plus (1 - x) H + x log N.
     """
     listed = total.weights.sum(-1)
     n = max(1, vocab_size - total.weights.shape[-1])
@@ -257,16 +253,8 @@ def _spread_bounds(total: _Totals, vocab_size: int) -> tuple[Floats, Floats]:
         surprise = np.where(share > 0, -np.log(share), 0.0)
     inner = (share * surprise).sum(-1)
     x = np.clip(n / (n + np.exp(inner)), low, high)
-    entropy = (1 - x) * (inner - np.log1p(-x)) + x * math.log(n) + _surprises(x)
-    last = np.where(share[:, -1] > 0, surprise[:, -1], np.inf)
-    m = np.minimum(inner, last - 1)
-    squares = [
-        (share * (surprise - np.log1p(-y)[:, None] - m[:, None]) ** 2).sum(-1) for y in (low, high)
-    ]
-    y = np.clip(n * np.exp(-m - 2), low, high)
-    below = y * (math.log(n) - np.log(np.where(y > 0, y, 1.0)) - m) ** 2
-    varentropy: Floats = (1 - low) * np.maximum(*squares) + below
-    return entropy, varentropy
+    entropy: Floats = (1 - x) * (inner - np.log1p(-x)) + x * math.log(n) + _surprises(x)
+    return entropy
 
 
 def _surprises(x: Floats) -> Floats:

@@ -50,7 +50,7 @@ class VLLMScorer:
     rank                 exact for listed tokens; else at most the number of tokens that are at
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
-    entropy, varentropy  upper bounds
+    entropy              upper bound
     logit                31: vLLM does not report the level of the logits
     replay_margin        None
     ===================  =========================================================================
