@@ -173,6 +173,7 @@ class Workers:
     def close(self) -> None:
         """Leave the processes, which end if no other guard uses them, and forget what was read
         early."""
+        self._forget_a_forks()
         with self._lock:
             leave, self._leave, self._pool = self._leave, None, None
         if self.early is not None:
