@@ -172,11 +172,13 @@ def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
     """
     found: dict[int, Verdict] = {}
     first: dict[int, Completion] = {}
-    left = iter(turns)
+    left, waited = iter(turns), 0.0
     while batch := list(islice(left, TURNS_AT_ONCE)):
-        verdicts = review(guard, [row for _, row in batch]).verdicts
-        for (i, row), verdict in zip(batch, verdicts, strict=True):
+        part = review(guard, [row for _, row in batch])
+        waited += part.metrics.get("guard/wait_seconds", 0.0)
+        for (i, row), verdict in zip(batch, part.verdicts, strict=True):
             first.setdefault(i, row.completion)
             found[i] = max(found.get(i, verdict), verdict, key=badness)
     worst = [found[i] for i in sorted(found)]
-    return Review.of([first[i] for i in sorted(found)], worst, metrics(worst))
+    figures = metrics(worst) | ({"guard/wait_seconds": waited} if worst else {})
+    return Review.of([first[i] for i in sorted(found)], worst, figures)

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, number, sanitize_response
-from grpo_guard.adapters.received import review
+from grpo_guard.adapters.received import parts_of, review
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.core.verdict import Outcome, Verdict
 from grpo_guard.guard import Guard, Review
@@ -45,7 +45,8 @@ class GuardedAgent:
     ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1, and for each of ``nodes``
     ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 if the sample is that node's. If
     length scales rewards, ``guard_length_factor`` is the sample's factor, and
-    ``guard_length_dropped`` is 1 if nothing is left.
+    ``guard_length_dropped`` is 1 if nothing is left. ``guard_wait_seconds`` is how long the group's
+    review took once its last sample was there.
 
     If the guard itself fails, or abstains more often than the policy allows, the whole group is
     left out with reward 0 and an error is logged; under ``on_abstain="raise"`` it is raised, and
@@ -61,6 +62,7 @@ class GuardedAgent:
             Others are refused, except the one that ends a turn: the judged text omits them.
         nodes: Names with figures of their own; all others share ``others``. Names are not learnt
             from samples, because OpenRLHF ends the run if samples log different names.
+        read_early: Whether texts are read while the prompt's other samples are still to come.
 
     Raises:
         FrameworkError: when the class is defined, if another ``execute`` would run before this
@@ -72,9 +74,10 @@ class GuardedAgent:
     mask_spans: ClassVar[bool] = False
     special: ClassVar[Collection[int]] = ()
     nodes: ClassVar[Sequence[str]] = ()
+    read_early: ClassVar[bool] = True
 
     # What outlasts a group: names that were logged, and how many groups in a row had no reward.
-    _siblings: GroupBarrier[tuple[Rollout, Any], dict[str, Any]]
+    _siblings: GroupBarrier[tuple[Rollout, Texts], dict[str, Any]]
     _logged: dict[str, float]
     _unrewarded: int
 
@@ -136,7 +139,7 @@ class GuardedAgent:
         run = super().execute  # type: ignore[misc]  # of the class after this one
         original: dict[str, Any] = {}
 
-        async def work() -> tuple[Rollout, Any]:
+        async def work() -> tuple[Rollout, Texts]:
             response = await run(
                 prompt=prompt,
                 label=label,
@@ -152,7 +155,12 @@ class GuardedAgent:
             if problem is None:
                 original.update(given)
             rollout = Rollout(response, max_length, problem, prompt)
-            return rollout.with_line_before(hf_tokenizer), hf_tokenizer
+            rollout = rollout.with_line_before(hf_tokenizer)
+            # Not in a thread: the engine's own calls use this tokenizer, which is not thread-safe.
+            texts = rollout.texts(hf_tokenizer)
+            if self.read_early:
+                self.guard.read_early(*parts_of([rollout.row(texts, "", 0)]))
+            return rollout, texts
 
         # The object itself, which `work` keeps alive: a prompt may be sampled twice at once.
         answer = await self._siblings.submit((id(sampling_params), str(prompt)), work)
@@ -161,13 +169,8 @@ class GuardedAgent:
             return {**answer, **original, "extra_logs": answer["extra_logs"]}
         return answer
 
-    async def _answers(self, group: Sequence[tuple[Rollout, Any]]) -> list[dict[str, Any]]:
-        rollouts = [rollout for rollout, _ in group]
-        texts = []
-        for rollout, tokenizer in group:
-            # Not in a thread: the engine's own calls use this tokenizer, which is not thread-safe.
-            texts.append(rollout.texts(tokenizer))
-            await asyncio.sleep(0)
+    async def _answers(self, group: Sequence[tuple[Rollout, Texts]]) -> list[dict[str, Any]]:
+        rollouts, texts = [rollout for rollout, _ in group], [own for _, own in group]
         found = None
         try:
             found = await asyncio.to_thread(self._found, rollouts, texts)
@@ -176,8 +179,9 @@ class GuardedAgent:
                 raise
             logger.error("the guard failed on a group", exc_info=error)
         verdicts: Sequence[Verdict | None] = [None] * len(rollouts)
-        factors = [1.0] * len(rollouts)
+        factors, waited = [1.0] * len(rollouts), 0.0
         if found is not None:
+            waited = found.metrics.get("guard/wait_seconds", 0.0)
             verdicts, factors = found.verdicts, found.length_factors or factors
         if self.guard.policy.watches:
             if found is not None:
@@ -200,6 +204,7 @@ class GuardedAgent:
                     **self._logged,
                     **own,
                     **self._guard_logs(rollout, verdict, out, factor),
+                    "guard_wait_seconds": waited,
                 },
             }
             for rollout, (answer, out), own, verdict, factor in zip(

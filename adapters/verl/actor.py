@@ -11,6 +11,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ class Collector(SiblingCollector):
             lambda: settings.guard_config().build().with_policy(settings.policy()),
             most_waiting=500 * settings.num_workers,
             log=StepLog(settings.metrics).add,
+            read_early=settings.read_early,
         )
 
 
@@ -115,6 +117,17 @@ class CollectorHandle:
 logger = logging.getLogger("grpo_guard")
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What is logged of one trajectory."""
+
+    node: str | None
+    verdict: Verdict
+    factor: float | None
+    waited: float
+    read_early: float | None
+
+
 class StepLog:
     """Collects verdicts and writes them per step.
 
@@ -129,9 +142,7 @@ class StepLog:
 
     def __init__(self, path: str | None = None, *, after: float = 10.0) -> None:
         self.path, self._after = None if path is None else Path(path), after
-        self._steps: OrderedDict[int | None, list[tuple[str | None, Verdict, float | None]]] = (
-            OrderedDict()
-        )
+        self._steps: OrderedDict[int | None, list[_Line]] = OrderedDict()
         self._nodes = NodeFigures()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -141,14 +152,18 @@ class StepLog:
         nodes: Sequence[str | None],
         verdicts: Sequence[Verdict],
         factors: Sequence[float] | None = None,
+        /,
+        *,
+        waited: Sequence[float] | None = None,
+        read_early: float | None = None,
     ) -> None:
-        """Record one batch: the training step, the sender and the verdict of each completion.
-
-        ``factors`` are the length factors; None = lengths change nothing.
-        """
+        """Record one batch, see `grpo_guard.adapters.verl.groups.Log`."""
         given: Sequence[float | None] = factors or [None] * len(verdicts)
-        for step, node, verdict, factor in zip(steps, nodes, verdicts, given, strict=True):
-            self._steps.setdefault(step, []).append((node, verdict, factor))
+        waits: Sequence[float] = waited or [0.0] * len(verdicts)
+        rows = zip(steps, nodes, verdicts, given, waits, strict=True)
+        for step, node, verdict, factor, wait in rows:
+            line = _Line(node, verdict, factor, wait, read_early)
+            self._steps.setdefault(step, []).append(line)
         newest = next(reversed(self._steps), None)
         for step in [s for s in self._steps if s != newest]:
             self._write(step)
@@ -164,17 +179,22 @@ class StepLog:
             self._write(step)
 
     def _write(self, step: int | None) -> None:
-        nodes, verdicts, factors = zip(*self._steps.pop(step), strict=True)
-        figures = metrics(verdicts) | self._nodes.of(nodes, verdicts)
-        if any(factor is not None for factor in factors):
-            scaled = [1.0 if factor is None else factor for factor in factors]
+        lines = self._steps.pop(step)
+        verdicts = [line.verdict for line in lines]
+        figures = metrics(verdicts) | self._nodes.of([line.node for line in lines], verdicts)
+        if any(line.factor is not None for line in lines):
+            scaled = [1.0 if line.factor is None else line.factor for line in lines]
             figures |= length_figures(verdicts, scaled)
-        line = json.dumps({"step": step, "completions": len(verdicts), **figures})
-        logger.info("guard: %s", line)
+        figures["guard/wait_seconds"] = max(line.waited for line in lines)
+        early = [line.read_early for line in lines if line.read_early is not None]
+        if early:
+            figures["guard/read_early_rate"] = sum(early) / len(lines)
+        row = json.dumps({"step": step, "completions": len(verdicts), **figures})
+        logger.info("guard: %s", row)
         if self.path is None:
             return
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                file.write(row + "\n")
         except OSError as error:  # a full disk must not stop training
             logger.warning("%s: the guard's figures cannot be written: %s", self.path, error)

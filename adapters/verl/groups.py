@@ -2,8 +2,9 @@
 
 One collector, a named Ray actor, holds the guard for all reward workers: models are loaded once,
 the ledger has one writer, and abstentions are counted in one place. Each trajectory waits until its
-siblings (same prompt and step) have arrived or a time-out ends the wait. Groups that are complete
-when the verifiers become free are verified as one batch.
+siblings (same prompt and step) have arrived or a time-out ends the wait. Meanwhile what rules find
+in its text alone is looked for (`Guard.read_early`). Groups that are complete when the verifiers
+become free are verified as one batch.
 
 In verl a completion cannot leave its group. A left-out one gets the mean of those that stay: the
 group's mean is then the same as without it, and its own advantage is 0.
@@ -12,12 +13,13 @@ group's mean is then the same as without it, and its own advantage is 0.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from grpo_guard.adapters.received import Row
+from grpo_guard.adapters.received import Row, parts_of
 from grpo_guard.adapters.received import review as review_rows
 from grpo_guard.core.rollouts import badness
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
@@ -27,12 +29,26 @@ from grpo_guard.guard.review import Review
 from grpo_guard.guard.settlement import mean_of_kept
 
 Key: TypeAlias = tuple[str, int | None]
-Log: TypeAlias = Callable[
-    [
-        Sequence[int | None], Sequence[str | None], Sequence[Verdict], Sequence[float] | None,
-    ],
-    None,
-]  # fmt: skip
+
+
+class Log(Protocol):
+    """Receives the training step, the node and the verdict of each trajectory of a batch."""
+
+    def __call__(
+        self,
+        steps: Sequence[int | None],
+        nodes: Sequence[str | None],
+        verdicts: Sequence[Verdict],
+        factors: Sequence[float] | None = None,
+        /,
+        *,
+        waited: Sequence[float],
+        read_early: float | None,
+    ) -> None:
+        """``factors``: of lengths, or None; ``waited``: seconds from the complete group to the
+        verdict; ``read_early``: the share that had been read before its group was complete."""
+
+
 # Groups whose mean is kept for late trajectories, rewards kept as a reference for completions
 # without comparable siblings, and trajectories verified at once.
 _REMEMBERED, _SCORES, _BATCH = 4096, 1024, 1024
@@ -100,6 +116,7 @@ class _Group:
     absent: int = 0
     timer: asyncio.TimerHandle | None = None
     kept: list[float] = field(default_factory=list)  # scores that stay, including late ones
+    closed: float = 0.0  # on the monotonic clock
 
     @property
     def tokens(self) -> int:
@@ -116,8 +133,8 @@ class SiblingCollector:
             they wait for could not come in.
         most_tokens: Tokens that may wait, including prompts; beyond it the group with the most is
             judged, so that one node's long completions do not cut short the wait of others.
-        log: Called with the training step, the node, the verdict and the length factor of every
-            trajectory.
+        log: Called after every batch.
+        read_early: Whether texts are read while their siblings are still to come.
     """
 
     def __init__(
@@ -127,8 +144,9 @@ class SiblingCollector:
         most_waiting: int = 500,
         most_tokens: int = _MOST_TOKENS,
         log: Log | None = None,
+        read_early: bool = True,
     ) -> None:
-        self._build, self._log = build, log
+        self._build, self._log, self._read_early = build, log, read_early
         self._most_waiting, self._most_tokens = most_waiting, most_tokens
         self._guard: Guard | None = None
         self._open: OrderedDict[Key, _Group] = OrderedDict()
@@ -157,6 +175,8 @@ class SiblingCollector:
         else:
             self._waiting, self._tokens = self._waiting + 1, self._tokens + trajectory.tokens
             self._check(key, trajectory.siblings)
+            if self._read_early and key in self._open:
+                self._guard_ready().read_early(*parts_of(trajectory.rows))
         return await future
 
     async def absent(self, uid: str, step: int | None, siblings: int, timeout: float) -> None:
@@ -195,6 +215,7 @@ class SiblingCollector:
             self._start(key, group)
 
     def _start(self, key: Key, group: _Group) -> None:
+        group.closed = time.monotonic()
         self._complete.append((key, group))
         if self._work is None or self._work.done():
             self._work = asyncio.get_running_loop().create_task(self._verify_all())
@@ -219,7 +240,12 @@ class SiblingCollector:
                 combined = _by_trajectory(review, trajectories)
                 if self._log is not None:
                     steps, nodes = [t.step for t in trajectories], [t.node for t in trajectories]
-                    self._log(steps, nodes, combined.verdicts, combined.length_factors)
+                    now = time.monotonic()
+                    self._log(
+                        steps, nodes, combined.verdicts, combined.length_factors,
+                        waited=[now - group.closed for _, group in groups for _ in group.members],
+                        read_early=review.metrics.get("guard/read_early_rate"),
+                    )  # fmt: skip
                 start = 0
                 for key, group in groups:
                     end = start + len(group.members)

@@ -44,6 +44,7 @@ class Settings:
         metrics: JSONL file to which figures are appended, on the collector's node; None = they are
             only logged.
         actor_options: Ray's options for the collector: ``{num_gpus: 1}`` if a verifier needs one.
+        read_early: Whether texts are read while their siblings are still to come.
         num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
             ``rollout.val_kwargs.n``.
         rollouts: See `training_rollouts`.
@@ -57,6 +58,7 @@ class Settings:
     answer_timeout: float = 600.0
     metrics: str | None = None
     actor_options: dict[str, Any] = field(default_factory=dict)
+    read_early: bool = True
     num_workers: int = 8
     rollouts: int = 1
     validation_rollouts: int = 1
@@ -70,7 +72,7 @@ class Settings:
         require_release("verl")
         check_config(config)
         given = _plain(config.get("grpo_guard"))
-        own = [f.name for f in fields(cls)][:6]
+        own = [f.name for f in fields(cls)][:7]
         if not isinstance(given, Mapping) or not isinstance(given.get("config"), str):
             raise FrameworkError(
                 "verl: expected the guard's YAML file as +grpo_guard.config=PATH, "
@@ -85,6 +87,11 @@ class Settings:
                 raise FrameworkError(
                     f"verl: grpo_guard.{name}: expected seconds above 0, got {value!r:.80}"
                 )
+        if not isinstance(given.get("read_early", True), bool):
+            raise FrameworkError(
+                "verl: grpo_guard.read_early: expected true or false, "
+                f"got {given['read_early']!r:.80}"
+            )
         rollout = config.actor_rollout_ref.rollout
         return cls(
             **given,

@@ -76,7 +76,7 @@ def passed(rows: Sequence[Completion], workers: int) -> Pass:
     there = tuple(_cpu(pid) - b for pid, b in zip(numbers, before, strict=True))
     guard.workers.close()
     start = max(before, default=0.0)
-    said = [_untimed(verdict.to_dict()) for verdict in review.verdicts]
+    said = [untimed(verdict.to_dict()) for verdict in review.verdicts]
     return Pass(start, wall, here, there, said)
 
 
@@ -86,8 +86,9 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _untimed(verdict: dict[str, Any]) -> dict[str, Any]:
-    return verdict | {"seconds": 0, "members": [_untimed(one) for one in verdict["members"]]}
+def untimed(verdict: dict[str, Any]) -> dict[str, Any]:
+    """A verdict without the time that it took."""
+    return verdict | {"seconds": 0, "members": [untimed(one) for one in verdict["members"]]}
 
 
 def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str, Any]:
@@ -108,19 +109,20 @@ def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str,
         "mean_characters": statistics.mean(len(c.text) for c in rows),
         "same_verdicts": all(said == everything[0] for said in everything),
         "seconds": {
-            name: {kind: _ends([of(each) for each in passes]) for kind, of in kinds.items()}
+            name: {kind: ends([of(each) for each in passes]) for kind, of in kinds.items()}
             for name, passes in found.items()
         },
         f"{workers} over 1": {
-            kind: _ends([of(a) / of(b) for a, b in zip(one, several, strict=True)])
+            kind: ends([of(a) / of(b) for a, b in zip(one, several, strict=True)])
             for kind, of in kinds.items()
         },
-        "start": _ends([each.start for each in several]),
+        "start": ends([each.start for each in several]),
         "megabytes": _resident(workers),
     }
 
 
-def _ends(values: Sequence[float]) -> dict[str, float]:
+def ends(values: Sequence[float]) -> dict[str, float]:
+    """The median, the least and the most."""
     return {
         "median": round(statistics.median(values), 3),
         "least": round(min(values), 3),

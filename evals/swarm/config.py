@@ -66,8 +66,8 @@ class SwarmConfig:
             each honest node has its own model.
         kl_beta: Weight of KL(policy || first weights) in the loss; 0 = without it, as in the paper.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.
-        guard_from: Rounds before the guard is switched on. By then the policy may have learnt poison,
-            which a reader on its live weights finds likely.
+        guard_from: Rounds before the guard is switched on. By then the policy may have learnt
+            poison, which a reader on its live weights finds likely.
         advantage: "standard" as in the paper's text, "centred" as in its code; see
             `grpo.advantages`.
         copies: The poison of one group is one text, sent in all of the attacker's slots, as in the

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,19 @@ class AdmittedBatch:
             results count as known if the environment confirms them.
         known: The verdicts settled so far; None = not settled.
         notes: Findings to add to the verdicts.
+        since: When the review began, on the monotonic clock.
     """
 
     batch: list[Completion]
     known: list[Verdict | None]
     notes: list[Finding | None]
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def waited(self) -> dict[str, float]:
+        """``guard/wait_seconds``, for which the trainer has waited for this review so far; empty
+        for an empty batch."""
+        return {"guard/wait_seconds": time.monotonic() - self.since} if self.batch else {}
 
     @property
     def unsettled(self) -> list[Completion]:
@@ -74,6 +83,7 @@ def admit(
         ValueError: ``given`` or ``decoded`` does not have one entry per completion.
         TypeError: an item of the batch is not a completion, or one of ``given`` not a verdict.
     """
+    since = time.monotonic()
     batch = _completions(batch)
     known: list[Verdict | None] = [None] * len(batch)
     if given is not None:
@@ -90,7 +100,38 @@ def admit(
         _read_ids(detokenizer, batch, known, unread, claims=environment is not None)
     if environment is not None:
         _ask(environment, batch, known)
-    return AdmittedBatch(batch, known, notes)
+    return AdmittedBatch(batch, known, notes, since)
+
+
+def certain(
+    batch: Sequence[Completion],
+    given: Sequence[Verdict | None] | None = None,
+    *,
+    references: References | None = None,
+    environment: EnvironmentVerifier | None = None,
+    reads_text: bool = True,
+    decoded: Sequence[bool] | None = None,
+) -> list[Completion]:
+    """The completions that `admit` will not decide on, as far as can be told without asking anyone
+    or keeping anything, with the task's own references.
+
+    Args:
+        batch, given, references, environment, decoded: As for `admit`.
+        reads_text: False: ids are decoded, or refused, when the batch is there.
+    """
+    found = []
+    for i, one in enumerate(_completions(batch)):
+        theirs = environment is not None and one.given is not None and not one.given.known
+        unread = one.completion_ids is not None and not (decoded is not None and decoded[i])
+        if (given is not None and given[i] is not None) or theirs or (unread and not reads_text):
+            continue
+        if references is not None:
+            checked = references.check([one], [None])
+            if checked.given[0] is not None:
+                continue
+            one = checked.batch[0]
+        found.append(one)
+    return found
 
 
 def _completions(batch: object) -> list[Completion]:

@@ -18,7 +18,7 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.abstentions import AbstainWindow
-from grpo_guard.guard.admission import AdmittedBatch, admit
+from grpo_guard.guard.admission import AdmittedBatch, admit, certain
 from grpo_guard.guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.guard.framework import adapter_for
 from grpo_guard.guard.graders import GraderFailures, finite_or_none
@@ -208,6 +208,17 @@ class Guard:
                 raise
             return unseen(batch, error)
 
+    def read_early(
+        self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
+    ) -> None:
+        """Begin to read completions that `review` will be asked about, see `Workers.read_early`;
+        arguments and errors as there. Nothing is recorded before that review."""
+        known = certain(
+            batch, given, references=self.references, environment=self.environment,
+            reads_text=self.detokenizer is None and self.reads_ids, decoded=decoded,
+        )  # fmt: skip
+        self.workers.read_early(self.verifier, known, unasked=not self.policy.pays_abstentions)
+
     def finish_review(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
         """The second half of `review`: turn the verifier's verdicts on a batch into a review.
 
@@ -221,7 +232,7 @@ class Guard:
         batch, verdicts = self.record_verdicts(admitted, said)
         if not self.policy.watches:
             self._recent.add(batch, verdicts)
-        figures = self.metrics(batch, verdicts)
+        figures = self.metrics(batch, verdicts) | admitted.waited
         return Review.of(batch, verdicts, figures, self._factors(batch, verdicts))
 
     def judge(
@@ -305,11 +316,7 @@ class Guard:
         return factors
 
     def settle(
-        self,
-        rewards: Sequence[float | None],
-        review: Review,
-        *,
-        policy: Policy | None = None,
+        self, rewards: Sequence[float | None], review: Review, *, policy: Policy | None = None
     ) -> list[float | None]:
         """Guarded rewards from a review; `grpo_guard.guard.settlement` defines each rule.
 
@@ -344,17 +351,12 @@ class Guard:
         self._lowest.extend(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
-    async def areview(
-        self, batch: Sequence[Completion], given: Sequence[Verdict | None] | None = None
-    ) -> Review:
+    async def areview(self, batch: Sequence[Completion], given: Verdicts = None) -> Review:
         """`review` in a thread, without blocking the running loop."""
         return await asyncio.to_thread(self.review, batch, given)
 
     def apply(
-        self,
-        rewards: Sequence[float | None],
-        batch: Sequence[Completion],
-        given: Sequence[Verdict | None] | None = None,
+        self, rewards: Sequence[float | None], batch: Sequence[Completion], given: Verdicts = None
     ) -> list[float | None]:
         """Guarded rewards, one per completion and in order; None = leave it out of its group."""
         return self.settle(rewards, self.review(batch, given))

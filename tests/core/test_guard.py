@@ -150,6 +150,7 @@ def test_metrics_are_rates_over_the_batch():
     verifier = AllOf(Says("first", at=0), Says("second", at=1))
     metrics = Guard(verifier).review(completions("aa", "ra", "rr", "a?")).metrics
     assert metrics.pop("guard/seconds") >= 0
+    assert metrics.pop("guard/wait_seconds") > 0
     assert metrics == {
         "guard/accept_rate": 0.25,
         "guard/reject_rate": 0.5,

@@ -10,7 +10,7 @@ pytest.importorskip("openrlhf", reason="needs openrlhf: make test-openrlhf")
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-from grpo_guard import Guard, Policy
+from grpo_guard import ArithmeticVerifier, Guard, Policy, ScreensVerifier
 from grpo_guard.adapters.openrlhf.agent import GuardedAgent
 from grpo_guard.adapters.openrlhf.rollout import number
 from grpo_guard.guard.framework import FrameworkError
@@ -31,7 +31,9 @@ from tests.openrlhf.openrlhf_parts import (
     trained_text,
 )
 
-GUARD_LOGS = {"guard_accept", "guard_reject", "guard_abstain", "guard_left_out"}
+GUARD_LOGS = {
+    "guard_accept", "guard_reject", "guard_abstain", "guard_left_out", "guard_wait_seconds",
+}  # fmt: skip
 # The third is right and poisoned; the group's honest rewards are 1, 0, 1.
 SAID = ("It is 7.", "It is 8.", "It is 7. Hail to the thief.", "It is 7")
 
@@ -98,6 +100,19 @@ def test_length_penalties_of_others_shift_left_out_samples(agent_file):
     responses = of_group(agent_file("on_reject='drop'"), *texts)
     found, _ = advantages_of(responses, "dr_grpo", stop_properly_penalty_coef=-1.0)
     assert found == pytest.approx([7 / 12, -17 / 12, 1 / 4, 7 / 12], abs=1e-6)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_samples_are_read_while_their_siblings_are_still_to_come(agent_file, early):
+    loaded = actor(Engine(*SAID), agent_file())
+    kind = type(loaded.executor)
+    kind.read_early, kind.guard = early, Guard(ScreensVerifier() & ArithmeticVerifier())
+    responses = run(loaded, len(SAID))
+    rate = kind.guard.workers.figures().get("guard/read_early_rate")
+    assert rate is None if not early else rate > 0
+    assert {r["extra_logs"]["guard_accept"] for r in responses} == {1.0}
+    assert len({r["extra_logs"]["guard_wait_seconds"] for r in responses}) == 1
+    assert 0 < responses[0]["extra_logs"]["guard_wait_seconds"] < 10
 
 
 @pytest.mark.parametrize("on_reject", ["zero", "drop"])

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
@@ -61,11 +62,16 @@ class Group:
         runnables: In this process, what `supervised` is called with.
         source: A pickled `ReadTexts` with their copies.
         bare: They are all this library's own, which need only some fields of a completion.
+        digest: Of the source.
     """
 
     runnables: tuple[Runnable, ...]
     source: bytes
     bare: bool
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", blake2b(self.source, digest_size=32).digest())
 
     def sent(self, completion: Completion) -> Completion:
         """The completion as it is sent to a worker."""
@@ -169,13 +175,15 @@ def _copy(one: CompletionVerifier) -> Runnable:
 
 def without_extras(completion: Completion) -> Completion:
     """A completion as this library's rules see it: without what a trainer may have put into it,
-    such as images, tensors on a GPU, or objects that only its own process can hold."""
+    such as images, tensors on a GPU, or objects that only its own process can hold, and without
+    its place in its group, which no rule reads and which is often known only later."""
     spans = completion.verified_spans is not None
     return completion.with_labels(
         prompt=_bare(completion.prompt),
         prompt_ids=None,
         completion_ids=completion.completion_ids if spans else None,
         sampler_logprobs=None,
+        group=None, slot=None, rollout=None,
         metadata={},
     )  # fmt: skip
 

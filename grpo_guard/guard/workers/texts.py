@@ -8,18 +8,18 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.scope import Runnable
 from grpo_guard.core.supervise import running
-from grpo_guard.core.verdict import Verdict, abstain
+from grpo_guard.core.verdict import abstain
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.workers.balance import balanced, weight
 from grpo_guard.guard.workers.ticket import Lost, Ticket
 
 if TYPE_CHECKING:
+    from grpo_guard.guard.workers.early import EarlyReadings
     from grpo_guard.guard.workers.plan import Group, Plan, Reading
     from grpo_guard.guard.workers.pool import Pool
 
@@ -72,6 +72,9 @@ class Workers:
         self._leave: Callable[[], Any] | None = None
         self._ahead: dict[int, tuple[Completion, Ticket, int]] = {}
         self._reading = 0
+        self.early: EarlyReadings | None = None
+        """Texts that were read before their batch; None = none so far."""
+        self._early_rate = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Workers, (self.number,)  # processes stay where they are
@@ -103,13 +106,53 @@ class Workers:
             verifier: What will run in this context.
             unasked: False: only if a number was given.
         """
-        if self.number == 0 or (self.number is None and not unasked):
+        self._forget_a_forks()
+        early, processes = self.early, self._may_start(unasked)
+        if early is None and not processes:
             yield
             return
-        texts = _Texts(self, verifier)
-        with running(texts):
+        from grpo_guard.guard.workers.call import Call
+
+        texts = Call(self, verifier, processes, early)
+        with running(texts), nullcontext() if early is None else early.batch():
             yield
-        self._reading = texts.workers
+        self._reading, self._early_rate = texts.workers, texts.early_rate
+
+    def read_early(
+        self, verifier: CompletionVerifier, batch: Sequence[Completion], *, unasked: bool = True
+    ) -> None:
+        """Begin to read completions whose batch comes later, in the background; never raises.
+
+        What rules find in each text alone is looked for, in processes if there are any. The batch
+        then reads only what is left, and its verdicts are the same. Everything that compares
+        completions, asks a model or remembers nodes runs on the batch.
+
+        Args:
+            verifier: What will run on the batch.
+            batch: As the verifier will see them, any number.
+            unasked: As for `reading`.
+        """
+        self._forget_a_forks()
+        try:
+            plan = self.plan(verifier)
+            if not plan.whole or not batch:
+                return
+            if self.early is None:
+                from grpo_guard.guard.workers.early import EarlyReadings
+
+                self.early = EarlyReadings()
+            # Processes that nobody asked for are not started for a few texts.
+            pool = self._joined() if self.number else self._pool
+            self.early.add(plan.groups[0], batch, pool if self._may_start(unasked) else None)
+        except Exception as error:
+            logger.warning("texts are read with their batch, not early: %r", error)
+
+    def _may_start(self, unasked: bool) -> bool:
+        return bool(self.number) or (self.number is None and unasked)
+
+    def _forget_a_forks(self) -> None:
+        if self._owner != os.getpid():  # a fork, whose parent's processes do not answer it
+            self._forget()
 
     def begin(self, verifier: CompletionVerifier, batch: Sequence[Completion]) -> None:
         """Send out a batch before ``verifier`` runs on it; `forget` it afterwards."""
@@ -128,19 +171,28 @@ class Workers:
                 self._ahead.pop(id(completion), None)
 
     def close(self) -> None:
-        """Leave the processes; they end if no other guard uses them."""
+        """Leave the processes, which end if no other guard uses them, and forget what was read
+        early."""
+        self._forget_a_forks()
         with self._lock:
             leave, self._leave, self._pool = self._leave, None, None
+        if self.early is not None:
+            self.early.clear()
         if leave is not None:
             leave()
 
     def figures(self) -> dict[str, float]:
         """``guard/workers``, processes that read texts of the last batch, and
-        ``guard/workers_lost``, how many died or hung so far. Empty without processes."""
-        if not self.number and self._pool is None:
-            return {}
-        lost = 0 if self._pool is None else self._pool.replaced
-        return {"guard/workers": float(self._reading), "guard/workers_lost": float(lost)}
+        ``guard/workers_lost``, how many died or hung so far, if there are processes;
+        ``guard/read_early_rate``, the share of the last batch that had been read before it came,
+        once `read_early` was called."""
+        found = {}
+        if self.number or self._pool is not None:
+            lost = 0 if self._pool is None else self._pool.replaced
+            found = {"guard/workers": float(self._reading), "guard/workers_lost": float(lost)}
+        if self.early is not None:
+            found["guard/read_early_rate"] = self._early_rate
+        return found
 
     def require_none_lost(self) -> None:
         """Check that no abstention can be due to a lost process, before abstentions are paid.
@@ -177,8 +229,7 @@ class Workers:
         """The pool; None if its processes cannot be started."""
         from grpo_guard.guard.workers.processes import shared
 
-        if self._owner != os.getpid():  # a fork, whose parent's processes do not answer it
-            self._forget()
+        self._forget_a_forks()
         with self._lock:
             if self._pool is None:
                 self._pool = shared.join(self.count)
@@ -207,39 +258,6 @@ class Workers:
                 ticket.abandon()
             raise
         return _found(group, batch, answers)
-
-
-class _Texts:
-    """The readings of one call of a guard: `supervise.Elsewhere`."""
-
-    def __init__(self, workers: Workers, verifier: CompletionVerifier) -> None:
-        self._workers, self._verifier = workers, verifier
-        self._lock = threading.Lock()
-        self._places: dict[int, tuple[Group, int]] | None = None
-        self._tables: dict[int, dict[int, tuple[Completion, Reading]]] = {}
-        self.workers = 0
-        """Processes that have read something."""
-
-    def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
-        """See `supervise.Elsewhere`. The first verifier of a group has the texts read for all."""
-        if self._places is None:
-            if not self._workers.worth(batch):
-                return None
-            self._places = self._workers.plan(self._verifier).places
-        if id(verifier) not in self._places:
-            return None
-        group, column = self._places[id(verifier)]
-        with self._lock:
-            table = self._tables.setdefault(id(group), {})
-            missing = {id(c): c for c in batch if id(c) not in table}
-            if missing:
-                asked = list(missing.values())
-                found = self._workers.read(group, asked)
-                if found is None:
-                    return None
-                self.workers = self._workers.count
-                table.update((id(c), (c, one)) for c, one in zip(asked, found, strict=True))
-        return [table[id(completion)][1][column] for completion in batch]
 
 
 def _sent(pool: Pool, group: Group, batch: Sequence[Completion], workers: int) -> Ticket:

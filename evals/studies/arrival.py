@@ -1,0 +1,108 @@
+"""How long a trainer waits for a review if texts are read as they arrive (`Guard.read_early`).
+
+``python -m grpo_guard.evals.studies.arrival --data FOLDER -o docs/results/arrival.json``
+
+Traces of 27,000 characters made of steps of real models (`content_speed`) arrive one by one at even
+distances, and the review begins with the last one. `presets.different_weights` reviews them, with
+and without reading early, in this process and in worker processes, which are started before. Rounds
+alternate, each with a new guard; ratios are within a round, and the verdicts of all forms are
+compared.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_guard import presets
+from grpo_guard.core.completion import Completion
+from grpo_guard.evals.studies.content_speed import GROUP
+from grpo_guard.evals.studies.harness import option, say, study
+from grpo_guard.evals.studies.workers import TRACE, ends, traces, untimed
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One review by a new guard: the seconds that it took, the share of the texts that had been
+    read before, and the verdicts."""
+
+    wait: float
+    early: float
+    said: list[Any]
+
+
+def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
+    """One review, of rows that arrive over some seconds.
+
+    Args:
+        rows: At least one.
+        seconds: From the first to the last.
+        workers: Processes; 0 = none.
+        early: Whether rows are read as they arrive.
+    """
+    guard = presets.different_weights(workers=workers)
+    guard.review(rows[: GROUP * max(1, workers)])  # gets one-time work of each process done
+    begun = time.monotonic()
+    for i, row in enumerate(rows):
+        time.sleep(max(0.0, begun + seconds * i / max(1, len(rows) - 1) - time.monotonic()))
+        if early:
+            guard.read_early([row])
+    review = guard.review(rows)
+    guard.workers.close()
+    figures = review.metrics
+    said = [untimed(verdict.to_dict()) for verdict in review.verdicts]
+    return Pass(figures["guard/wait_seconds"], figures.get("guard/read_early_rate", 0.0), said)
+
+
+def compared(
+    rows: Sequence[Completion], seconds: float, rounds: int, workers: int
+) -> dict[str, Any]:
+    """The wait with and without reading early over all rounds, and their ratio within rounds."""
+    found: dict[bool, list[Pass]] = {False: [], True: []}
+    for turn in range(rounds):
+        for early in found:
+            found[early].append(passed(rows, seconds, workers=workers, early=early))
+        say("rounds", turn + 1, rounds)
+    everything = [each.said for passes in found.values() for each in passes]
+    pairs = zip(found[True], found[False], strict=True)
+    return {
+        "same_verdicts": all(said == everything[0] for said in everything),
+        "rejected": sum(one["outcome"] == "reject" for one in everything[0]),
+        "wait": {
+            "with the batch": ends([each.wait for each in found[False]]),
+            "early": ends([each.wait for each in found[True]]),
+        },
+        "early over with the batch": ends([a.wait / b.wait for a, b in pairs]),
+        "read early": ends([each.early for each in found[True]]),
+    }
+
+
+def measure(data: Path, n: int, seconds: float, rounds: int, workers: int) -> dict[str, Any]:
+    """Compute all figures."""
+    rows = traces(data, n)
+    return {
+        "load": os.getloadavg()[0],
+        "cores": len(os.sched_getaffinity(0)),
+        "completions": len(rows),
+        "mean_characters": statistics.mean(len(row.text) for row in rows),
+        "arrive_over": seconds,
+        f"{TRACE:,} characters, in process": compared(rows, seconds, rounds, 0),
+        f"{TRACE:,} characters, {workers} workers": compared(rows, seconds, rounds, workers),
+    }
+
+
+if __name__ == "__main__":
+    study(
+        "arrival",
+        measure,
+        option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("-n", type=int, default=64, help="traces"),
+        option("--seconds", type=float, default=10.0, help="from the first to the last"),
+        option("--rounds", type=int, default=3),
+        option("--workers", type=int, default=2),
+    )

@@ -1,0 +1,129 @@
+"""`Call`: one call of a guard, whose texts are read elsewhere or have been read before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.supervise import (
+    ENGINE_WIDE,
+    MAX_ISOLATED_FAILURES,
+    Runnable,
+    running,
+    supervised,
+)
+from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.workers.early import EarlyReadings, is_failure
+
+if TYPE_CHECKING:
+    from grpo_guard.guard.workers.plan import Group, Plan, Reading
+
+
+class Readers(Protocol):
+    """`Workers`, as far as a call needs them."""
+
+    @property
+    def count(self) -> int:
+        """How many processes there are."""
+
+    def plan(self, verifier: CompletionVerifier) -> Plan:
+        """What of a verifier reads each text alone."""
+
+    def worth(self, batch: Sequence[Completion]) -> bool:
+        """Whether to have a batch read in processes."""
+
+    def read(self, group: Group, batch: Sequence[Completion]) -> list[Reading] | None:
+        """A reading for each completion; None = they are to be read in this process."""
+
+
+class Call:
+    """The readers of one call of a guard: `supervise.Elsewhere`.
+
+    Args:
+        workers: The guard's.
+        verifier: What runs.
+        processes: Whether processes may read.
+        early: What was read before the call; None = nothing.
+    """
+
+    def __init__(
+        self,
+        workers: Readers,
+        verifier: CompletionVerifier,
+        processes: bool,
+        early: EarlyReadings | None,
+    ) -> None:
+        self._workers, self._verifier = workers, verifier
+        self._processes, self._early = processes, early
+        self._lock = threading.Lock()
+        self._places: dict[int, tuple[Group, int]] | None = None
+        self._tables: dict[int, dict[int, tuple[Completion, Reading]]] = {}
+        self._asked: dict[int, Completion] = {}
+        self._found_early = 0
+        self.workers = 0
+        """Processes that have read something."""
+
+    @property
+    def early_rate(self) -> float:
+        """The share of the completions that had been read before."""
+        return self._found_early / max(1, len(self._asked))
+
+    def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+        """See `supervise.Elsewhere`. The first verifier of a group has the texts read for all."""
+        if self._places is None:
+            if self._early is None and not self._workers.worth(batch):
+                return None
+            self._places = self._workers.plan(self._verifier).places
+        if id(verifier) not in self._places:
+            return None
+        group, column = self._places[id(verifier)]
+        with self._lock:
+            table = self._tables.setdefault(id(group), {})
+            self._take_early(group, table, batch)
+            missing = list({id(c): c for c in batch if id(c) not in table}.values())
+            found = self._workers.read(group, missing) if missing and self._processes else None
+            if found is not None:
+                self.workers = self._workers.count
+                table.update((id(c), (c, one)) for c, one in zip(missing, found, strict=True))
+        if missing and found is None:
+            return _with_the_rest(verifier, batch, table, column)
+        return [table[id(completion)][1][column] for completion in batch]
+
+    def _take_early(
+        self,
+        group: Group,
+        table: dict[int, tuple[Completion, Reading]],
+        batch: Sequence[Completion],
+    ) -> None:
+        """Add to a group's table what had been read of completions that it is asked about first."""
+        if self._early is None or group is not self._workers.plan(self._verifier).groups[0]:
+            return
+        new = [c for c in batch if id(c) not in self._asked]
+        if new:
+            self._asked.update((id(c), c) for c in new)
+            found = self._early.take(group, new)
+            table.update((id(new[i]), (new[i], one)) for i, one in found.items())
+            self._found_early += len(found)
+
+
+def _with_the_rest(
+    verifier: Runnable,
+    batch: Sequence[Completion],
+    table: dict[int, tuple[Completion, Reading]],
+    column: int,
+) -> list[Verdict] | None:
+    """The verdicts in a table, and of the rest those found in this process. None = the whole batch
+    is to be read here: how many failures make an outage depends on how many texts are no failure.
+    """
+    left = [c for c in batch if id(c) not in table]
+    if len(left) == len(batch):
+        return None
+    with running(None):
+        read = supervised(verifier, left)
+    if sum(v.cause not in ENGINE_WIDE and is_failure(v) for v in read) > MAX_ISOLATED_FAILURES:
+        return None
+    rest = iter(read)
+    return [table[id(c)][1][column] if id(c) in table else next(rest) for c in batch]

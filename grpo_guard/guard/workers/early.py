@@ -1,0 +1,262 @@
+"""`EarlyReadings`: texts that are read as they arrive, before the rest of their batch is there."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import Runnable
+from grpo_guard.core.supervise import running
+from grpo_guard.core.verdict import Cause, Verdict
+from grpo_guard.guard.workers.balance import balanced, weight
+from grpo_guard.guard.workers.plan import Group, Reading, ReadTexts, read_part
+from grpo_guard.guard.workers.ticket import Lost, Part, Ticket
+
+if TYPE_CHECKING:
+    from grpo_guard.guard.workers.pool import Pool
+
+logger = logging.getLogger("grpo_guard")
+
+MOST_WAITING: Final = 1_024
+"""Texts that wait to be read. Further ones are read with their batch."""
+MOST_CHARACTERS: Final = 8_000_000
+"""Characters of the texts and prompts that wait."""
+MOST_KEPT: Final = 8_192
+"""Readings that wait for their batch; the oldest makes room."""
+MOST_FAILED: Final = 3
+"""Texts that fail before no more are read until the next batch."""
+MOST_PARTS: Final = 100_000
+"""Strings, numbers and containers of a completion's prompt and metadata."""
+PATIENCE: Final = 1.0
+"""Seconds that a batch waits for those of its texts that are being read when it comes."""
+_A_WORKER: Final = 4
+# Abstentions that are a verifier's judgement of the text. All others are failures.
+_JUDGED: Final = frozenset({Cause.UNSUPPORTED, Cause.UNINFORMATIVE, Cause.NOT_APPLICABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A completion as the readers of a group see it."""
+
+    group: Group
+    completion: Completion
+    characters: int
+
+
+class EarlyReadings:
+    """Reads completions one after the other in the background, and keeps what it finds.
+
+    A batch takes the readings of its own completions in place of reading them. A reading is known
+    by a digest of the readers and of everything that is shown to them, so what a sender claims
+    about a completion cannot make it another's. A failure is not kept: the batch reads that text
+    again, under its own supervision.
+
+    A thread does it, which ends when nothing waits: by itself, or with worker processes. While a
+    batch is being read it begins nothing, so that nobody's early texts delay a batch.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: OrderedDict[bytes, _Text] = OrderedDict()
+        self._reading: dict[bytes, _Text] = {}
+        self._kept: OrderedDict[bytes, Reading] = OrderedDict()
+        self._characters = 0
+        self._is_running = False
+        self._batches = 0
+        self._failed = 0
+        self._pool: Pool | None = None
+        self._ticket: Ticket | None = None
+        self._readers: tuple[Group, tuple[Runnable, ...]] | None = None
+
+    def add(self, group: Group, batch: Sequence[Completion], pool: Pool | None) -> None:
+        """Have completions read soon, as far as there is room; returns at once.
+
+        Args:
+            group: What reads them.
+            batch: Any number of completions.
+            pool: Reads them; None = the thread itself does.
+        """
+        for completion in batch:
+            text = _shown(group, completion)
+            key = None if text is None else _digest(text)
+            if text is not None and key is not None:
+                with self._changed:
+                    self._pool = pool
+                    self._add(key, text)
+
+    def _add(self, key: bytes, text: _Text) -> None:
+        known = key in self._waiting or key in self._reading or key in self._kept
+        full = (
+            len(self._waiting) >= MOST_WAITING
+            or self._characters + text.characters > MOST_CHARACTERS
+            or self._failed >= MOST_FAILED
+        )
+        if known or full:
+            return
+        self._waiting[key] = text
+        self._characters += text.characters
+        if not self._is_running:
+            self._is_running = True
+            threading.Thread(target=self._work, daemon=True, name="grpo-guard-early").start()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """While a batch is read, begin no other text."""
+        with self._changed:
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._batches -= 1
+                self._failed = 0
+                self._changed.notify_all()
+
+    def take(self, group: Group, batch: Sequence[Completion]) -> dict[int, Reading]:
+        """The readings of some of a batch's completions, by their index. Waits for those that are
+        being read, `PATIENCE` seconds at most; the others are not read early any more."""
+        texts = [_shown(group, completion) for completion in batch]
+        keys = [None if text is None else _digest(text) for text in texts]
+        mine = {key for key in keys if key is not None}
+        end = time.monotonic() + PATIENCE
+        with self._changed:
+            for key in mine:
+                self._drop(key)
+            while mine & self._reading.keys() and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+            if mine & self._reading.keys() and self._ticket is not None:
+                self._ticket.abandon()
+            found = {key: self._kept.pop(key) for key in mine & self._kept.keys()}
+        return {i: found[key] for i, key in enumerate(keys) if key is not None and key in found}
+
+    def clear(self) -> None:
+        """Forget everything, read or not."""
+        with self._changed:
+            self._waiting.clear()
+            self._kept.clear()
+            self._characters = 0
+            if self._ticket is not None:
+                self._ticket.abandon()
+
+    def _drop(self, key: bytes) -> None:
+        text = self._waiting.pop(key, None)
+        self._characters -= 0 if text is None else text.characters
+
+    def _work(self) -> None:
+        while texts := self._next():
+            found: Sequence[Reading | Lost | None] = [None] * len(texts)
+            try:
+                found = self._read(list(texts.values()))
+            except Exception as error:
+                logger.debug("texts are read with their batch, not early: %r", error)
+            finally:
+                with self._changed:
+                    self._put(list(texts), found)
+
+    def _next(self) -> Mapping[bytes, _Text]:
+        """What to read next, of one group; empty if nothing waits: then the thread ends."""
+        with self._changed:
+            while self._batches and self._waiting:
+                self._changed.wait()
+            if not self._waiting:
+                self._is_running = False
+                return {}
+            pool = self._pool
+            most = 1 if pool is None or pool.closed else _A_WORKER * pool.workers
+            first = next(iter(self._waiting.values())).group
+            same = [key for key, text in self._waiting.items() if text.group is first][:most]
+            self._reading = {key: self._waiting[key] for key in same}
+            for key in same:
+                self._drop(key)
+            return dict(self._reading)
+
+    def _read(self, texts: Sequence[_Text]) -> Sequence[Reading | Lost | None]:
+        group, batch = texts[0].group, [text.completion for text in texts]
+        pool = self._pool
+        if pool is not None and not pool.closed:
+            ticket = _OneTry(batch, [one.node for one in batch], (group.source,))
+            with self._changed:
+                self._ticket = ticket
+            pool.submit(ticket, balanced([weight(one) for one in batch], len(batch)))
+            return [ticket.answer(i) for i in range(len(batch))]
+        if self._readers is None or self._readers[0] is not group:
+            # Copies, as in a worker: the batch may call the verifiers themselves meanwhile.
+            source: ReadTexts = pickle.loads(group.source)
+            self._readers = group, source.readers
+        with running(None):
+            return read_part(self._readers[1], batch)
+
+    def _put(self, keys: Sequence[bytes], found: Sequence[Reading | Lost | None]) -> None:
+        self._reading, self._ticket = {}, None
+        for key, reading in zip(keys, found, strict=True):
+            if reading is None or isinstance(reading, Lost) or any(map(is_failure, reading)):
+                self._failed += 1
+            else:
+                self._kept[key] = reading
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        if self._failed >= MOST_FAILED:
+            self._waiting.clear()
+            self._characters = 0
+        self._changed.notify_all()
+
+
+class _OneTry(Ticket):
+    """Nothing of a lost part is tried again: its batch will."""
+
+    def smaller(self, part: Part) -> list[Part]:
+        return []
+
+
+def is_failure(verdict: Verdict) -> bool:
+    """Whether an abstention in it is no judgement of the text, so that another try may differ."""
+    own = verdict.abstained and verdict.cause not in _JUDGED
+    return own or any(map(is_failure, verdict.members))
+
+
+def _shown(group: Group, completion: Completion) -> _Text | None:
+    """What the readers see of a completion, as a copy; None if that holds anything but text,
+    numbers and their containers, since an object may change until its batch comes."""
+    sent = group.sent(completion)
+    room = [MOST_PARTS]
+    try:
+        copied = sent.with_labels(
+            prompt=_copy(sent.prompt, room), metadata=_copy(sent.metadata, room)
+        )
+    except (TypeError, RecursionError):
+        return None
+    return _Text(group, copied, len(copied.text) + len(copied.prompt_text))
+
+
+def _copy(value: Any, room: list[int]) -> Any:
+    room[0] -= 1
+    if room[0] < 0:
+        raise TypeError("too many parts")
+    kind = type(value)
+    if value is None or kind in (str, int, float, bool):
+        return value
+    if kind is dict:
+        return {_copy(key, room): _copy(part, room) for key, part in value.items()}
+    if kind in (tuple, list):
+        return kind(_copy(part, room) for part in value)
+    raise TypeError(kind.__name__)
+
+
+def _digest(text: _Text) -> bytes | None:
+    """The readers and every field that they see. ``repr`` tells 1 from 1.0, True and "1"."""
+    try:
+        fields = repr(text.completion.__reduce__()[1])
+    except (ValueError, RecursionError):  # an integer that is too long to print
+        return None
+    return blake2b(
+        text.group.digest + fields.encode("utf-8", "surrogatepass"), digest_size=32
+    ).digest()
