@@ -5,6 +5,7 @@ import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from grpo_guard.content.length.verifier import LengthVerifier
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.rules import RuleVerifier
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
+from grpo_guard.content.severity import REJECT
 from grpo_guard.core.ensemble import Vote, only
 from grpo_guard.core.given import Given
 from grpo_guard.core.scope import SCOPES, widest
@@ -170,7 +172,7 @@ class Rule(RuleVerifier):
     """Its findings count or reject."""
 
     name = "rule"
-    KINDS = frozenset({"invisible"})
+    KINDS: ClassVar = {"invisible": REJECT}
     scope = "completion"
 
     def look(self, batch):
