@@ -21,7 +21,7 @@ from grpo_guard.core.files import write_whole
 from grpo_guard.core.p_values import decided_by_p
 from grpo_guard.core.supervise import supervised, supervised_each
 from grpo_guard.core.verdict import Cause, Verdict
-from grpo_guard.core.verifier import CompletionVerifier, Composed
+from grpo_guard.core.verifier import ByRow, CompletionVerifier
 
 FORMAT = "grpo-guard calibration 1"
 # Enough for every alpha that n completions can support; any completion beyond them gets p = 1.
@@ -112,7 +112,7 @@ def score(verdict: Verdict) -> float:
     return 0.0 if verdict.rejected else 1.0
 
 
-class Calibrated(Composed):
+class Calibrated(ByRow):
     """A verifier whose verdicts carry a conformal p-value.
 
     Args:
@@ -166,9 +166,6 @@ class Calibrated(Composed):
     def smallest_p(self) -> float:
         """See `HonestScores.smallest_p`."""
         return self.honest.smallest_p
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         each = supervised_each(self.members[0], batches)

@@ -9,7 +9,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import ruger, smallest_p
 from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, applicable_of
-from grpo_guard.core.verifier import AllOf, AnyOf, CompletionVerifier, Composed, Ensemble
+from grpo_guard.core.verifier import AllOf, AnyOf, ByRow, CompletionVerifier, Ensemble
 
 __all__ = ["AllOf", "AnyOf", "Cascade", "Ensemble", "Only", "Vote", "inner_verifiers", "only"]
 
@@ -86,7 +86,7 @@ class Cascade(AllOf):
         return [[self._combine(row) for row in own] for own in rows]
 
 
-class Only(Composed):
+class Only(ByRow):
     """Runs its member on matching completions; the others are NOT_APPLICABLE.
 
     Combinators skip such a verdict. At the top of a guard it is an abstention, so that completions
@@ -122,9 +122,6 @@ class Only(Composed):
     @property
     def smallest_p(self) -> float:
         return smallest_p(self.member)
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         applies = [[bool(self.matches(completion)) for completion in batch] for batch in batches]

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Protocol
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.scope import MOST_CHARACTERS as MOST_CHARACTERS
 from grpo_guard.core.scope import Runnable as Runnable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
 
@@ -41,12 +42,6 @@ ENGINE_WIDE = frozenset({Cause.TIMEOUT, Cause.RATE_LIMITED, Cause.CIRCUIT_OPEN})
 # and would count twice: one sender could then open the circuit for the others.
 _hung: dict[tuple[int, bool], int] = {}
 _hung_lock = threading.Lock()
-
-
-# A rule takes about 12 us per character at worst (`arithmetic` on endless equations), so this is a
-# tenth of the default time-out. Without it, one author's 240 texts of 250,000 characters would make
-# the guard abstain on everybody's batch.
-MOST_CHARACTERS = 4_000_000
 
 
 class Elsewhere(Protocol):
@@ -188,12 +183,13 @@ def _portions(verifier: Runnable, batch: tuple[Completion, ...]) -> list[tuple[i
     """Slices [start, end) of the batch for one call each, with a time-out of its own."""
     if not batch:
         return []
-    if verifier.scope != "completion" or verifier.timeout is None:
+    most = verifier.most_characters if verifier.scope == "completion" else None
+    if most is None or verifier.timeout is None:
         return [(0, len(batch))]
     found, start, characters = [], 0, 0
     for i, completion in enumerate(batch):
         characters += len(completion.text)
-        if characters > MOST_CHARACTERS and i > start:
+        if characters > most and i > start:
             found.append((start, i))
             start, characters = i, len(completion.text)
     return [*found, (start, len(batch))]

@@ -4,8 +4,7 @@
 ``only(a, task="code")`` judges some completions and skips the rest.
 
 In an ensemble each member is supervised separately, so that a failing one abstains alone. A member
-that is NOT_APPLICABLE is left out of the combination; if no member applies, the ensemble does not
-either.
+that is NOT_APPLICABLE is left out of the combination; if none applies, neither does the ensemble.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class CompletionVerifier(Runnable):
         needs: What it needs besides the completions, as words for a list; None = nothing.
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
         scope: What a verdict depends on: ``"completion"``, its own completion alone; ``"batch"``,
-            also the others of the call; ``"history"``, also earlier calls. With ``"completion"`` a
-            call gets a bounded amount of text, so that no one's long texts time out the others'.
+            also the others of the call; ``"history"``, also earlier calls.
         reads_text: A verdict depends on the text.
         in_workers: Copies of it may judge in worker processes (`Guard.workers`), if its scope is
             ``"completion"``. For verifiers that can be pickled and keep nothing between calls.
@@ -131,7 +129,7 @@ class CompletionVerifier(Runnable):
 class Composed(CompletionVerifier):
     """Base of verifiers that are composed of others.
 
-    Its scope is the widest of its members'; a subclass that compares or remembers declares it.
+    It may compare completions, whatever its members do, so that its scope is a batch at least.
 
     Args:
         members: The inner verifiers; each has a time-out of its own.
@@ -159,7 +157,7 @@ class Composed(CompletionVerifier):
 
     @property
     def scope(self) -> Scope:  # type: ignore[override]  # others declare it as a class attribute
-        return widest(member.scope for member in self.members)
+        return widest(("batch", *(member.scope for member in self.members)))
 
     @property
     def shares_calls(self) -> bool:
@@ -179,7 +177,18 @@ class Composed(CompletionVerifier):
             member.check()
 
 
-class Not(Composed):
+class ByRow(Composed):
+    """Base of those whose verdict on a completion depends on their members' verdicts on it."""
+
+    @property
+    def scope(self) -> Scope:  # type: ignore[override]
+        return widest(member.scope for member in self.members)
+
+    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
+        return self.verify_each([batch])[0]
+
+
+class Not(ByRow):
     """Accepts completions that its member judged unfit, and rejects those that it accepts.
 
     Only judgements are negated. Completions that a spot check skipped stay accepted. Malformed or
@@ -191,9 +200,6 @@ class Not(Composed):
         super().__init__(member)
         self.member = member
         self.name = f"not({member.name})"
-
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.verify_each([batch])[0]
 
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         return [list(map(self._negate, found)) for found in supervised_each(self.member, batches)]
@@ -208,7 +214,7 @@ class Not(Composed):
         return replace(turned, members=(verdict,))
 
 
-class Ensemble(Composed):
+class Ensemble(ByRow):
     """Base of the combinators: runs the members and combines their verdicts row by row."""
 
     # Whether it consists only of its members, so that a chain of it can be flattened.
@@ -221,9 +227,6 @@ class Ensemble(Composed):
         inner = ", ".join(m.name for m in members)
         self.name = name or f"{type(self).__name__.lower().removesuffix('of')}({inner})"
 
-    def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
-        return self.verify_each([batch])[0]
-
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         columns = [supervised_each(member, batches) for member in self.members]
         return [self._row_by_row(own) for own in zip(*columns, strict=True)]
@@ -232,14 +235,9 @@ class Ensemble(Composed):
         """One verdict for each completion, from every member's verdicts."""
         counted = [[self._counted(v, i) for v in column] for i, column in enumerate(columns)]
         # Most rows consist of the same objects, and `counted` keeps all of them alive.
-        combined = dict[tuple[int, ...], Verdict]()
-        verdicts = []
-        for row in zip(*counted, strict=True):
-            key = tuple(map(id, row))
-            if key not in combined:
-                combined[key] = self._combine(row)
-            verdicts.append(combined[key])
-        return verdicts
+        rows = {tuple(map(id, row)): row for row in zip(*counted, strict=True)}
+        combined = {key: self._combine(row) for key, row in rows.items()}
+        return [combined[tuple(map(id, row))] for row in zip(*counted, strict=True)]
 
     def _counted(self, verdict: Verdict, index: int) -> Verdict:
         """The verdict of the member at ``index``, adjusted to this ensemble's budget."""

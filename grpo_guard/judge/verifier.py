@@ -63,6 +63,7 @@ class JudgeVerifier(CompletionVerifier):
     name = "judge"
     scope: Scope = "completion"
     shares_calls = False  # it waits for a server of its own
+    most_characters = None  # its deadline is that of a whole batch
     needs = (
         "a language model: a server (pip install 'grpo-guard[judge]'), vLLM (grpo-guard[vllm]) or "
         "transformers (grpo-guard[torch]), which the shipped judge also uses"

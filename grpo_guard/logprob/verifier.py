@@ -93,6 +93,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     needs = "the policy that the nodes sample from; pip install 'grpo-guard[torch]'"
     scope: Scope = "completion"
     shares_calls = True
+    most_characters = None  # the scorer packs a batch by the memory that there is
     replays = False
     """Whether it scores with a coin's seeds."""
 

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grpo_guard
-from grpo_guard import AllOf, Cascade, Completion, CompletionVerifier, ScreensVerifier
+from grpo_guard import (
+    AllOf,
+    Cascade,
+    Completion,
+    CompletionVerifier,
+    JudgeVerifier,
+    LogProbBoundVerifier,
+    ScreensVerifier,
+)
 from grpo_guard.content.arithmetic.alike import FalseSumsVerifier
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.cut_off import CutOffVerifier
@@ -24,10 +32,12 @@ from grpo_guard.content.severity import REJECT
 from grpo_guard.core.ensemble import Vote, only
 from grpo_guard.core.given import Given
 from grpo_guard.core.scope import SCOPES, widest
-from grpo_guard.core.supervise import supervised
+from grpo_guard.core.supervise import supervised, supervised_each
 from grpo_guard.core.verdict import accept, reject
+from grpo_guard.core.verifier import Composed
 from grpo_guard.guard.environment import EnvironmentVerifier
 from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.logprob.tail import TailProbabilityVerifier
 from tests.conformance.conformance_cases import Zeros
 
 DECLARED = {
@@ -61,7 +71,7 @@ DECLARED = {
 """Scope and ``shares_calls`` of every class that is not composed; objects that count findings or
 remember nodes say "history"."""
 COMPOSED = {
-    "AllOf", "AnyOf", "Calibrated", "Cascade", "Composed", "Ensemble", "Not", "Only",
+    "AllOf", "AnyOf", "ByRow", "Calibrated", "Cascade", "Composed", "Ensemble", "Not", "Only",
     "RayVerifier", "Vote",
 }  # fmt: skip
 
@@ -314,3 +324,37 @@ def test_old_name_in_a_combination_is_not_passed_over():
     with pytest.warns(DeprecationWarning, match="is now scope = 'batch'"):
         kind = declaring(AllOf, judges_alone=False)
     assert kind(ScreensVerifier()).scope == "batch"
+
+
+class Lonely(Composed):
+    """A verifier of one's own that is composed of others, compares, and says no scope."""
+
+    name = "lonely"
+
+    def verify(self, batch):
+        return [(reject if len(batch) == 1 else accept)(self.name) for _ in batch]
+
+
+def test_composed_verifier_may_compare_whatever_its_members_do():
+    """Two senders' batches joined into one call of `verify` would hide that one came alone."""
+    verifier, one = Lonely(ScreensVerifier()), Completion("p", "fine")
+    assert verifier.scope == "batch"
+    found = supervised_each(verifier, [[one], [one, one]])
+    assert [[v.rejected for v in own] for own in found] == [[True], [False, False]]
+
+
+@pytest.mark.parametrize("kind", [JudgeVerifier, TailProbabilityVerifier, LogProbBoundVerifier])
+def test_what_divides_a_batch_itself_gets_long_texts_in_one_call(kind):
+    """A judge's deadline is that of a batch: three calls could take it three times."""
+    assert kind.most_characters is None
+
+    class Whole(Lonely):
+        scope, timeout, most_characters = "completion", 60.0, None
+
+    long = [Completion("p", "a" * 3_000_000)] * 3
+    assert not any(v.rejected for v in supervised(Whole(), long))
+
+    class Split(Whole):
+        most_characters = 4_000_000
+
+    assert all(v.rejected for v in supervised(Split(), long))

@@ -10,6 +10,7 @@ from typing import Any
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.p_values import smallest_p
+from grpo_guard.core.scope import Scope
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict, abstain
 from grpo_guard.core.verifier import AllOf, CompletionVerifier, Composed
@@ -133,6 +134,10 @@ class RayVerifier(Composed):
     @property
     def steps_aside(self) -> bool:
         return self._described.steps_aside if not self.members else super().steps_aside
+
+    @property
+    def scope(self) -> Scope:  # type: ignore[override]
+        return super().scope if self.members else "completion"
 
     def begin(self, batch: Sequence[Completion]) -> None:
         """Send out a batch before its verdicts are needed; `verify` then waits for the rest.
