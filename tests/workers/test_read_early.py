@@ -121,7 +121,7 @@ def test_a_batch_half_of_which_was_read_keeps_its_order():
     settled(the_guard)
     review = the_guard.review(batch)
     assert plain(review.verdicts) == at_once(presets.different_weights, batch)
-    assert 0.9 < review.metrics["guard/read_early_rate"] < 0.6
+    assert 0.4 < review.metrics["guard/read_early_rate"] < 0.6
 
 
 def test_a_completion_that_was_read_is_not_read_again():
