@@ -52,9 +52,9 @@ def test_trl_call_reaches_the_guard_in_three_frames(stack):
     ("stack", "most"),
     [
         (lambda v: v, 8),
-        # One frame for the ensemble, and one for supervising its member.
-        (lambda v: AllOf(v, NoWord()), 10),
-        # Two more: a single batch takes the path of several that are judged together.
+        # Two frames for the ensemble, since a single batch takes the path of several that are
+        # judged together, and two for supervising its member.
+        (lambda v: AllOf(v, NoWord()), 12),
         (lambda v: Cascade(v, NoWord()), 12),
     ],
 )
