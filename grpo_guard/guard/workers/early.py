@@ -30,6 +30,9 @@ MOST_WAITING: Final = 1_024
 """Texts that wait to be read. Further ones are read with their batch."""
 MOST_CHARACTERS: Final = 8_000_000
 """Characters of the texts and prompts that wait."""
+LONGEST: Final = 500_000
+"""Characters of a text with its prompt. A longer one is read with its batch: the caller, which may
+be an event loop, would wait for its digest."""
 MOST_KEPT: Final = 8_192
 """Readings that wait for their batch; the oldest makes room."""
 MOST_FAILED: Final = 3
@@ -118,7 +121,7 @@ class EarlyReadings:
         finally:
             with self._changed:
                 self._batches -= 1
-                self._failed = 0
+                self._failed = max(0, self._failed - 1)
                 self._changed.notify_all()
 
     def take(self, group: Group, batch: Sequence[Completion]) -> dict[int, Reading]:
@@ -198,8 +201,10 @@ class EarlyReadings:
     def _put(self, keys: Sequence[bytes], found: Sequence[Reading | Lost | None]) -> None:
         self._reading, self._ticket = {}, None
         for key, reading in zip(keys, found, strict=True):
-            if reading is None or isinstance(reading, Lost) or any(map(is_failure, reading)):
-                self._failed += 1
+            if reading is None:  # given up for a batch, which reads it itself
+                continue
+            if isinstance(reading, Lost) or any(map(is_failure, reading)):
+                self._failed = min(MOST_FAILED, self._failed + 1)
             else:
                 self._kept[key] = reading
         while len(self._kept) > MOST_KEPT:
@@ -211,7 +216,9 @@ class EarlyReadings:
 
 
 class _OneTry(Ticket):
-    """Nothing of a lost part is tried again: its batch will."""
+    """Nothing of a lost part is tried again: its batch will. No batch waits for it."""
+
+    gives_way = True
 
     def smaller(self, part: Part) -> list[Part]:
         return []
@@ -226,6 +233,9 @@ def is_failure(verdict: Verdict) -> bool:
 def _shown(group: Group, completion: Completion) -> _Text | None:
     """What the readers see of a completion, as a copy; None if that holds anything but text,
     numbers and their containers, since an object may change until its batch comes."""
+    characters = len(completion.text) + len(completion.prompt_text)
+    if characters > LONGEST:
+        return None
     sent = group.sent(completion)
     room = [MOST_PARTS]
     try:
@@ -234,7 +244,7 @@ def _shown(group: Group, completion: Completion) -> _Text | None:
         )
     except (TypeError, RecursionError):
         return None
-    return _Text(group, copied, len(copied.text) + len(copied.prompt_text))
+    return _Text(group, copied, characters)
 
 
 def _copy(value: Any, room: list[int]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -62,12 +62,16 @@ class Group:
         runnables: In this process, what `supervised` is called with.
         source: A pickled `ReadTexts` with their copies.
         bare: They are all this library's own, which need only some fields of a completion.
+        verifiers: Those that are copied.
+        theirs: A pickle of those that are not this library's, which may change between batches.
         digest: Of the source.
     """
 
     runnables: tuple[Runnable, ...]
     source: bytes
     bare: bool
+    verifiers: tuple[CompletionVerifier, ...]
+    theirs: bytes
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +80,12 @@ class Group:
     def sent(self, completion: Completion) -> Completion:
         """The completion as it is sent to a worker."""
         return without_extras(completion) if self.bare else completion
+
+    def renewed(self) -> Group:
+        """The group with copies of the verifiers as they are now; itself if none has changed."""
+        if self.bare or (theirs := _theirs(self.verifiers)) == self.theirs:
+            return self
+        return replace(self, source=_source(self.verifiers), theirs=theirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,15 @@ class Plan:
         first, *others = map(_group, found)
         groups = [group for group in (first, *others) if group is not None]
         return cls(verifier, tuple(groups), first is not None)
+
+    def renewed(self) -> Plan:
+        """The plan with copies of the verifiers as they are now; itself if none has changed."""
+        try:
+            groups = tuple(group.renewed() for group in self.groups)
+        except TypeError:  # one of them cannot be sent any more
+            return Plan.of(self.verifier)
+        same = all(new is old for new, old in zip(groups, self.groups, strict=True))
+        return self if same else replace(self, groups=groups)
 
     @property
     def places(self) -> dict[int, tuple[Group, int]]:
@@ -148,14 +167,28 @@ def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
         return None
     return Group(
         tuple(map(_runnable, sendable)),
-        packed(ReadTexts(tuple(map(_copy, sendable)))),
-        all(type(one).__module__.startswith("grpo_guard.") for one in sendable),
+        _source(sendable),
+        all(map(_is_ours, sendable)),
+        tuple(sendable),
+        _theirs(sendable),
     )
+
+
+def _source(verifiers: Sequence[CompletionVerifier]) -> bytes:
+    return packed(ReadTexts(tuple(map(_copy, verifiers))))
+
+
+def _theirs(verifiers: Sequence[CompletionVerifier]) -> bytes:
+    return _source([one for one in verifiers if not _is_ours(one)])
+
+
+def _is_ours(one: CompletionVerifier) -> bool:
+    return type(one).__module__.startswith("grpo_guard.")
 
 
 def _sendable(one: CompletionVerifier) -> bool:
     try:
-        packed(ReadTexts((_copy(one),)))
+        _source([one])
     except TypeError as error:
         logger.warning(
             "workers: verifier %s cannot be sent to another process and runs in this one (%s)",

@@ -18,6 +18,8 @@ from grpo_guard.guard.workers.ticket import Lost, Part, Ticket
 logger = logging.getLogger("grpo_guard")
 
 _PATIENCE: Final = 60.0
+GIVES_WAY_AFTER: Final = 1.0
+"""Seconds after which a worker is replaced if it reads early and a batch has no other."""
 MOST_STARTS: Final = 3
 """Failed starts in a row after which a worker's seat stays empty."""
 _ENDED: Final = Lost(Cause.FAULT, "the workers were ended", untried=True)
@@ -235,12 +237,19 @@ class Pool:
                     self._retry(part, Lost(Cause.FAULT, _one_line(error)))
                 else:
                     seat.part = part
+        if any(not part.ticket.gives_way for part in self._waiting):
+            soon = time.monotonic() + GIVES_WAY_AFTER
+            for seat in self._seats:
+                if seat.part is not None and seat.part.ticket.gives_way:
+                    seat.deadline = min(seat.deadline, soon)
 
     def _next_for(self, seat: _Seat) -> Part | None:
-        """The first waiting part that was not lost in this seat, unless only this one is up."""
+        """The first waiting part that was not lost in this seat, unless only this one is up; one
+        that gives way only if no other waits."""
         others = any(other.is_up and other is not seat for other in self._seats)
-        while self._waiting and self._waiting[0].ticket.over:
-            self._waiting.popleft()  # nobody waits for it
+        # Nobody waits for the parts of a ticket that is over.
+        left = [part for part in self._waiting if not part.ticket.over]
+        self._waiting = deque(sorted(left, key=lambda part: part.ticket.gives_way))
         for i, part in enumerate(self._waiting):
             if part.avoid != seat.number or not others:
                 del self._waiting[i]

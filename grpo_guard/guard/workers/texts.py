@@ -113,6 +113,8 @@ class Workers:
             return
         from grpo_guard.guard.workers.call import Call
 
+        # A rule of somebody's own may have changed since its copies read something.
+        self._plan = self.plan(verifier).renewed()
         texts = Call(self, verifier, processes, early)
         with running(texts), nullcontext() if early is None else early.batch():
             yield

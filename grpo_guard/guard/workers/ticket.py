@@ -41,6 +41,9 @@ class Ticket:
         arguments: Further arguments for every worker's ``read``.
     """
 
+    gives_way = False
+    """Whether other tickets' parts go first, and nobody waits long for its own."""
+
     def __init__(
         self, batch: Sequence[Any], authors: Sequence[Hashable], arguments: tuple[Any, ...] = ()
     ) -> None:
