@@ -10,7 +10,7 @@ from grpo_guard.core.verifier import CompletionVerifier
 
 class Changing(RuleVerifier):
     name = "changing"
-    looks_alone = True
+    scope = "completion"
 
     def __init__(self):
         super().__init__()
@@ -25,7 +25,8 @@ class Changing(RuleVerifier):
 
 class Sleeping(CompletionVerifier):
     name = "sleeping"
-    judges_alone = in_workers = True
+    scope = "completion"
+    in_workers = True
 
     def verify(self, batch):
         if any(c.text.startswith("hang") for c in batch):
