@@ -66,7 +66,7 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "drift-smollm2-gsm8k", "extras", "genrl-default", "genrl-strict", "genrl-tolerant",
         "ledger-scale",
         "length-cost-models", "length-cost-smollm2", "length-cost", "long-float32",
-        "long-rounded", "ray-faults", "ray-file", "ray-scaling", "reader-cost-bundled",
+        "long-rounded", "ray-faults", "ray-file", "ray-scaling",
         "reader-cost-smollm2", "reader-frozen", "reader-optimised", "reader-public",
         "reader-start", "samplers-nucleus", "samplers-penalty", "samplers-top_k", "scale",
         "serve-load", "serve-sustained", "swarm-authors-judge-2025", "swarm-authors-judge-later",
