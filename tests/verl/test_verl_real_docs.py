@@ -93,7 +93,7 @@ def test_options_match_the_table(configuration, as_written):
     rows = PAGE.split("| `+grpo_guard.`")[1].split("\n\n")[0]
     table = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", rows, re.MULTILINE))
     fields = {f.name: f.default for f in dataclasses.fields(Settings)}
-    assert list(table) == list(fields)[:6]
+    assert list(table) == list(fields)[:7]
     for name in ("manager", "sibling_timeout", "answer_timeout"):
         assert str(fields[name]) == str(type(fields[name])(table[name].strip("`")))
     (options,) = re.findall(r"`('\+grpo_guard\.actor_options=.*?')`", rows)
