@@ -25,7 +25,7 @@ from typing import Any
 from grpo_guard.adapters.plain_numbers import log_probs_from
 from grpo_guard.adapters.received import read
 from grpo_guard.adapters.verl.actor import CollectorHandle
-from grpo_guard.adapters.verl.batch import TOLD, Told
+from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData
 from grpo_guard.adapters.verl.settings import Settings, empty_batch_warning, training_rollouts
 from grpo_guard.guard.framework import FrameworkError
 
@@ -93,7 +93,7 @@ class GuardedRollouts:
             return
         # In verl, an agent loop's own reward bypasses every reward manager.
         given, final.reward_score = final.reward_score, None
-        told = Told(
+        hook_data = HookData(
             siblings=mine.siblings,
             validation=mine.validation,
             masks=tuple(tuple(o.response_mask) for o in outputs),
@@ -104,7 +104,7 @@ class GuardedRollouts:
             score=given,
             step=mine.step,
         )
-        await super()._compute_score(outputs, {**kwargs, TOLD: told})  # type: ignore[misc]
+        await super()._compute_score(outputs, {**kwargs, HOOK_DATA: hook_data})  # type: ignore[misc]
         info = final.extra_fields.get("reward_extra_info") or {}
         if "guard_left_out" not in info:
             raise FrameworkError(

@@ -24,11 +24,11 @@ from grpo_guard.core.verdict import Cause, Verdict, abstain, reject
 
 # Column that the agent-loop hook adds. The agent loop cannot set it: what a remote environment
 # returns cannot claim to be validation, or to be one of fewer siblings.
-TOLD: Final = "grpo_guard"
+HOOK_DATA: Final = "grpo_guard"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HookData:
     """Facts about a trajectory that only the agent loop's worker knows.
 
     Args:
@@ -50,11 +50,11 @@ class Told:
     step: int | None = None
 
 
-def told_of(columns: Mapping[str, Any]) -> Told | None:
+def hook_data_of(columns: Mapping[str, Any]) -> HookData | None:
     """The hook's facts about a trajectory; None without the hook."""
-    column = columns.get(TOLD)
-    told = None if column is None or not len(column) else column[-1]
-    return told if isinstance(told, Told) else None
+    column = columns.get(HOOK_DATA)
+    hook_data = None if column is None or not len(column) else column[-1]
+    return hook_data if isinstance(hook_data, HookData) else None
 
 
 def last_row(data: Any) -> Any:
@@ -99,7 +99,7 @@ def rows_from(
         rejects_unread: Reject what cannot be read instead of abstaining: the author decides how
             many turns a trajectory has, and if abstentions pass, that would be a reward at will.
     """
-    told = told_of(data.non_tensor_batch)
+    hook_data = hook_data_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")
     detokenizer = Detokenizer.of(tokenizer)
     rows: list[Row] = []
@@ -108,13 +108,13 @@ def rows_from(
     for i in range(len(data)):
         prompt_ids, ids = _ids(data, i)
         all_ids = ids
-        mask = told.masks[i] if told else None
+        mask = hook_data.masks[i] if hook_data else None
         if mask is None and turns is not None and int(turns[i] or 0) > 2:
             rows.append(Row(_plain(data, i), _unread(rejects_unread)))
             continue
         theirs = _node(_columns(data, i)) is not None  # even if the name cannot be read
         asked = _asked(data, i, tokenizer, prompt_ids, theirs=theirs)
-        log_probs = told.log_probs[i] if told else None
+        log_probs = hook_data.log_probs[i] if hook_data else None
         # If a mask ends too early, verl trains on nothing after its end.
         own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
         given = spans_given(own or (), len(ids))
@@ -127,7 +127,7 @@ def rows_from(
             _too_many_turns(given)
             or _uneven(mask, all_ids, max_tokens)
             or _wrong(ids, len(tokenizer))
-            or (as_malformed("invalid log-probs") if told and told.unusable else None)
+            or (as_malformed("invalid log-probs") if hook_data and hook_data.unusable else None)
             or (_unshown(detokenizer, ids, given) if theirs else None)
         )
         given = given if len(given) <= MAX_SPANS else ()
@@ -215,19 +215,19 @@ def _too_many_turns(given: Sequence[tuple[int, int]]) -> Verdict | None:
 
 
 def _columns(data: Any, i: int) -> dict[str, Any]:
-    return {k: v[i] for k, v in data.non_tensor_batch.items() if k != TOLD and len(v)}
+    return {k: v[i] for k, v in data.non_tensor_batch.items() if k != HOOK_DATA and len(v)}
 
 
 def _plain(data: Any, i: int) -> Completion:
     """A completion from the data set's columns, without tokens; an unreadable prompt is ""."""
     columns = _columns(data, i)
-    told = told_of(data.non_tensor_batch)
+    hook_data = hook_data_of(data.non_tensor_batch)
     return received(
         columns.get("raw_prompt", ""),
         "",
         node=_node(columns),
         group=str(columns.get("uid", "")),
-        round=told.step if told else columns.get("global_steps"),
+        round=hook_data.step if hook_data else columns.get("global_steps"),
         slot=columns.get("session_id"),
         reference=claimed(columns.get("reward_model"), "ground_truth"),
         task=columns.get("data_source"),

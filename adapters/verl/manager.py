@@ -22,9 +22,14 @@ from typing import Any
 from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.verl.actor import CollectorHandle
-from grpo_guard.adapters.verl.batch import last_row, rows_from, told_of
+from grpo_guard.adapters.verl.batch import hook_data_of, last_row, rows_from
 from grpo_guard.adapters.verl.groups import Settled, Trajectory, finite
-from grpo_guard.adapters.verl.settings import UNTOLD_TIMEOUT, Settings, hook_missing, needs_hook
+from grpo_guard.adapters.verl.settings import (
+    UNKNOWN_SIBLINGS_TIMEOUT,
+    Settings,
+    hook_missing,
+    needs_hook,
+)
 from grpo_guard.core.completion import shown
 from grpo_guard.core.verdict import Outcome
 from grpo_guard.guard import Guard
@@ -81,8 +86,8 @@ class GuardedRewardManager:
             Exception: whatever the reward function raises, unchanged. Under the preset
                 `failures_only` the trajectory is left out instead.
         """
-        told, policy = told_of(data.non_tensor_batch), self.collector.policy
-        if told is None and self._needs_hook:
+        hook_data, policy = hook_data_of(data.non_tensor_batch), self.collector.policy
+        if hook_data is None and self._needs_hook:
             # Some trainers ignore the configured manager.
             raise hook_missing(self.settings.estimator)
         try:
@@ -98,10 +103,10 @@ class GuardedRewardManager:
             raw = _number(graded["reward_score"])
         except BaseException:
             uid, step = _key(data)
-            if told is None and uid is not None:  # otherwise the hook reports all failures
+            if hook_data is None and uid is not None:  # otherwise the hook reports all failures
                 self.collector.absent(uid, step, self.settings.rollouts)
             raise
-        if told is not None and told.validation:
+        if hook_data is not None and hook_data.validation:
             return (_watched if policy.watches else _answer)(graded, raw, None)
         if raw is None and not policy.watches:
             logger.warning("verl: the reward function gave no finite reward; left out")
@@ -129,12 +134,12 @@ class GuardedRewardManager:
         return RewardManagerBase.assemble_rm_scores(data, scores)
 
     async def _graded(self, data: Any) -> dict[str, Any]:
-        told = told_of(data.non_tensor_batch)
-        if told is not None and told.score is not None:
+        hook_data = hook_data_of(data.non_tensor_batch)
+        if hook_data is not None and hook_data.score is not None:
             fields = data.non_tensor_batch["tool_extra_fields"][-1]
             info = _plain_info(fields.get("reward_extra_info"), data)
             watches = self.collector.policy.watches
-            score = told.score if watches else number_from(told.score)
+            score = hook_data.score if watches else number_from(hook_data.score)
             return {"reward_score": score, "reward_extra_info": info}
         if self._failures is None:
             graded: dict[str, Any] = await self.inner.run_single(last_row(data))
@@ -149,9 +154,9 @@ class GuardedRewardManager:
         return graded
 
     def _trajectory(self, data: Any, rows: tuple[Row, ...], score: float | None) -> Trajectory:
-        told = told_of(data.non_tensor_batch)
+        hook_data = hook_data_of(data.non_tensor_batch)
         uid, step = _key(data)
-        siblings = told.siblings if told else self.settings.rollouts
+        siblings = hook_data.siblings if hook_data else self.settings.rollouts
         return Trajectory(
             # Without a uid siblings are unknown: it is a group of its own.
             uuid.uuid4().hex if uid is None else uid,
@@ -159,14 +164,14 @@ class GuardedRewardManager:
             1 if uid is None else siblings,
             rows,
             score,
-            self._timeout(told is not None),
+            self._timeout(hook_data is not None),
         )
 
-    def _timeout(self, told: bool) -> float:
+    def _timeout(self, hooked: bool) -> float:
         timeout = self.settings.sibling_timeout
         # Without the hook, only the number of siblings in training is known.
         same = self.settings.rollouts == self.settings.validation_rollouts
-        return timeout if told or same else min(timeout, UNTOLD_TIMEOUT)
+        return timeout if hooked or same else min(timeout, UNKNOWN_SIBLINGS_TIMEOUT)
 
 
 def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) -> dict[str, Any]:
@@ -225,9 +230,9 @@ def _number(score: Any) -> float | None:
 def _key(data: Any) -> tuple[str | None, int | None]:
     """The key that siblings share: the prompt's uid and the step."""
     columns = data.non_tensor_batch
-    told = told_of(columns)
+    hook_data = hook_data_of(columns)
     step = columns.get("global_steps")
-    number = told.step if told else None if step is None else int(step[-1])
+    number = hook_data.step if hook_data else None if step is None else int(step[-1])
     uid = columns.get("uid")
     return None if uid is None else str(uid[-1]), number
 

@@ -19,7 +19,7 @@ from grpo_guard.guard.policy import Policy
 
 # The collector waits no longer than this if the number of siblings is unknown: validation often
 # samples one answer per prompt, training eight, and a reward worker cannot tell them apart.
-UNTOLD_TIMEOUT = 30.0
+UNKNOWN_SIBLINGS_TIMEOUT = 30.0
 # A left-out completion keeps its place in verl's batch, with the mean of its group as its score. If
 # an advantage is the score minus that mean, it is 0. Other estimators compare with something else
 # (the whole batch, a greedy rollout, a critic, lengths): there the mean of an easy group is a good

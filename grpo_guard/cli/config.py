@@ -33,7 +33,7 @@ def verifiers() -> None:
             continue
         needs = getattr(kind, "needs", None) or "nothing else"
         options = listed(verifier_options(kind))
-        own = {option: said for option, said in options.items() if option not in WRAPPERS}
+        own = {option: setting for option, setting in options.items() if option not in WRAPPERS}
         _print(f"type: {name}", kind.__doc__, own, f"  needs {needs}")
     _print(
         "next to any type",

@@ -35,14 +35,14 @@ _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def mapping_of(said: list[str]) -> dict[str, str]:
+def mapping_of(pairs: list[str]) -> dict[str, str]:
     """Field -> column, from ``--map FIELD=NAME``.
 
     Raises:
         InputError: one is malformed, or names no field.
     """
     found: dict[str, str] = {}
-    for one in said:
+    for one in pairs:
         field, equals, column = one.partition("=")
         if not equals or not column:
             raise InputError(f"--map: expected FIELD=NAME such as text=completion, got {one!r:.80}")
@@ -271,7 +271,7 @@ def _column(field: str, row: Row, taken: set[str]) -> str | None:
 
 def _value(field: str, value: Any) -> Any:
     if field == "text" and isinstance(value, list):
-        return "\n".join(filter(None, map(_said, value)))
+        return "\n".join(filter(None, map(_text_of, value)))
     if field == "prompt" and isinstance(value, list):
         return [_message(message) for message in value]
     if field in ("reference", "node", "task") and isinstance(value, int | float | list):
@@ -281,7 +281,7 @@ def _value(field: str, value: Any) -> Any:
     return value
 
 
-def _said(message: Any) -> str:
+def _text_of(message: Any) -> str:
     """The text of a message, or "" if no model wrote it."""
     if isinstance(message, str):
         return message

@@ -27,11 +27,11 @@ class InOrder:
     def put(self, number: int, line: str) -> None:
         """Write the line, or keep it until its turn comes."""
         if number != self._next:
-            said = line.encode()
+            encoded = line.encode()
             self._spool.seek(self._end)
-            self._spool.write(said)
-            self._waiting[number] = (self._end, len(said))
-            self._end += len(said)
+            self._spool.write(encoded)
+            self._waiting[number] = (self._end, len(encoded))
+            self._end += len(encoded)
             return
         self._file.write(line)
         self._next += 1

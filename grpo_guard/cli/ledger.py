@@ -136,15 +136,15 @@ def table(nodes: list[Standing], title: str) -> Table:
 def state(standing: Standing) -> str:
     """A node's standing as text, with its empty slots."""
     if standing.state.value != "clear":
-        said = f"{standing.state.value} since round {standing.since}"
+        described = f"{standing.state.value} since round {standing.since}"
     elif standing.peers < 2:
-        said = "too few peers"
+        described = "too few peers"
     else:
-        said = NOT_ENOUGH
+        described = NOT_ENOUGH
     if standing.owed:
         withholds = " (withholds)" if standing.withholds.value != "clear" else ""
-        said += f"\n{standing.empty:,} of {standing.owed:,} slots empty{withholds}"
-    return said
+        described += f"\n{standing.empty:,} of {standing.owed:,} slots empty{withholds}"
+    return described
 
 
 def percent(rate: float | None) -> str:

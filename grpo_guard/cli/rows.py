@@ -98,8 +98,8 @@ def group_of(completion: Completion) -> int:
     An attacker who finds two prompts with the same digest gets them verified in one batch, which
     does no harm.
     """
-    said = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(said, digest_size=8).digest(), "little")
+    hashed = f"{completion.round} {prompt_key(completion.prompt)}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(hashed, digest_size=8).digest(), "little")
 
 
 class _Joined:
@@ -118,8 +118,8 @@ class _Joined:
         group = group_of(completion)
         rollout = rollout_of(completion)
         if rollout is not None:
-            said = repr((completion.round, rollout)).encode("utf-8", "backslashreplace")
-            first = self._first.setdefault(blake2b(said, digest_size=16).digest(), group)
+            hashed = repr((completion.round, rollout)).encode("utf-8", "backslashreplace")
+            first = self._first.setdefault(blake2b(hashed, digest_size=16).digest(), group)
             one, other = self._root(first), self._root(group)
             if one != other:
                 self._parents[max(one, other)] = min(one, other)

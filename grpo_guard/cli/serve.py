@@ -102,15 +102,15 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
     from grpo_guard.server.setup import REFUSED, hand_over
 
     try:
-        said = GuardConfig.from_yaml(Path(settings.config))
+        guard_config = GuardConfig.from_yaml(Path(settings.config))
     except ConfigError as error:
         _refuse(str(error))
-    if said.identity is not None:
+    if guard_config.identity is not None:
         _refuse(
             "--workers: expected 1 with identity, which remembers used envelopes in one process, "
             f"got {workers}: each would accept the same envelope once"
         )
-    if said.state is None:
+    if guard_config.state is None:
         echo(
             "warning: --workers: each worker keeps its own state about nodes; set state: FOLDER in "
             f"{settings.config} to share it",

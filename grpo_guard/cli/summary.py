@@ -112,9 +112,9 @@ class Summary:
     def as_table(self, out: str) -> str:
         """Lines for a person: totals, nodes with most rejections first, causes with remedies."""
         now = self.total - self.done
-        said = ", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome)
+        counts = ", ".join(f"{o.value} {self.outcomes[o]}/{now}" for o in Outcome)
         before = f" ({self.done} before)" if self.done else ""
-        parts = [f"{said}{before}; wrote {out}"]
+        parts = [f"{counts}{before}; wrote {out}"]
         if self.nodes:
             parts.append(self._nodes_table())
         if self.asked:

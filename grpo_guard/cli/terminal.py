@@ -73,9 +73,9 @@ def _missing_extras() -> Iterator[None]:
     except ModuleNotFoundError as error:
         from grpo_guard.core.registry import with_remedy
 
-        if (said := with_remedy(error)) is error:
+        if (shown := with_remedy(error)) is error:
             raise  # no extra brings it: a module of the user's own is broken
-        echo(str(said), err=True)
+        echo(str(shown), err=True)
         raise typer.Exit(2) from None
 
 

@@ -278,12 +278,12 @@ def _with_malformed(
 
     from grpo_guard.core.verdict import Cause, reject
 
-    said = zip(completions, verdicts, strict=True)
+    pairs = zip(completions, verdicts, strict=True)
     for place, row in batch:
         if row.completion is None:
             yield place, row, reject("input", Cause.MALFORMED, row.problem)
         else:
-            completion, verdict = next(said)
+            completion, verdict = next(pairs)
             yield place, replace(row, completion=completion), verdict
 
 

@@ -265,20 +265,20 @@ class GuardConfig(Options):
 
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()
-        said = self.explicit_values(without=NO_OPTIONS)
+        explicit = self.explicit_values(without=NO_OPTIONS)
         if live is None:
-            require_plain(said, name)
+            require_plain(explicit, name)
         try:
             model, preset = preset_options(name), PRESETS[name]
         except ImportError as error:
             raise ConfigError(f"preset ({name}): {error}") from None
-        require_options(said, model, name)
+        require_options(explicit, model, name)
         of_policy = reads_policy(preset)
         if of_policy and self.tokenizer is not None:
             raise ConfigError("tokenizer: expected none with a preset that loads the policy's own")
         on = live if of_policy else None
         arguments = model.read(
-            said if on is None else on.fill_defaults(said, preset), name
+            explicit if on is None else on.fill_defaults(explicit, preset), name
         ).explicit_values()
         arguments |= dict.fromkeys(model.from_python & {"tokenizer"})
         if not of_policy:
@@ -373,7 +373,7 @@ class GuardConfig(Options):
         try:
             if self.state is None:
                 return None
-            said = {} if self.ledger is None else self.ledger.explicit_values()
-            return NodeStore(self.state, max_nodes=said.get("max_nodes", MAX_NODES))
+            explicit = {} if self.ledger is None else self.ledger.explicit_values()
+            return NodeStore(self.state, max_nodes=explicit.get("max_nodes", MAX_NODES))
         except ValueError as error:
             raise ConfigError(str(error)) from None

@@ -36,7 +36,9 @@ class Live:
     slots: int | None = None
     nodes: Collection[str] | None = None
 
-    def fill_defaults(self, said: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
+    def fill_defaults(
+        self, explicit: Mapping[str, Any], maker: Callable[..., Any]
+    ) -> dict[str, Any]:
         """A file's options, completed with those that it may leave out when a policy is live."""
         sampling = {
             name: list(value) if isinstance(value, tuple) else value
@@ -46,7 +48,7 @@ class Live:
         defaults: dict[str, Any] = {"model": "-", "sampling": sampling}
         if _required(maker, "coin"):
             defaults["coin"] = "-"
-        return defaults | dict(said)
+        return defaults | dict(explicit)
 
     def override(self, arguments: Mapping[str, Any], maker: Callable[..., Any]) -> dict[str, Any]:
         """A file's arguments, with the live policy in place of the model and sampler they name.

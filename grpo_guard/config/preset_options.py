@@ -48,7 +48,7 @@ def preset_options(name: str) -> type[Options]:
     )
 
 
-def require_plain(said: Mapping[str, Any], name: str) -> None:
+def require_plain(explicit: Mapping[str, Any], name: str) -> None:
     """Refuse what is visibly wrong before loading torch, which takes seconds.
 
     Raises:
@@ -61,24 +61,24 @@ def require_plain(said: Mapping[str, Any], name: str) -> None:
     }
     model = options_of(name, PRESETS[name], without={"policy", "workers"}, fields=fields)
     required = [key for key, field in model.model_fields.items() if field.is_required()]
-    lacking = [key for key in required if key not in said]
-    for key in said:
+    lacking = [key for key in required if key not in explicit]
+    for key in explicit:
         if key not in model.model_fields and near(lacking, key):
             chosen(required, named(key), name)
-    model.read(dict(said), name)
+    model.read(dict(explicit), name)
 
 
-def require_options(said: Mapping[str, Any], model: type[Options], name: str) -> None:
+def require_options(explicit: Mapping[str, Any], model: type[Options], name: str) -> None:
     """Refuse keys that do not belong next to a preset.
 
     Raises:
         ConfigError: with the key that was probably meant, or what to write instead.
     """
     for key, instead in _INSTEAD.items():
-        if key in said and key not in model.model_fields:
+        if key in explicit and key not in model.model_fields:
             raise ConfigError(f"{key}: expected none next to preset: {name}, got one; {instead}")
     known = [*model.model_fields, *sorted(NO_OPTIONS - {*model.model_fields})]
-    for key in said:
+    for key in explicit:
         if key not in model.from_python:
             chosen(known, named(key), name)
 

@@ -135,11 +135,11 @@ class _Builder:
             raise ConfigError(f"{where}.{key}: expected a non-empty list, got {shown(inner)}")
         members = [self.node(n, f"{where}.{key}[{i}]") for i, n in enumerate(inner)]
         model = options_of(key, _COMBINATORS[key])
-        said = model.read(options, f"{where}.{key}").explicit_values()
+        explicit = model.read(options, f"{where}.{key}").explicit_values()
         if self.store is not None and "store" in model.from_python:
-            said["store"] = self.store
+            explicit["store"] = self.store
         try:
-            return _COMBINATORS[key](*members, **said)
+            return _COMBINATORS[key](*members, **explicit)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where}.{key}: {error}") from None
 
@@ -150,11 +150,11 @@ class _Builder:
                 f"{where}.ray: expected no workers for a policy in training, which they do not have"
             )
         kind = load(VERIFIERS, _RAY)
-        said = options_of("ray", kind).read(options, where).explicit_values()
+        explicit = options_of("ray", kind).read(options, where).explicit_values()
         make = partial(build_verifier, inner, self.alpha, f"{where}.ray")
         try:
             made: CompletionVerifier = kind(
-                make, decide=lambda: self.node(inner, f"{where}.ray"), **said
+                make, decide=lambda: self.node(inner, f"{where}.ray"), **explicit
             )
         except (ModuleNotFoundError, ConnectionError, TypeError, ValueError) as error:
             raise ConfigError(f"{where}.ray: {error}") from None

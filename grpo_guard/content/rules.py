@@ -15,7 +15,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import supervised_each
-from grpo_guard.core.turns import Said, as_said, turns
+from grpo_guard.core.turns import OwnText, own_text, turns
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.counts import NOTHING, Counts
@@ -231,9 +231,9 @@ class _Look(Runnable):
             return found
         return [end_marks_noted(v, one.text) for v, one in zip(found, batch, strict=True)]
 
-    def _parts(self, completion: Completion) -> list[Said]:
+    def _parts(self, completion: Completion) -> list[OwnText]:
         """The author's whole text, then each turn; empty if the completion is all the author's."""
-        own = as_said(completion)
+        own = own_text(completion)
         if own is None:
             return []
         return [own, *(turns(completion) if self.rule.by_turn else ())]

@@ -135,23 +135,23 @@ def check_class(kind: type[Runnable]) -> None:
             overrides `verify` and keeps its base's own `verify_each`.
     """
     _adopt_new_names(kind)
-    said = vars(kind).get("scope", SCOPES[0])
-    if said not in SCOPES and not hasattr(said, "__get__"):
-        raise TypeError(f"{kind.__name__}: expected {_VALUES['scope']}, got {said!r:.80}")
+    declared = vars(kind).get("scope", SCOPES[0])
+    if declared not in SCOPES and not hasattr(declared, "__get__"):
+        raise TypeError(f"{kind.__name__}: expected {_VALUES['scope']}, got {declared!r:.80}")
     _require_each(kind)
 
 
 def _adopt_new_names(kind: type[Runnable]) -> None:
     for old, now in _NEW_NAMES.items():
         # The class's own attribute, or that of a mixin.
-        said = next(vars(base)[old] for base in kind.__mro__ if old in vars(base))
-        if isinstance(said, _Renamed):
+        declared = next(vars(base)[old] for base in kind.__mro__ if old in vars(base))
+        if isinstance(declared, _Renamed):
             continue
         if now not in vars(kind):  # else the class serves both releases
-            if not isinstance(said, bool):
+            if not isinstance(declared, bool):
                 raise TypeError(_message(kind, old))
-            value = said if now == "shares_calls" else "completion" if said else "batch"
-            message = f"{kind.__name__}: {old} = {said} is now {now} = {value!r}"
+            value = declared if now == "shares_calls" else "completion" if declared else "batch"
+            message = f"{kind.__name__}: {old} = {declared} is now {now} = {value!r}"
             # The frames between: `check_class`, `__init_subclass__` and `ABCMeta.__new__`.
             warnings.warn(f"{message}; see docs/migration.md", DeprecationWarning, stacklevel=5)
             setattr(kind, now, value)

@@ -20,7 +20,7 @@ APART = "\n\n.\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OwnText:
     """A completion without its given spans.
 
     Args:
@@ -54,46 +54,46 @@ class Said:
         return next((piece for piece in reversed(self.pieces) if piece[2] <= at), self.pieces[0])
 
 
-def as_said(completion: Completion) -> Said | None:
+def own_text(completion: Completion) -> OwnText | None:
     """The author's own text; None if that is all of it."""
-    told = completion.verified_spans
-    if told is None:
+    spans = completion.verified_spans
+    if spans is None:
         return None
     text, now = completion.text, 0
     pieces, parts = [], []
-    for start, end in between(told.chars, len(text)):
+    for start, end in between(spans.chars, len(text)):
         if start < end:
             pieces.append((start, end, now))
             parts.append(text[start:end])
             now += end - start + len(APART)
-    return Said(_own(completion, APART.join(parts)), tuple(pieces) or ((0, 0, 0),))
+    return OwnText(_own(completion, APART.join(parts)), tuple(pieces) or ((0, 0, 0),))
 
 
-def turns(completion: Completion) -> list[Said]:
+def turns(completion: Completion) -> list[OwnText]:
     """Each of the author's turns that is not blank, in order; at least the last one.
 
     Each has the ids of all turns, because callers do not need them per turn.
     """
-    told, text = completion.verified_spans, completion.text
-    around = between(told.chars if told else (), len(text))
+    spans, text = completion.verified_spans, completion.text
+    around = between(spans.chars if spans else (), len(text))
     spoken = [(start, end) for start, end in around if text[start:end].strip()] or around[-1:]
     own = _own(completion, "")
-    return [Said(own.with_labels(text=text[a:b], given=None), ((a, b, 0),)) for a, b in spoken]
+    return [OwnText(own.with_labels(text=text[a:b], given=None), ((a, b, 0),)) for a, b in spoken]
 
 
 def own_words(batch: Sequence[Completion]) -> list[Completion]:
     """The batch reduced to its authors' own text."""
-    return [one.completion if (one := as_said(completion)) else completion for completion in batch]
+    return [one.completion if (one := own_text(completion)) else completion for completion in batch]
 
 
 def _own(completion: Completion, text: str) -> Completion:
     """A completion with this text, reduced to the ids and log-probs that its author sampled."""
-    told, ids = completion.verified_spans, completion.completion_ids
-    if told is None:
+    spans, ids = completion.verified_spans, completion.completion_ids
+    if spans is None:
         return completion
     own = completion.with_labels(text=text, given=None)
     if ids is not None:
-        drawn = between(told.tokens, len(ids))
+        drawn = between(spans.tokens, len(ids))
         kept = tuple(token for start, end in drawn for token in ids[start:end])
         own = own.with_labels(completion_ids=kept)
         log_probs = completion.sampler_logprobs

@@ -51,9 +51,9 @@ class AdmittedBatch:
         """The completions without a verdict, in order."""
         return [c for c, known in zip(self.batch, self.known, strict=True) if known is None]
 
-    def verdicts(self, said: Sequence[Verdict]) -> list[Verdict]:
+    def verdicts(self, found: Sequence[Verdict]) -> list[Verdict]:
         """One verdict per completion, given the verdicts on `open`."""
-        left = iter(said)
+        left = iter(found)
         verdicts = [next(left) if known is None else known for known in self.known]
         return list(map(noted, verdicts, self.notes)) if any(self.notes) else verdicts
 

@@ -202,7 +202,7 @@ class Guard:
         """
         try:
             admitted = self.admit(batch, given, decoded)
-            return self.finish_review(admitted, self._said(admitted.unsettled))
+            return self.finish_review(admitted, self._verify(admitted.unsettled))
         except Exception as error:
             if not self.policy.watches:
                 raise
@@ -219,17 +219,17 @@ class Guard:
         )  # fmt: skip
         self.workers.read_early(self.verifier, known, unasked=not self.policy.pays_abstentions)
 
-    def finish_review(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Review:
+    def finish_review(self, admitted: AdmittedBatch, found: Sequence[Verdict]) -> Review:
         """The second half of `review`: turn the verifier's verdicts on a batch into a review.
 
         Args:
             admitted: The batch, from `admit`.
-            said: One verdict for each of `AdmittedBatch.unsettled`.
+            found: One verdict for each of `AdmittedBatch.unsettled`.
 
         Raises:
             AbstainError: as `review`.
         """
-        batch, verdicts = self.record_verdicts(admitted, said)
+        batch, verdicts = self.record_verdicts(admitted, found)
         if not self.policy.watches:
             self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts) | admitted.waited
@@ -244,9 +244,9 @@ class Guard:
             The completions as they were judged, see `AdmittedBatch`, and their verdicts.
         """
         admitted = self.admit(batch, given, decoded)
-        return self.record_verdicts(admitted, self._said(admitted.unsettled))
+        return self.record_verdicts(admitted, self._verify(admitted.unsettled))
 
-    def _said(self, batch: Sequence[Completion]) -> list[Verdict]:
+    def _verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         with self.reading():
             return supervised(self.verifier, batch)
 
@@ -279,9 +279,9 @@ class Guard:
             ids_unread=not self.reads_ids, decoded=decoded,
         )  # fmt: skip
 
-    def record_verdicts(self, admitted: AdmittedBatch, said: Sequence[Verdict]) -> Judged:
+    def record_verdicts(self, admitted: AdmittedBatch, found: Sequence[Verdict]) -> Judged:
         """The second half of `judge`, arguments as `finish_review`; the worst segment decides."""
-        batch, verdicts = admitted.batch, admitted.verdicts(said)
+        batch, verdicts = admitted.batch, admitted.verdicts(found)
         self.idle.look_at(batch)
         if self.ledger is not None and batch:
             self.ledger.record(batch, verdicts)

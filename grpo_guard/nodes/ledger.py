@@ -92,7 +92,7 @@ class EvidenceLedger:
         self.max_nodes = max_nodes
         self.degraded: str | None = None
         self._locked = False
-        self.lost = self._said_lost = 0
+        self.lost = self._recorded_lost = 0
         self._waiting: deque[Callable[[Book], None]] = deque()
         self._lock = threading.RLock()
         self._connection: Book | None = None
@@ -223,7 +223,7 @@ class EvidenceLedger:
     def current(self) -> bool:
         """Whether the standings are up to date: nothing is wrong, or the file is only locked, no
         unwritten batch was lost, and reading still works."""
-        return self.degraded is None or (self._locked and self.lost == self._said_lost)
+        return self.degraded is None or (self._locked and self.lost == self._recorded_lost)
 
     @property
     def store_path(self) -> Path:
@@ -269,9 +269,9 @@ class EvidenceLedger:
                     self._try(self._waiting[0], connection)
                     self._waiting.popleft()
                 self._judging.catch_up(connection)
-                if self.lost > self._said_lost:
-                    count_lost(connection, self.lost - self._said_lost)
-                    self._said_lost = self.lost
+                if self.lost > self._recorded_lost:
+                    count_lost(connection, self.lost - self._recorded_lost)
+                    self._recorded_lost = self.lost
             except Exception as error:  # odd values in the file may raise anything
                 self._fail(error, seconds)
                 return
@@ -330,8 +330,8 @@ class EvidenceLedger:
             except (LedgerError, StateError):
                 raise
             except Exception as error:
-                said = f"{type(error).__name__}: {error!s:.200}"
-                raise LedgerError(f"{self.path}: expected a readable ledger: {said}") from error
+                reason = f"{type(error).__name__}: {error!s:.200}"
+                raise LedgerError(f"{self.path}: expected a readable ledger: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         hidden = ("_lock", "_connection", "_judging", "_waiting", "_owner")
@@ -339,7 +339,7 @@ class EvidenceLedger:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.degraded, self._locked, self.lost, self._said_lost = None, False, 0, 0
+        self.degraded, self._locked, self.lost, self._recorded_lost = None, False, 0, 0
         self._waiting = deque()
         self._lock = threading.RLock()
         self._forget()

@@ -65,7 +65,7 @@ class Memory:
         self._dropped = self.lost = 0
         # The file does not hold a valid state, so the next write replaces it.
         self._broken = False
-        self._told = False
+        self._warned = False
 
     @contextmanager
     def held(self, again: Callable[[], object]) -> Iterator[None]:
@@ -180,7 +180,7 @@ class Memory:
         except sqlite3.Error as error:
             self._degrade(error)
             return False
-        self._version, self._broken, self._told, self._dropped = row[1], False, False, 0
+        self._version, self._broken, self._warned, self._dropped = row[1], False, False, 0
         self._unwritten.clear()
         patience_with(self._path).behind(self, 0)
         return True
@@ -195,8 +195,8 @@ class Memory:
         patience_with(self._path).behind(self, len(self._unwritten))
 
     def _degrade(self, error: Exception) -> None:
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "%s: %s is neither read nor written (%s: %.200s); this process continues with its "
                 "own state", self._path, self._key, type(error).__name__, error,

@@ -102,8 +102,8 @@ class _Endpoint:
         if scope["method"] in allowed:
             response = await self._answers(Request(scope, receive, send))
         else:
-            said = {"Allow": ", ".join(allowed)}
-            response = reply({"error": "Method Not Allowed"}, 405, said)
+            allow_header = {"Allow": ", ".join(allowed)}
+            response = reply({"error": "Method Not Allowed"}, 405, allow_header)
         await response(scope, receive, send)
 
 

@@ -218,7 +218,7 @@ class Batches:
             refusal = RequestError(503, "no thread could be started", retry=True)
             batch.outcomes.extend((job, job.given_up, None, refusal) for job in batch.jobs)
             self._large.end(batch, loop.time())
-            batch.told()
+            batch.deliver()
             return False
         self._free -= 1
         batch.calls = self._idle.pop()
@@ -230,7 +230,7 @@ class Batches:
     def _take_apart(self, batch: _Batch) -> None:
         """Judge each job of a hung batch separately: one of them may be the cause."""
         logger.warning("a batch of %d requests hangs; each is judged alone", len(batch.jobs))
-        batch.told()
+        batch.deliver()
         for job in reversed(batch.jobs):
             with job.lock:
                 # A job that is being settled would be settled, and recorded in the ledger, twice.
@@ -251,7 +251,7 @@ class Batches:
         if self._joined is batch:
             self._joined = None
         batch.rest()
-        batch.told()
+        batch.deliver()
         self._begin()
 
 
@@ -306,7 +306,7 @@ class _Batch:
             if timer is not None:
                 timer.cancel()
 
-    def told(self) -> None:
+    def deliver(self) -> None:
         """Deliver the settled answers to the jobs that still wait."""
         while self.outcomes:
             job, given_up, result, error = self.outcomes.popleft()
@@ -323,13 +323,13 @@ class _Batch:
         attempts = [_Attempt(job) for job in self.jobs]
         known = [attempt.run(attempt.job.admit) for attempt in attempts]
         opened = [k.unsettled if k else [] for k in known]
-        said: Sequence[list[Verdict] | None]
+        found_each: Sequence[list[Verdict] | None]
         try:
-            said = supervised_each(verifier, opened)
+            found_each = supervised_each(verifier, opened)
         except BaseException:  # SystemExit, say: a dead thread would keep its place
             alone = zip(attempts, opened, strict=True)
-            said = [attempt.run(supervised, verifier, own) for attempt, own in alone]
-        for attempt, *found in zip(attempts, known, said, strict=True):
+            found_each = [attempt.run(supervised, verifier, own) for attempt, own in alone]
+        for attempt, *found in zip(attempts, known, found_each, strict=True):
             with attempt.job.lock:
                 attempt.job.settling |= attempt.given_up is attempt.job.given_up
             result = attempt.run(attempt.job.settle, *found)

@@ -37,13 +37,13 @@ def page(described: dict[str, Any]) -> str:
         f"<p>{escape(info['description'])} As JSON: <a href=openapi.json>openapi.json</a>.</p>",
     ]
     for path, methods in described["paths"].items():
-        for method, said in methods.items():
+        for method, operation in methods.items():
             parts.append(
-                f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(said['summary'])}</p>"
+                f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}</p>"
             )
-            if "requestBody" in said:
-                parts.append("<p>Request:</p>" + _example(said["requestBody"]))
-            parts.append("<p>Answer:</p>" + _example(said["responses"]["200"]))
+            if "requestBody" in operation:
+                parts.append("<p>Request:</p>" + _example(operation["requestBody"]))
+            parts.append("<p>Answer:</p>" + _example(operation["responses"]["200"]))
     components = described["components"]
     parts.append("<h2>Refusals, whatever the status</h2>")
     parts.append(_example(components["responses"]["Refused"]))

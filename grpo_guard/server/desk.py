@@ -29,7 +29,7 @@ from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.readers import Readers
 from grpo_guard.server.recent import Recent
-from grpo_guard.server.replies import Told, refused, reply
+from grpo_guard.server.replies import ReplyBody, refused, reply
 from grpo_guard.server.stream import send_lines
 from grpo_guard.server.verdicts import Verdicts
 
@@ -46,10 +46,10 @@ DISCARD_SECONDS = 5.0
 class Answerer(Protocol[Given]):
     """Answers the parsed requests of a service."""
 
-    def job(self, asked: Given, request_id: str, size: int) -> Job[Told]:
+    def job(self, asked: Given, request_id: str, size: int) -> Job[ReplyBody]:
         """The work on one request, whose body has ``size`` bytes."""
 
-    def too_late(self, asked: Given) -> Told:
+    def too_late(self, asked: Given) -> ReplyBody:
         """The answer if the work took too long.
 
         Raises:
@@ -93,10 +93,10 @@ class Desk:
         """The reply to a request."""
 
         async def answer(sender: Sender, deadline: float) -> Response:
-            told, request_id = await self._told(request, service, sender.body, deadline)
-            self._metrics.told(service.path, told.outcomes)
+            answered, request_id = await self._answer_to(request, service, sender.body, deadline)
+            self._metrics.count_outcomes(service.path, answered.outcomes)
             headers = {"X-Request-Id": request_id}
-            return Response(told.text, headers=headers, media_type="application/json")
+            return Response(answered.text, headers=headers, media_type="application/json")
 
         return await self._counted(request, service.path, answer)
 
@@ -127,10 +127,10 @@ class Desk:
         if connection is not None:
             connection.hold_little()
         request_id, size = secrets.token_hex(8), len(sender.body)
-        jobs: list[Job[Told]] = []
+        jobs: list[Job[ReplyBody]] = []
         gone = asyncio.Event()
 
-        async def judge(part: list[Completion], first: int) -> Told:
+        async def judge(part: list[Completion], first: int) -> ReplyBody:
             if gone.is_set():
                 raise ClientDisconnect
             jobs[:] = [answerer.job(part, request_id, size * len(part) // len(asked), first)]
@@ -155,8 +155,8 @@ class Desk:
             async with while_it_waits(request, leave):
                 fetching = partial(self._intake.fetching, sender)
                 lines = send_lines(request._send, request_id, asked, judge, self._limits, fetching)
-                async for told in lines:
-                    self._metrics.told(path, told.outcomes)
+                async for answered in lines:
+                    self._metrics.count_outcomes(path, answered.outcomes)
         except ClientDisconnect:
             left = "did not read" if sender.dropped else "left"
             logger.info("%s: the client %s: its stream ends early", path, left)
@@ -219,19 +219,19 @@ class Desk:
             logger.error("%s failed", request.url.path, exc_info=error)
             return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
 
-    async def _told(
+    async def _answer_to(
         self, request: Request, service: Service[Any], body: bytes, deadline: float
-    ) -> tuple[Told, str]:
+    ) -> tuple[ReplyBody, str]:
         parser = self._large_parser if len(body) > LARGE_BYTES else self._parser
         asked = await self._parsed(service, body, client_of(request), parser)
         request_id = secrets.token_hex(8)
 
-        async def ask() -> tuple[Told, bool]:
+        async def ask() -> tuple[ReplyBody, bool]:
             job = service.answerer.job(asked, request_id, len(body))
             async with while_it_waits(request, job.leave):
                 try:
-                    told = await self._batches.answer(job, deadline)
-                    return told, not job.given_up.is_set()
+                    answered = await self._batches.answer(job, deadline)
+                    return answered, not job.given_up.is_set()
                 except TimeoutError:
                     job.leave()
                     logger.warning("%s: no answer within %g s", service.path, self._limits.seconds)
@@ -239,7 +239,7 @@ class Desk:
                     return await asyncio.to_thread(service.answerer.too_late, asked), False
 
         if key := request.headers.get("idempotency-key"):
-            return await self._recent.told(key, service.path, body, ask), request_id
+            return await self._recent.answer(key, service.path, body, ask), request_id
         return (await ask())[0], request_id
 
     async def _parsed(

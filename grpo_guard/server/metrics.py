@@ -63,7 +63,7 @@ class Metrics:
             self._writing = True
             asyncio.get_running_loop().call_later(WRITTEN_EVERY, self.write)
 
-    def told(self, path: str, outcomes: Mapping[str, int]) -> None:
+    def count_outcomes(self, path: str, outcomes: Mapping[str, int]) -> None:
         """Count how many completions a reply accepts, rejects and abstains on."""
         for outcome, count in outcomes.items():
             self._counts["completions", path, outcome] += count
@@ -129,5 +129,5 @@ def _kind(name: str, kind: str, help_text: str) -> list[str]:
 
 
 def _row(name: str, value: float, **labels: str) -> str:
-    said = ",".join(f'{label}="{text}"' for label, text in labels.items())
-    return f"grpo_guard_{name}{{{said}}} {value!r}"
+    shown = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    return f"grpo_guard_{name}{{{shown}}} {value!r}"

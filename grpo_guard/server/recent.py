@@ -14,7 +14,7 @@ from typing import Final
 
 from grpo_guard.server.limits import PARSED_AT_ONCE
 from grpo_guard.server.problems import RequestError
-from grpo_guard.server.replies import Told
+from grpo_guard.server.replies import ReplyBody
 
 MOST: Final = 1024
 MOST_CHARACTERS: Final = 16 * 1024 * 1024
@@ -25,13 +25,13 @@ class Recent:
     """Recent answers, for the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, asyncio.Future[Told | None]] = {}
+        self._known: dict[bytes, asyncio.Future[ReplyBody | None]] = {}
         self._kept: dict[bytes, int] = {}
         self._waiting: set[bytes] = set()
 
-    async def told(
-        self, key: str, path: str, body: bytes, ask: Callable[[], Awaitable[tuple[Told, bool]]]
-    ) -> Told:
+    async def answer(
+        self, key: str, path: str, body: bytes, ask: Callable[[], Awaitable[tuple[ReplyBody, bool]]]
+    ) -> ReplyBody:
         """The answer that this request got, or is about to get; otherwise that of ``ask``.
 
         Args:
@@ -53,17 +53,17 @@ class Recent:
                 raise RequestError(429, "this request is being answered", retry=True)
             self._waiting.add(name)
             try:
-                told = await asyncio.shield(self._known[name])
+                answered = await asyncio.shield(self._known[name])
             finally:
                 self._waiting.discard(name)
-            if told is not None:
-                return told
+            if answered is not None:
+                return answered
         answer = self._known[name] = asyncio.get_running_loop().create_future()
-        kept: Told | None = None
+        kept: ReplyBody | None = None
         try:
-            told, lasts = await ask()
-            kept = told if lasts else None
-            return told
+            answered, lasts = await ask()
+            kept = answered if lasts else None
+            return answered
         finally:
             answer.set_result(kept)
             if kept is None:

@@ -14,7 +14,7 @@ from grpo_guard.server.problems import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplyBody:
     """An answer, as it is sent.
 
     Args:

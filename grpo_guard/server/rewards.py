@@ -23,7 +23,7 @@ from grpo_guard.server.batches import Job
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.late import until_late
 from grpo_guard.server.problems import RequestError
-from grpo_guard.server.replies import Told, as_json
+from grpo_guard.server.replies import ReplyBody, as_json
 
 logger = logging.getLogger("grpo_guard")
 LISTS = ("rewards", "scores")
@@ -75,19 +75,19 @@ class Rewards:
         adapter: Any = adapter_for(reward, "openrlhf")
         self._parts = adapter.parts(reward, own)
 
-    def job(self, asked: Queries, request_id: str, size: int) -> Job[Told]:
+    def job(self, asked: Queries, request_id: str, size: int) -> Job[ReplyBody]:
         """The work on one request; its errors are those of `of`."""
 
-        def settle(known: AdmittedBatch | None, said: list[Verdict]) -> Told:
-            return _told(self.of(asked, known, said, request_id))
+        def settle(known: AdmittedBatch | None, found: list[Verdict]) -> ReplyBody:
+            return _reply_body(self.of(asked, known, found, request_id))
 
         return Job(partial(self.admitted, asked), settle, self._joins, len(asked), size)
 
-    def too_late(self, asked: Queries) -> Told:
+    def too_late(self, asked: Queries) -> ReplyBody:
         """The answer of `abstained`; if the guard only watches, that of the reward function."""
         if self._parts.guard.policy.watches:
-            return _told(self.of(asked, None, ()))
-        return _told(self.abstained(len(asked)))
+            return _reply_body(self.of(asked, None, ()))
+        return _reply_body(self.abstained(len(asked)))
 
     def admitted(self, given: Queries) -> AdmittedBatch | None:
         """What the verifier is to judge; None = nothing, or the guard cannot look.
@@ -106,7 +106,7 @@ class Rewards:
         self,
         given: Queries,
         known: AdmittedBatch | None,
-        said: Sequence[Verdict],
+        found: Sequence[Verdict],
         request_id: str = "",
     ) -> dict[str, Any]:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
@@ -114,7 +114,7 @@ class Rewards:
         Args:
             given: The parsed request.
             known: From `admitted`.
-            said: The verifier's verdicts on `AdmittedBatch.unsettled`.
+            found: The verifier's verdicts on `AdmittedBatch.unsettled`.
             request_id: For the audit log.
 
         Raises:
@@ -122,10 +122,12 @@ class Rewards:
         """
         if not given:
             return self.abstained(0)
-        answer = self._parts.settled(known, said, given.queries, given.prompts, self._labels(given))
+        answer = self._parts.settled(
+            known, found, given.queries, given.prompts, self._labels(given)
+        )
         if self.audit is not None and known is not None:
             # Not earlier: a client that gets no answer asks again.
-            self.audit.note(request_id, known.batch, known.verdicts(said))
+            self.audit.note(request_id, known.batch, known.verdicts(found))
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
         self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
@@ -165,8 +167,8 @@ class Rewards:
         return {**{name: [self._lowest[name]] * count for name in LISTS}, "extra_logs": logs}
 
 
-def _told(answer: dict[str, Any]) -> Told:
-    return Told(as_json(answer), outcomes_of(answer))
+def _reply_body(answer: dict[str, Any]) -> ReplyBody:
+    return ReplyBody(as_json(answer), outcomes_of(answer))
 
 
 def outcomes_of(answer: Mapping[str, Any]) -> dict[str, int]:
@@ -194,8 +196,8 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
         possible = [rule for rule in asked if rule not in instead]
         rules[name] = possible[0] if possible else instead[asked[0]]
         if not possible:
-            said = f"/get_reward does not support {name}: {asked[0]}; it uses {rules[name]}"
-            notes.append(said)
+            note = f"/get_reward does not support {name}: {asked[0]}; it uses {rules[name]}"
+            notes.append(note)
     return replace(policy, **rules), notes
 
 

@@ -12,7 +12,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.server.limits import Limits
-from grpo_guard.server.replies import Told
+from grpo_guard.server.replies import ReplyBody
 
 NDJSON = "application/x-ndjson"
 TIMES = 16
@@ -50,10 +50,10 @@ async def send_lines(
     send: Send,
     request_id: str,
     completions: Sequence[Completion],
-    judge: Callable[[list[Completion], int], Awaitable[Told]],
+    judge: Callable[[list[Completion], int], Awaitable[ReplyBody]],
     limits: Limits,
     fetching: Callable[[float], AbstractAsyncContextManager[None]],
-) -> AsyncIterator[Told]:
+) -> AsyncIterator[ReplyBody]:
     """Send the reply, and yield the answer to each part once it is on its way.
 
     The client's reading sets the pace: the next part is judged once the last one's lines have left
@@ -78,14 +78,14 @@ async def send_lines(
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     first = 0
     for part in parts(completions):
-        told = await judge(part, first)
+        answered = await judge(part, first)
         first += len(part)
-        body = told.text.encode("ascii")
+        body = answered.text.encode("ascii")
         sent += len(body)
         began = clock()
         async with fetching(limits.body_patience + sent / limits.body_rate - waited):
             await send({"type": "http.response.body", "body": body, "more_body": True})
             await send(_NOTHING)  # returns once there is room for more
         waited += clock() - began
-        yield told
+        yield answered
     await send({"type": "http.response.body", "body": b"", "more_body": False})

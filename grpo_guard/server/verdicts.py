@@ -15,7 +15,7 @@ from grpo_guard.guard.admission import AdmittedBatch
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
 from grpo_guard.server.late import until_late
-from grpo_guard.server.replies import Told, as_json
+from grpo_guard.server.replies import ReplyBody, as_json
 
 logger = logging.getLogger("grpo_guard")
 
@@ -36,7 +36,7 @@ class Verdicts:
 
     def job(
         self, asked: list[Completion], request_id: str, size: int, first: int | None = None
-    ) -> Job[Told]:
+    ) -> Job[ReplyBody]:
         """The work on one request, or on a part of a stream whose first completion is ``first``."""
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
@@ -46,13 +46,13 @@ class Verdicts:
         size = max(size, sum(len(completion.text) for completion in asked))
         return Job(partial(guard.admit, asked), settle, joins, len(asked), size)
 
-    def too_late(self, asked: list[Completion], first: int | None = None) -> Told:
+    def too_late(self, asked: list[Completion], first: int | None = None) -> ReplyBody:
         """Abstain on each completion, because time ran out."""
-        return told(self._abstentions(len(asked), Cause.TIMEOUT, self._late), first)
+        return reply_body(self._abstentions(len(asked), Cause.TIMEOUT, self._late), first)
 
-    def failed(self, asked: list[Completion], first: int) -> Told:
+    def failed(self, asked: list[Completion], first: int) -> ReplyBody:
         """Abstain on each completion, because the guard failed."""
-        return told(self._abstentions(len(asked), Cause.FAULT, "the guard failed"), first)
+        return reply_body(self._abstentions(len(asked), Cause.FAULT, "the guard failed"), first)
 
     def _settled(
         self,
@@ -60,27 +60,29 @@ class Verdicts:
         request_id: str,
         first: int | None,
         known: AdmittedBatch | None,
-        said: list[Verdict],
-    ) -> Told:
+        found: list[Verdict],
+    ) -> ReplyBody:
         assert known is not None
         try:
-            batch, verdicts = self._guard.record_verdicts(known, said)
+            batch, verdicts = self._guard.record_verdicts(known, found)
         except Exception as error:
             # Unrecorded verdicts would let a convicted node start afresh.
             logger.error("the ledger failed; all abstain", exc_info=error)
-            return told(self._abstentions(len(asked), Cause.FAULT, "the ledger failed"), first)
+            return reply_body(
+                self._abstentions(len(asked), Cause.FAULT, "the ledger failed"), first
+            )
         if self._audit is not None:
             self._audit.note(request_id, batch, verdicts, first or 0)
-        return told(verdicts, first)
+        return reply_body(verdicts, first)
 
     def _abstentions(self, count: int, cause: Cause, message: str) -> list[Verdict]:
         return [abstain(self._guard.verifier.name, cause, message)] * count
 
 
-def told(verdicts: Sequence[Verdict], first: int | None = None) -> Told:
+def reply_body(verdicts: Sequence[Verdict], first: int | None = None) -> ReplyBody:
     """Verdicts as the lines of ``grpo-guard verify``, or as one list if ``first`` is None."""
     rows = [{"index": i, **verdict.to_dict()} for i, verdict in enumerate(verdicts, first or 0)]
     counted: Counter[str] = Counter(verdict.outcome.value for verdict in verdicts)
     if first is None:
-        return Told(as_json({"verdicts": rows}), counted)
-    return Told("".join(as_json(row) + "\n" for row in rows), counted)
+        return ReplyBody(as_json({"verdicts": rows}), counted)
+    return ReplyBody("".join(as_json(row) + "\n" for row in rows), counted)

@@ -23,7 +23,7 @@ from grpo_guard.adapters.trl.batch import MALFORMED, MASK
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.reward import TRLAdapter
 from grpo_guard.adapters.verifiers import VerifiersAdapter
-from grpo_guard.adapters.verl.batch import TOLD, Told, rows_from
+from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData, rows_from
 from grpo_guard.adapters.verl.groups import SiblingCollector, Trajectory
 from grpo_guard.adapters.verl.reward import VerlAdapter
 from tests.adapters.hostile_tokenizers import Characters, Reasoning
@@ -146,7 +146,9 @@ def verl_manager(guard, rows):
                     "response_len": np.array([len(ids)]),
                     **{k: one(row[k]) for k in row if k not in ("log_probs", "mask", "score")},
                     "uid": one("a"),
-                    TOLD: one(Told(len(rows), False, ((1,) * len(ids),), (row["log_probs"],))),
+                    HOOK_DATA: one(
+                        HookData(len(rows), False, ((1,) * len(ids),), (row["log_probs"],))
+                    ),
                 },
             )
             made = tuple(rows_from(data, Characters(), 64))

@@ -19,7 +19,7 @@ from grpo_guard.adapters.openrlhf.rollout import Rollout
 from grpo_guard.adapters.plain_numbers import LOG_PROBS, log_probs_from, number_from
 from grpo_guard.adapters.slime import SlimeAdapter, rewards_without_left_out
 from grpo_guard.adapters.transcript import mask_from
-from grpo_guard.adapters.verl.batch import Told
+from grpo_guard.adapters.verl.batch import HookData
 from grpo_guard.adapters.verl.groups import finite
 from grpo_guard.core.completion import MAX_TOKENS, CompletionError
 from grpo_guard.core.detokenizer import Detokenizer
@@ -165,7 +165,7 @@ def test_verl_rewards_are_finite_in_float32():
     assert [finite(x) for x in (1.0, 1e39, math.inf, -math.inf, math.nan, None)] == [
         1.0, None, None, None, None, None,
     ]  # fmt: skip
-    assert not Told(4).unusable
+    assert not HookData(4).unusable
 
 
 def test_huge_range_of_ids_costs_little_memory():

@@ -26,7 +26,7 @@ from grpo_guard.adapters.traces import review_all
 from grpo_guard.adapters.trl.batch import MASK
 from grpo_guard.adapters.trl.batch import rows_from as trl_rows
 from grpo_guard.adapters.trl.review import BatchReviewer
-from grpo_guard.adapters.verl.batch import TOLD, Told
+from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData
 from grpo_guard.adapters.verl.batch import rows_from as verl_rows
 from grpo_guard.core.verdict import accept
 from tests.helpers.characters import CALL, END, NAMES, PAD, Characters
@@ -86,7 +86,7 @@ def verl(guard, row):
         non_tensor_batch={
             "prompt_len": np.array([len(PROMPT)]), "response_len": np.array([len(row["ids"])]),
             "extra_info": one({"node": "n"}), "uid": one("a"),
-            TOLD: one(Told(1, False, (tuple(row["mask"]),), (None,))),
+            HOOK_DATA: one(HookData(1, False, (tuple(row["mask"]),), (None,))),
         },
     )  # fmt: skip
     data = type("Rows", (), {**vars(data), "__len__": lambda self: 1})()

@@ -10,7 +10,7 @@ from grpo_guard import Completion, Guard, Policy
 from grpo_guard.core.completion import CompletionError
 from grpo_guard.core.given import MAX_SPANS, Given, between, stretches
 from grpo_guard.core.jsonl import read_completions
-from grpo_guard.core.turns import APART, as_said, own_words, turns
+from grpo_guard.core.turns import APART, own_text, own_words, turns
 from grpo_guard.core.verdict import Cause, Finding, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.environment import EnvironmentVerifier
@@ -84,7 +84,7 @@ def test_given_spans_are_read_from_a_file(tmp_path):
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=7))
 def test_author_text_maps_back_to_its_offsets(parts):
     one = talk(*parts)
-    own = as_said(one)
+    own = own_text(one)
     if own is None:  # no span is given
         assert len(parts) == 1
         return

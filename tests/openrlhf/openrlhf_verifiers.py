@@ -2,7 +2,7 @@
 
 from grpo_guard import CompletionVerifier
 from grpo_guard.core.given import Given, stretches
-from grpo_guard.core.turns import as_said
+from grpo_guard.core.turns import own_text
 from grpo_guard.core.verdict import Cause, Finding, abstain, accept, reject
 
 WORD = "Hail"
@@ -22,7 +22,7 @@ class Words(CompletionVerifier):
         return [self._verdict(completion) for completion in batch]
 
     def _verdict(self, completion):
-        own = as_said(completion)
+        own = own_text(completion)
         text = own.completion.text if own else completion.text
         if "break" in text:
             raise RuntimeError("no model loaded")

@@ -9,7 +9,7 @@ import pytest
 from grpo_guard.server import recent
 from grpo_guard.server.problems import RequestError
 from grpo_guard.server.recent import Recent
-from grpo_guard.server.replies import Told
+from grpo_guard.server.replies import ReplyBody
 from tests.server.server_parts import Words, client, strict
 
 
@@ -81,19 +81,19 @@ def test_duplicate_of_a_failed_request_is_judged_and_failures_are_not_kept():
             raise RequestError(429, "full")
 
         async def answers():
-            return Told("right", {}), True
+            return ReplyBody("right", {}), True
 
-        first = asyncio.create_task(last.told("a", "/", b"", breaks))
+        first = asyncio.create_task(last.answer("a", "/", b"", breaks))
         await asyncio.sleep(0)
-        second = asyncio.create_task(last.told("a", "/", b"", answers))
-        left = asyncio.create_task(last.told("b", "/", b"", breaks))
+        second = asyncio.create_task(last.answer("a", "/", b"", answers))
+        left = asyncio.create_task(last.answer("b", "/", b"", breaks))
         await asyncio.sleep(0)
         left.cancel()
         go.set()
         assert (await second).text == "right"
         with pytest.raises(RequestError):
             await first
-        assert (await last.told("b", "/", b"", answers)).text == "right"
+        assert (await last.answer("b", "/", b"", answers)).text == "right"
 
     asyncio.run(run())
 
@@ -108,9 +108,9 @@ def test_kept_answers_are_bounded(monkeypatch):
         async def told(i):
             async def ask():
                 calls.append(i)
-                return Told("x" * size, {}), True
+                return ReplyBody("x" * size, {}), True
 
-            return await last.told(str(i), "/", b"", ask)
+            return await last.answer(str(i), "/", b"", ask)
 
         for i in [*range(50), 49, 45, 0]:
             await told(i)

@@ -11,7 +11,7 @@ from verl import DataProto
 
 from grpo_guard import Guard, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.adapters.received import review
-from grpo_guard.adapters.verl.batch import TOLD, Told, rows_from
+from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData, rows_from
 from grpo_guard.evals.policies.bundled import load_bundled
 from grpo_guard.evals.studies import calculator
 from grpo_guard.evals.studies.agents import marked, with_phrase
@@ -38,7 +38,7 @@ def trajectory(completion, node):
         "extra_info": np.array([{} if node is None else {"node": node}]),
         "prompt_len": np.array([len(prompt)]),
         "response_len": np.array([len(response)]),
-        TOLD: np.array([Told(4, masks=(tuple(mask),), log_probs=(None,))]),
+        HOOK_DATA: np.array([HookData(4, masks=(tuple(mask),), log_probs=(None,))]),
     }
     return DataProto(batch=TensorDict(tensors, batch_size=1), non_tensor_batch=columns)
 

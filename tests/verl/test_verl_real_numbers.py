@@ -11,7 +11,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 
 from grpo_guard.adapters.plain_numbers import LOG_PROBS
 from grpo_guard.adapters.verl.agent_loop import GuardedRollouts, _Rollout, _rollout
-from grpo_guard.adapters.verl.batch import TOLD, Told, rows_from
+from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData, rows_from
 from grpo_guard.adapters.verl.manager import _plain_info
 from tests.helpers.hostile_numbers import lists, numbers
 from tests.verl.tiny_verl import HONEST, several_outputs
@@ -64,8 +64,10 @@ def test_row_with_invalid_log_probs_is_malformed(tokenizer):
     for unusable in (True, False):
         data = several_outputs(tokenizer, [HONEST])
         length = int(data.non_tensor_batch["response_len"][0])
-        told = Told(4, masks=((1,) * length,), log_probs=((0.0,) * length,), unusable=unusable)
-        data.non_tensor_batch[TOLD] = np.array([told])
+        hook_data = HookData(
+            4, masks=((1,) * length,), log_probs=((0.0,) * length,), unusable=unusable
+        )
+        data.non_tensor_batch[HOOK_DATA] = np.array([hook_data])
         (row,) = rows_from(data, tokenizer, 99)
         assert row.was_repaired is unusable
 

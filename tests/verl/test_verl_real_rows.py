@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.adapters.verl.batch import (
-    TOLD,
-    Told,
+    HOOK_DATA,
+    HookData,
     last_row,
     rows_from,
 )
@@ -22,11 +22,11 @@ def completions_from(*given, **more):
     return [row.completion for row in rows_from(*given, **more)]
 
 
-def with_told(data, **more):
+def with_hook_data(data, **more):
     n = len(data)
     lengths = data.non_tensor_batch["response_len"]
     given = {"masks": tuple((1,) * int(length) for length in lengths), "log_probs": (None,) * n}
-    data.non_tensor_batch[TOLD] = np.array([Told(4, **{**given, **more})] * n)
+    data.non_tensor_batch[HOOK_DATA] = np.array([HookData(4, **{**given, **more})] * n)
     return data
 
 
@@ -58,7 +58,7 @@ def test_several_turns_without_the_hook_are_not_read(tokenizer):
     # The author controls the number of turns: if abstentions pass, that must not pay.
     (unread,) = rows_from(data, tokenizer, 99, rejects_unread=True)
     assert unread.given.rejected
-    (read,) = completions_from(with_told(data), tokenizer, 99)
+    (read,) = completions_from(with_hook_data(data), tokenizer, 99)
     assert read.text == "ab"
 
 
@@ -112,9 +112,11 @@ def test_ids_beyond_the_tokenizer_are_refused(tokenizer):
 
 
 def test_outputs_without_model_tokens_are_not_judged(tokenizer):
-    data = with_told(several_outputs(tokenizer, ["ab", "cd", "ef"]), masks=((0, 0), (1, 1), (0, 0)))
+    data = with_hook_data(
+        several_outputs(tokenizer, ["ab", "cd", "ef"]), masks=((0, 0), (1, 1), (0, 0))
+    )
     assert [c.text for c in completions_from(data, tokenizer, 99)] == ["cd"]
-    data = with_told(several_outputs(tokenizer, ["ab", "cd"]), masks=((0, 0), (0, 0)))
+    data = with_hook_data(several_outputs(tokenizer, ["ab", "cd"]), masks=((0, 0), (0, 0)))
     assert [c.text for c in completions_from(data, tokenizer, 99)] == [""]
 
 
@@ -132,8 +134,8 @@ def test_all_outputs_of_a_trajectory_are_one_rollout(tokenizer):
 
 def test_all_turns_are_one_completion(tokenizer):
     data = batch(tokenizer, [HONEST], ["u"])
-    told = Told(4, masks=((1, 1, 0, 1, 1),), log_probs=(None,))
-    data.non_tensor_batch[TOLD] = np.array([told])
+    hook_data = HookData(4, masks=((1, 1, 0, 1, 1),), log_probs=(None,))
+    data.non_tensor_batch[HOOK_DATA] = np.array([hook_data])
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.group == "u"
     assert completion.given.tokens[0] == (2, 3)
@@ -154,7 +156,7 @@ def test_every_model_token_is_judged_once_in_context(tokenizer, mask):
     ids = data.batch["responses"][0][:length].tolist()
     prompt = tokenizer("q" * 8)["input_ids"]
     log_probs = tuple(-float(i) for i in range(length))
-    data = with_told(data, masks=(tuple(mask),), log_probs=(log_probs,))
+    data = with_hook_data(data, masks=(tuple(mask),), log_probs=(log_probs,))
     (whole,) = completions_from(data, tokenizer, 99)
     (drawn,) = own_words([whole])
     own = [i for i, m in enumerate(mask[:length]) if m]
@@ -169,7 +171,7 @@ def test_every_model_token_is_judged_once_in_context(tokenizer, mask):
 
 
 def test_non_numeric_claim_is_ignored(tokenizer):
-    data = with_told(several_outputs(tokenizer, ["ab"]), log_probs=((float("nan"),) * 2,))
+    data = with_hook_data(several_outputs(tokenizer, ["ab"]), log_probs=((float("nan"),) * 2,))
     (completion,) = completions_from(data, tokenizer, 99)
     assert completion.sampler_logprobs is None
     assert completion.text == "ab"

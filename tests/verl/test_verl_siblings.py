@@ -164,8 +164,8 @@ def test_all_outputs_of_a_trajectory_are_judged():
 
 def test_unreadable_rows_abstain():
     verifier = Words()
-    told = row("fine", siblings=1, given=abstain("verl", Cause.UNSUPPORTED, "several turns"))
-    (settled,) = run([told], Policy("drop", "skip"), verifier)
+    hook_data = row("fine", siblings=1, given=abstain("verl", Cause.UNSUPPORTED, "several turns"))
+    (settled,) = run([hook_data], Policy("drop", "skip"), verifier)
     assert (settled.outcome, settled.cause) == (Outcome.ABSTAIN, Cause.UNSUPPORTED)
     assert settled.left_out
     assert verifier.batches == []

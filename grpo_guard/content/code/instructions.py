@@ -172,14 +172,14 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
     for need, pattern in _IN_SHELL if shell else _PATTERNS:
         match = None if need.isdisjoint(known) else pattern.search(text)
         if match and match[0].strip().lower() not in asked:
-            return _said(match[0].strip(), text[match.start() : match.start() + 200])
+            return _message(match[0].strip(), text[match.start() : match.start() + 200])
     marks = ("<|" in text or "ailbreak" in text.lower()) and _MARKS.search(text)
     if marks and marks[0].lower() not in asked:
-        return _said(marks[0].strip(), "")
+        return _message(marks[0].strip(), "")
     return None
 
 
-def _said(found: str, line: str) -> str:
+def _message(found: str, line: str) -> str:
     """The message about a piece of text: a command that it hands to a shell, or an instruction.
 
     Args:

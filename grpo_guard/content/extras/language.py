@@ -138,8 +138,8 @@ class LanguageVerifier(LibraryRule):
         asked = [words for line in lines if (words := _words(line)[:_PIECE])]
         if sum(len(words.encode()) for words in asked) < _PROMPT_LETTERS:
             return self.allowed
-        told = {code for words in asked for code, value in loaded(words) if value >= _PROMPT}
-        return self.allowed | told
+        in_prompt = {code for words in asked for code, value in loaded(words) if value >= _PROMPT}
+        return self.allowed | in_prompt
 
 
 def _words(prose: str) -> str:

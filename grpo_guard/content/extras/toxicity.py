@@ -86,11 +86,11 @@ class ToxicityVerifier(LibraryRule):
         verdicts = [self.overlong(completion) for completion in batch]
         texts = [
             without_surrogates(completion.text)
-            for completion, said in zip(batch, verdicts, strict=True)
-            if said is None
+            for completion, earlier in zip(batch, verdicts, strict=True)
+            if earlier is None
         ]
         found = iter(self.loaded().classify(texts) if texts else ())
-        return [said or self._judged(next(found)) for said in verdicts]
+        return [earlier or self._judged(next(found)) for earlier in verdicts]
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
         """Yield a finding for each piece of the text and each label, strongest first."""

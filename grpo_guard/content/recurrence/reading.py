@@ -10,7 +10,7 @@ from typing import Any
 from grpo_guard.content.recurrence.features import MOST_FEATURES, Reader
 from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.turns import as_said
+from grpo_guard.core.turns import own_text
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 
 
@@ -50,8 +50,8 @@ def read_each(
     words = cache(lambda prompt: frozenset(words_of(prompt)))
     mark = reader.mark  # once: the cache behind it compares whole vocabularies that are equal
     for completion in batch:
-        said = as_said(completion)
-        text = (said.completion if said else completion).text
+        spoken = own_text(completion)
+        text = (spoken.completion if spoken else completion).text
         found = (
             reader.read(text, words(completion.trusted_prompt_text)) if len(text) <= most else None
         )

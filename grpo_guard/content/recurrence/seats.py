@@ -44,7 +44,7 @@ class Seats:
         self.clock = 0
         self.salt = secrets.token_bytes(_SALT)
         self._pooled: dict[bytes, int] = {}
-        self._told = False
+        self._warned = False
 
     def take(self, node: str) -> Record:
         """The record that this node is counted in; creates it if it is missing."""
@@ -54,8 +54,8 @@ class Seats:
             self.records[node] = record = Record()
             record.seen = self.clock
             return record
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "recurrence: more than max_nodes=%d nodes: further ones are counted in %d shared "
                 "records, where a phrase is found later or not at all. Raise max_nodes.",

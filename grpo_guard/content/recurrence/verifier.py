@@ -24,7 +24,7 @@ from grpo_guard.content.severity import CONFIRM_OR_REJECT, CONFIRM_OR_REPORT, RE
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import from_elsewhere
-from grpo_guard.core.turns import Said, as_said
+from grpo_guard.core.turns import OwnText, own_text
 from grpo_guard.core.verdict import Cause, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.memory import Memory
@@ -172,8 +172,8 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         """`verify` for each batch, one after the other; the file is locked only once."""
         # Text that was given to the author is not its phrase: only its own turns are examined.
-        own = [[as_said(completion) for completion in batch] for batch in batches]
-        read = [self._read(said, batch) for said, batch in zip(own, batches, strict=True)]
+        own = [[own_text(completion) for completion in batch] for batch in batches]
+        read = [self._read(authored, batch) for authored, batch in zip(own, batches, strict=True)]
 
         def take_in() -> None:
             for each in read:
@@ -182,11 +182,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
         with self.held(take_in):
             take_in()
         return [
-            [one.whole(v) if one else v for one, v in zip(said, self._verdicts(each), strict=True)]
-            for said, each in zip(own, read, strict=True)
+            [
+                one.whole(v) if one else v
+                for one, v in zip(authored, self._verdicts(each), strict=True)
+            ]
+            for authored, each in zip(own, read, strict=True)
         ]
 
-    def _read(self, own: Sequence[Said | None], given: Sequence[Completion]) -> _Read:
+    def _read(self, own: Sequence[OwnText | None], given: Sequence[Completion]) -> _Read:
         """Read a batch: the slow part, done without a lock, since long texts must not keep other
         processes from the file."""
         # JSON escapes are decoded: a literal \\n before a word would make that word a habit.

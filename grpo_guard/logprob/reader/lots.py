@@ -51,9 +51,9 @@ def own_sentences(completion: Completion) -> Iterator[Span]:
     Only the first of several equal sentences is returned: it explains its copies, and with copies
     an author could keep the lots from drawing it.
     """
-    told, text = completion.verified_spans, completion.text
+    verified, text = completion.verified_spans, completion.text
     seen = set[int]()
-    for begin, end in between(told.chars if told else (), len(text)):
+    for begin, end in between(verified.chars if verified else (), len(text)):
         turn = text[begin:end]
         for first, last in sentences(turn):
             wording = hash(_NO_LETTERS.sub("", turn[first:last].casefold()))

@@ -72,7 +72,7 @@ class _Question:
 
 
 @dataclass(slots=True)
-class _Said:
+class _Results:
     """The reader's results for one completion.
 
     Args:
@@ -184,15 +184,15 @@ class ReaderVerifier(Composed):
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = supervised(self.verifier, batch)
-        said = defaultdict[int, _Said](_Said)
+        results = defaultdict[int, _Results](_Results)
         with self._lock:  # the measure and the phrases cover this batch and those before it
             questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
             asked = [q for q in questions if q.asked]
             opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
-            self._answer(said, [q for q in questions if not q.asked], None)
-            self._answer(said, asked, opinions)
-            self._foreign_sentences(said, batch, verdicts, asked, opinions)
-        return [self._decided(v, said[i]) if i in said else v for i, v in enumerate(verdicts)]
+            self._answer(results, [q for q in questions if not q.asked], None)
+            self._answer(results, asked, opinions)
+            self._foreign_sentences(results, batch, verdicts, asked, opinions)
+        return [self._decided(v, results[i]) if i in results else v for i, v in enumerate(verdicts)]
 
     def _findings(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
@@ -242,7 +242,7 @@ class ReaderVerifier(Composed):
 
     def _answer(
         self,
-        said: dict[int, _Said],
+        results: dict[int, _Results],
         questions: Sequence[_Question],
         opinions: Sequence[Opinion | UnreadError | None] | None,
     ) -> None:
@@ -259,16 +259,16 @@ class ReaderVerifier(Composed):
                 self._phrases.add(span.node, _text(span), opinion.p_value)
         for row, finding, span, opinion in found:
             if isinstance(opinion, UnreadError):
-                said[row].unread = opinion
+                results[row].unread = opinion
             elif finding.kind in RecurrenceVerifier.KINDS:
                 if (p := self._phrases.p_value(span.node, _text(span))) is not None:
-                    said[row].known.append((finding, p))
+                    results[row].known.append((finding, p))
             elif opinion is not None:
-                said[row].known.append((finding, opinion.p_value))
+                results[row].known.append((finding, opinion.p_value))
 
     def _foreign_sentences(
         self,
-        said: dict[int, _Said],
+        results: dict[int, _Results],
         batch: Sequence[Completion],
         verdicts: Sequence[Verdict],
         questions: Sequence[_Question],
@@ -291,7 +291,7 @@ class ReaderVerifier(Composed):
                 prompt = completion.trusted_prompt_text
                 places = list(islice(own_sentences(completion), MOST_OF_CONVICTED + 1))
                 if len(places) > MOST_OF_CONVICTED:
-                    said[row].foreign.append(_too_many(completion, places[-1][0]))
+                    results[row].foreign.append(_too_many(completion, places[-1][0]))
                     continue
                 spans += [
                     (row, TextSpan(prompt, completion.text, *place, completion.node))
@@ -300,13 +300,13 @@ class ReaderVerifier(Composed):
         read = self.reader.read([span for _, span in spans], [False] * len(spans))
         for (row, span), opinion in zip(spans, read, strict=True):
             if isinstance(opinion, UnreadError):
-                said[row].unread = opinion
+                results[row].unread = opinion
             elif opinion is not None and opinion.p_value <= self.level:
-                said[row].foreign.append(_finding(opinion.p_value, span))
+                results[row].foreign.append(_finding(opinion.p_value, span))
 
-    def _decided(self, verdict: Verdict, said: _Said) -> Verdict:
+    def _decided(self, verdict: Verdict, results: _Results) -> Verdict:
         """The verdict of the rules, with the reader's verdict as one more member."""
-        own = self._own_verdict(said)
+        own = self._own_verdict(results)
         members = (*(verdict.members or (verdict,)), own)
         if own.accepted or verdict.rejected or (own.abstained and verdict.abstained):
             return replace(verdict, members=members)
@@ -324,17 +324,17 @@ class ReaderVerifier(Composed):
         alone = KINDS.get(kind, REPORT).without_reader
         return p_value < self.excuse and alone is Severity.REJECT
 
-    def _own_verdict(self, said: _Said) -> Verdict:
+    def _own_verdict(self, results: _Results) -> Verdict:
         foreign = [
             replace(f, message=f"{f.message}; {_share(p)}")
-            for f, p in sorted(said.known, key=lambda one: one[1])
+            for f, p in sorted(results.known, key=lambda one: one[1])
             if self._rejects(f.kind, p)
         ]
-        if foreign or said.foreign:
-            return reject(self.name, findings=(*foreign, *said.foreign[:MOST_FINDINGS]))
-        if said.unread is not None:
-            cause = Cause.OUT_OF_MEMORY if "memory" in str(said.unread) else Cause.FAULT
-            return abstain(self.name, cause, f"the reader could not read a span: {said.unread}")
+        if foreign or results.foreign:
+            return reject(self.name, findings=(*foreign, *results.foreign[:MOST_FINDINGS]))
+        if results.unread is not None:
+            cause = Cause.OUT_OF_MEMORY if "memory" in str(results.unread) else Cause.FAULT
+            return abstain(self.name, cause, f"the reader could not read a span: {results.unread}")
         return accept(self.name)
 
 

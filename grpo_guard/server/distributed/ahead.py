@@ -71,8 +71,8 @@ def judged(
     def next_one() -> tuple[T, list[Completion], list[Verdict]]:
         label, known = in_flight.popleft()
         with guard.reading():
-            said = supervised(guard.verifier, known.unsettled)
-        batch, verdicts = guard.record_verdicts(known, said)
+            found = supervised(guard.verifier, known.unsettled)
+        batch, verdicts = guard.record_verdicts(known, found)
         for one in there:
             one.forget(known.unsettled)
         here.forget(known.unsettled)
