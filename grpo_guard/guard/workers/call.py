@@ -16,9 +16,9 @@ from grpo_guard.core.supervise import (
 )
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.guard.workers.early import EarlyReadings, is_failure
 
 if TYPE_CHECKING:
+    from grpo_guard.guard.workers.early import EarlyReadings
     from grpo_guard.guard.workers.plan import Group, Plan, Reading
 
 
@@ -121,6 +121,8 @@ def _with_the_rest(
     left = [c for c in batch if id(c) not in table]
     if len(left) == len(batch):
         return None
+    from grpo_guard.guard.workers.early import is_failure
+
     with running(None):
         read = supervised(verifier, left)
     if sum(v.cause not in ENGINE_WIDE and is_failure(v) for v in read) > MAX_ISOLATED_FAILURES:
