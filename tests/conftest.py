@@ -2,6 +2,7 @@
 
 import random
 import secrets
+import sys
 
 import pytest
 
@@ -9,6 +10,14 @@ import pytest
 @pytest.fixture(autouse=True)
 def same_keys_in_every_run(monkeypatch, request):
     """Tail masses are made uniform by a secret key, so that one honest completion of a thousand is
-    rejected at alpha = 0.001. In a test with a key of its own it is the same one each time."""
-    drawn = random.Random(request.node.nodeid)
-    monkeypatch.setattr(secrets, "token_bytes", lambda count=32: drawn.randbytes(count or 32))
+    rejected at alpha = 0.001. In a test with a key of its own it is the same one each time.
+
+    Everything else that asks for secrets gets real ones, such as names of sockets.
+    """
+    drawn, real = random.Random(request.node.nodeid), secrets.token_bytes
+
+    def token_bytes(count=32):
+        asked_by = sys._getframe(1).f_globals.get("__name__", "")
+        return (drawn.randbytes if asked_by == "grpo_guard.logprob.bounds" else real)(count)
+
+    monkeypatch.setattr(secrets, "token_bytes", token_bytes)
