@@ -165,6 +165,20 @@ def test_texts_that_hang_cost_only_themselves(monkeypatch):
     assert "no answer within" in found[3].findings[0].message
 
 
+def test_a_time_out_that_a_process_reports_itself_is_one(monkeypatch):
+    """Both sides count the seconds, and the process may be the first to say so."""
+
+    def late(worker, *arguments):
+        raise TimeoutError("no answer within 2 s")
+
+    the_guard = Guard(Obeying(), workers=1)
+    assert not the_guard.verify([Completion("q", "the first takes longest")])[0].abstained
+    monkeypatch.setattr(processes.WorkerProcess, "call", late)
+    monkeypatch.setattr(processes, "_ready", lambda worker: True)
+    (found,) = the_guard.verify([Completion("q", "text")])
+    assert (found.abstained, found.cause) == (True, Cause.TIMEOUT)
+
+
 def test_a_worker_killed_from_outside_loses_nothing(tmp_path):
     the_guard = Guard(Obeying(), workers=2)
     for one in pids(the_guard.verify(meeting(tmp_path))):

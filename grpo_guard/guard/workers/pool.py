@@ -329,6 +329,8 @@ class Pool:
         self._first.set()
 
     def _cause(self, error: BaseException) -> Cause:
+        if isinstance(error, TimeoutError):  # the engine noticed before the deadline here did
+            return Cause.TIMEOUT
         return Cause.OUT_OF_MEMORY if self._engine.is_memory(error) else Cause.FAULT
 
     def _no_workers(self) -> str:
