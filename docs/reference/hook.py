@@ -92,7 +92,7 @@ def logged_names() -> set[str]:
 
 
 def type_of(model: type[Options], name: str) -> type[Options]:
-    """The model of a field that is a mapping, None beside it or not."""
+    """The model of a field that is a mapping, whether or not it may be None."""
     kind = model.model_fields[name].annotation
     return next(
         k for k in (kind, *get_args(kind)) if isclass(k) and issubclass(k, Options)

@@ -1,8 +1,8 @@
 """What a finding does to its completion.
 
-Rules find and do not decide. Each rule declares its kinds of findings beside the code that makes
-them, and with each kind what it does; the user's ``severity=`` has the last word. A finding whose
-weight depends on its position gets two kinds.
+Rules find and do not decide. Each rule declares its kinds of findings next to the code that makes
+them, and what each kind does; the user's ``severity=`` overrides it. A finding whose weight depends
+on its position gets two kinds.
 """
 
 from __future__ import annotations

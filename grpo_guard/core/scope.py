@@ -43,7 +43,7 @@ def widest(scopes: Iterable[Scope]) -> Scope:
 
 
 class _Renamed:
-    """An attribute that has another name now: whoever reads or sets it is told."""
+    """A renamed attribute. Reading or setting it raises an error that names the new one."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

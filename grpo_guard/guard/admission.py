@@ -112,8 +112,8 @@ def certain(
     reads_text: bool = True,
     decoded: Sequence[bool] | None = None,
 ) -> list[Completion]:
-    """The completions that `admit` will not decide on, as far as can be told without asking anyone
-    or keeping anything, with the task's own references.
+    """The completions that `admit` will leave to the verifier, with the task's own references. It
+    asks nobody and keeps nothing, so completions that need either are left out.
 
     Args:
         batch, given, references, environment, decoded: As for `admit`.

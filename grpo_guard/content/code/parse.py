@@ -60,7 +60,7 @@ class Parsed:
 def parse(source: Source) -> Parsed:
     """Parse a block. Never raises because of its text."""
     if source.depth > MAX_DEPTH or source.chained:
-        # Of a session only the lines after ">>>" run, whatever stands above them.
+        # In a session only the lines after ">>>" run, whatever is written above them.
         if _DRAWN.match(source.text) and ">>>" not in source.text:
             return Parsed(None, "it is a drawing")
         return Parsed(None, "it is nested more deeply than programs are", too_deep=True)

@@ -64,7 +64,7 @@ class EarlyReadings:
     again, under its own supervision.
 
     A thread does it, which ends when nothing waits: by itself, or with worker processes. While a
-    batch is being read it begins nothing, so that nobody's early texts delay a batch.
+    batch is being read it begins nothing, so that early texts delay no batch.
     """
 
     def __init__(self) -> None:
