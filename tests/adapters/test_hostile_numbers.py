@@ -11,7 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, Guard
@@ -188,16 +188,18 @@ def test_prompt_changed_by_an_agent_is_not_trusted():
     assert own.row(("3. 2 + 2 = 5", "7", None), "g", 0).completion.prompt_trusted
 
 
+@example(2**53 + 1)
 @given(st.floats() | st.integers() | st.text() | st.none() | st.booleans() | st.complex_numbers())
 def test_parsed_numbers_are_finite_in_range_and_normal(value):
     for least, most in ((-1.0, 1.0), LOG_PROBS, (-math.inf, math.inf)):
         number = number_from(value, least, most)
-        right = type(value) in (int, float) and math.isfinite(value) and least <= value <= most
-        assert (number is not None) is (right and abs(value) < 1.8e308)
+        right = type(value) in (int, float) and abs(value) < 1.8e308 and least <= value <= most
+        assert (number is not None) is right
         if number is not None:
             assert type(number) is float
             assert number == 0 or np.float32(abs(number)) >= np.finfo(np.float32).tiny
-            assert number == (value if number else 0) or abs(value) < np.finfo(np.float32).tiny
+            # An integer beyond 2 ** 53 becomes the nearest float.
+            assert number == float(value if number else 0) or abs(value) < np.finfo(np.float32).tiny
 
 
 def test_numpy_and_torch_numbers_become_plain_floats():
