@@ -1,10 +1,18 @@
-"""Tests draw keys that are the same in every run."""
+"""Tests draw keys that are the same in every run, and in CI the same examples."""
 
+import importlib.util
+import os
 import random
 import secrets
 import sys
 
 import pytest
+
+if (profile := os.environ.get("HYPOTHESIS_PROFILE")) and importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # "ci" draws the same examples in every run. Elsewhere each run draws new ones.
+    settings.load_profile(profile)
 
 
 @pytest.fixture(autouse=True)
