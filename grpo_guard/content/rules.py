@@ -125,7 +125,7 @@ class RuleVerifier(CompletionVerifier):
     def verify_each(self, batches: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
         """Like `verify` for each batch; findings are counted batch by batch."""
         looked = supervised_each(self._look, batches)
-        return [self._counted(b, said) for b, said in zip(batches, looked, strict=True)]
+        return [self._counted(b, found) for b, found in zip(batches, looked, strict=True)]
 
     def _counted(self, batch: Sequence[Completion], looked: Sequence[Verdict]) -> list[Verdict]:
         verdicts = [decided(v, self.severities) for v in looked]
@@ -247,9 +247,9 @@ def _with_apart(whole: Verdict, apart: Sequence[Verdict], kinds: frozenset[str])
     found = tuple(f for verdict in apart for f in verdict.findings if f.kind in kinds)
     if whole.rejected and rest:
         return replace(whole, findings=(*rest, *found))
-    said = next((v for v in apart if v.rejected and kinds & {f.kind for f in v.findings}), None)
-    if said is not None:
-        return replace(said, findings=(*found, *rest))
+    first = next((v for v in apart if v.rejected and kinds & {f.kind for f in v.findings}), None)
+    if first is not None:
+        return replace(first, findings=(*found, *rest))
     return replace(whole, outcome=Outcome.ACCEPT, cause=Cause.JUDGED, findings=(*rest, *found))
 
 
@@ -282,10 +282,10 @@ def decided(verdict: Verdict, severities: Mapping[str, Severity]) -> Verdict:
 
 def short_form(rules: RuleOptions, severity: str, kinds: Collection[str]) -> RuleOptions:
     """The options of a rule with one severity for some kinds, unless the options set their own."""
-    said: object = rules.get("severity")
-    if not isinstance(said, Mapping | None):
+    chosen: object = rules.get("severity")
+    if not isinstance(chosen, Mapping | None):
         return rules  # `severities_of` refuses it
-    return {**rules, "severity": {**dict.fromkeys(kinds, severity), **(said or {})}}
+    return {**rules, "severity": {**dict.fromkeys(kinds, severity), **(chosen or {})}}
 
 
 def severities_of(
@@ -311,13 +311,13 @@ def severities_of(
     if not isinstance(severity, Mapping | None):
         raise ValueError(f"severity: expected a mapping of kinds, got {severity!r:.80}")
     severities = {kind: kinds[kind].severity for kind in sorted(kinds)}
-    for kind, said in (severity or {}).items():
+    for kind, level in (severity or {}).items():
         try:
             choose(sorted(kinds), str(kind))
         except UnknownNameError as error:
             raise ValueError(f"severity: {error}") from None
         try:
-            severities[kind] = Severity(choose([one.value for one in known], str(said)))
+            severities[kind] = Severity(choose([one.value for one in known], str(level)))
         except UnknownNameError as error:
             raise ValueError(f"severity.{kind}: {error}") from None
     if not confirm:
