@@ -2,10 +2,14 @@
 
 import time
 
-from grpo_guard import Completion, Guard, presets
+import pytest
+
+from grpo_guard import Completion, Guard, ScreensVerifier
 from grpo_guard.content.rules import RuleVerifier
 from grpo_guard.core.verdict import accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
+from grpo_guard.guard.workers import early, processes
+from tests.workers.test_read_early import settled
 
 
 class Changing(RuleVerifier):
@@ -34,33 +38,45 @@ class Sleeping(CompletionVerifier):
         return [accept(self.name) for _ in batch]
 
 
-def test_a_rule_that_changes_between_batches_judges_by_what_it_is_now():
+def own_rule():
     rule = Changing()
+    return rule, lambda: rule.banned.add("hail")
+
+
+def library_rule():
+    rule, every = ScreensVerifier(), ScreensVerifier().screens
+    rule.screens = {}
+    return rule, lambda: setattr(rule, "screens", every)
+
+
+@pytest.mark.parametrize("made", [own_rule, library_rule])
+def test_a_rule_that_changes_between_batches_judges_by_what_it_is_now(made):
+    rule, change = made()
+    poison = Completion("q", "hail \u202e 4")
     the_guard = Guard(rule)
-    the_guard.read_early([Completion("q", "first")])
-    the_guard.review([Completion("q", "first")])
-    rule.banned.add("poison")
-    late = Completion("q", "poison")
-    the_guard.read_early([late])
-    time.sleep(0.3)
-    assert the_guard.verify([late])[0].rejected
+    the_guard.read_early([poison])
+    assert the_guard.verify([poison])[0].accepted
+    change()
+    the_guard.read_early([poison])
+    settled(the_guard)
+    assert the_guard.verify([poison])[0].rejected
 
 
-def test_texts_that_hang_delay_no_batch_of_others():
+@pytest.mark.timeout(120)
+def test_texts_that_hang_delay_no_batch_of_others(monkeypatch):
+    monkeypatch.setattr(processes, "BASE_SECONDS", 3600.0)  # nobody waits for that
     the_guard = Guard(Sleeping(), workers=1)
     the_guard.verify([Completion("q", "the process is up")])
     the_guard.read_early([Completion("q", f"hang {i}", node="hostile") for i in range(8)])
     time.sleep(0.5)
-    began = time.monotonic()
     assert all(v.accepted for v in the_guard.verify([Completion("q", "honest")]))
-    assert time.monotonic() - began < 20  # a second, and the start of a process
     the_guard.workers.close()
 
 
-def test_a_text_of_any_length_costs_its_caller_nothing():
-    the_guard = presets.different_weights(workers=0)
-    the_guard.read_early([Completion("q", "x")])
-    long = Completion("q", "word " * 10_000_000)
-    began = time.monotonic()
+@pytest.mark.parametrize(("length", "read"), [(early.LONGEST, 0.0), (early.LONGEST // 2, 1.0)])
+def test_a_text_whose_digest_would_take_long_is_read_with_its_batch(length, read):
+    the_guard = Guard(Changing(), workers=0)
+    long = Completion("q", "word " * (length // 5))
     the_guard.read_early([long])
-    assert time.monotonic() - began < 0.1
+    settled(the_guard)
+    assert the_guard.review([long]).metrics["guard/read_early_rate"] == read

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -33,6 +34,7 @@ from grpo_guard.guard.spot_checks import SpotCheck
 from grpo_guard.guard.workers import processes, texts
 from grpo_guard.guard.workers.plan import Plan, without_extras
 from grpo_guard.guard.workers.texts import Workers
+from tests.helpers.subprocesses import environment
 from tests.workers.readers import KeyedRule, Obeying, Remembering, bare, meeting, pids
 
 FOLDERS = [Path(os.environ.get("GRPO_GUARD_GSM8K") or "/nowhere")]
@@ -122,6 +124,19 @@ def test_texts_are_read_elsewhere_by_processes_without_torch(tmp_path):
     alone = Guard(Obeying(), workers=0).review(meeting(tmp_path, workers=1))
     assert pids(alone.verdicts) == {os.getpid()}
     assert "guard/workers" not in alone.metrics
+
+
+def test_a_review_in_this_process_loads_nothing_that_only_processes_need():
+    code = (
+        "import sys\nfrom grpo_guard import ArithmeticVerifier, Completion, Guard\n"
+        "Guard(ArithmeticVerifier()).review([Completion('q', '1 + 1 = 2')])\n"
+        "print([name for name in ('cloudpickle', 'grpo_guard.guard.workers.plan')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_a_verifier_of_ones_own_stays_here_unless_it_says_otherwise():

@@ -29,8 +29,8 @@ class Readers(Protocol):
     def count(self) -> int:
         """How many processes there are."""
 
-    def plan(self, verifier: CompletionVerifier) -> Plan:
-        """What of a verifier reads each text alone."""
+    def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
+        """What of a verifier reads each text alone, as the verifier is now."""
 
     def worth(self, batch: Sequence[Completion]) -> bool:
         """Whether to have a batch read in processes."""
@@ -60,6 +60,7 @@ class Call:
         self._processes, self._early = processes, early
         self._lock = threading.Lock()
         self._places: dict[int, tuple[Group, int]] | None = None
+        self._whole: Group | None = None  # the one that is shown whole batches
         self._tables: dict[int, dict[int, tuple[Completion, Reading]]] = {}
         self._asked: dict[int, Completion] = {}
         self._found_early = 0
@@ -76,13 +77,15 @@ class Call:
         if self._places is None:
             if self._early is None and not self._workers.worth(batch):
                 return None
-            self._places = self._workers.plan(self._verifier).places
+            plan = self._workers.renewed_plan(self._verifier)
+            self._places, self._whole = plan.places, plan.groups[0] if plan.whole else None
         if id(verifier) not in self._places:
             return None
         group, column = self._places[id(verifier)]
         with self._lock:
             table = self._tables.setdefault(id(group), {})
-            self._take_early(group, table, batch)
+            if group is self._whole:
+                self._take_early(group, table, batch)
             missing = list({id(c): c for c in batch if id(c) not in table}.values())
             found = self._workers.read(group, missing) if missing and self._processes else None
             if found is not None:
@@ -99,7 +102,7 @@ class Call:
         batch: Sequence[Completion],
     ) -> None:
         """Add to a group's table what had been read of completions that it is asked about first."""
-        if self._early is None or group is not self._workers.plan(self._verifier).groups[0]:
+        if self._early is None:
             return
         new = [c for c in batch if id(c) not in self._asked]
         if new:

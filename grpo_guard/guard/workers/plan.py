@@ -63,7 +63,7 @@ class Group:
         source: A pickled `ReadTexts` with their copies.
         bare: They are all this library's own, which need only some fields of a completion.
         verifiers: Those that are copied.
-        theirs: A pickle of those that are not this library's, which may change between batches.
+        settings: A pickle of those that somebody may change between batches.
         digest: Of the source.
     """
 
@@ -71,7 +71,7 @@ class Group:
     source: bytes
     bare: bool
     verifiers: tuple[CompletionVerifier, ...]
-    theirs: bytes
+    settings: bytes
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,9 +83,10 @@ class Group:
 
     def renewed(self) -> Group:
         """The group with copies of the verifiers as they are now; itself if none has changed."""
-        if self.bare or (theirs := _theirs(self.verifiers)) == self.theirs:
+        settings = _settings(self.verifiers)
+        if settings == self.settings:
             return self
-        return replace(self, source=_source(self.verifiers), theirs=theirs)
+        return replace(self, source=_source(self.verifiers), settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
         _source(sendable),
         all(map(_is_ours, sendable)),
         tuple(sendable),
-        _theirs(sendable),
+        _settings(sendable),
     )
 
 
@@ -178,8 +179,9 @@ def _source(verifiers: Sequence[CompletionVerifier]) -> bytes:
     return packed(ReadTexts(tuple(map(_copy, verifiers))))
 
 
-def _theirs(verifiers: Sequence[CompletionVerifier]) -> bytes:
-    return _source([one for one in verifiers if not _is_ours(one)])
+def _settings(verifiers: Sequence[CompletionVerifier]) -> bytes:
+    # What reads for `recurrence` has no settings, and two pickles of it are not the same bytes.
+    return _source([one for one in verifiers if not isinstance(one, RecurrenceVerifier)])
 
 
 def _is_ours(one: CompletionVerifier) -> bool:

@@ -247,13 +247,14 @@ class Pool:
         """The first waiting part that was not lost in this seat, unless only this one is up; one
         that gives way only if no other waits."""
         others = any(other.is_up and other is not seat for other in self._seats)
-        # Nobody waits for the parts of a ticket that is over.
-        left = [part for part in self._waiting if not part.ticket.over]
-        self._waiting = deque(sorted(left, key=lambda part: part.ticket.gives_way))
-        for i, part in enumerate(self._waiting):
-            if part.avoid != seat.number or not others:
-                del self._waiting[i]
-                return part
+        while self._waiting and self._waiting[0].ticket.over:
+            self._waiting.popleft()  # nobody waits for it
+        for gives_way in (False, True):
+            for i, part in enumerate(self._waiting):
+                avoided = part.avoid == seat.number and others
+                if part.ticket.gives_way is gives_way and not avoided and not part.ticket.over:
+                    del self._waiting[i]
+                    return part
         return None
 
     def _start(self, seat: _Seat) -> None:

@@ -113,8 +113,6 @@ class Workers:
             return
         from grpo_guard.guard.workers.call import Call
 
-        # A rule of somebody's own may have changed since its copies read something.
-        self._plan = self.plan(verifier).renewed()
         texts = Call(self, verifier, processes, early)
         with running(texts), nullcontext() if early is None else early.batch():
             yield
@@ -219,6 +217,11 @@ class Workers:
 
         if self._plan is None or self._plan.verifier is not verifier:
             self._plan = Plan.of(verifier)
+        return self._plan
+
+    def renewed_plan(self, verifier: CompletionVerifier) -> Plan:
+        """The plan for a call: a rule may have changed since its copies read something."""
+        self._plan = self.plan(verifier).renewed()
         return self._plan
 
     def worth(self, batch: Sequence[Completion]) -> bool:
