@@ -35,19 +35,19 @@ def defences() -> list[str]:
     return [NONE, *sorted({*INSTALLED, *alone, *(more.NAMES if more else ())})]
 
 
-def require_names(option: str, said: str | None, expected: Iterable[str]) -> None:
+def require_names(option: str, value: str | None, expected: Iterable[str]) -> None:
     """Refuse a name that is not known.
 
     Args:
         option: As it was typed, such as ``--attack``.
-        said: Names with commas; None = the option was not given.
+        value: Names with commas; None = the option was not given.
         expected: What is known. A name with a colon is a class and is looked at later.
 
     Raises:
         UnknownNameError: with the option and the name that was probably meant.
     """
     all_names = list(expected)
-    for name in (said or "").split(","):
+    for name in (value or "").split(","):
         if name.strip() and ":" not in name:
             try:
                 known(all_names, name.strip())
@@ -55,19 +55,19 @@ def require_names(option: str, said: str | None, expected: Iterable[str]) -> Non
                 raise UnknownNameError(f"{option}: {error}") from None
 
 
-def require_attacks(option: str, said: str | None) -> None:
+def require_attacks(option: str, value: str | None) -> None:
     """`require_names` of attacks."""
-    require_names(option, said, attack_names())
+    require_names(option, value, attack_names())
 
 
-def shares(said: str | None) -> list[tuple[int, int]]:
+def shares(value: str | None) -> list[tuple[int, int]]:
     """Read ``--share``: (malicious nodes, all nodes) for each name; [] if it was not given.
 
     Raises:
-        ValueError: one is no such pair.
+        ValueError: one of them is not such a pair.
     """
     found = []
-    for text in (said or "").split(","):
+    for text in (value or "").split(","):
         if text.strip():
             match = _SHARE.fullmatch(text.strip())
             if match is None:
@@ -76,26 +76,26 @@ def shares(said: str | None) -> list[tuple[int, int]]:
     return found
 
 
-def require_honest(said: Path | None) -> None:
+def require_honest(value: Path | None) -> None:
     """Refuse ``--honest`` if there is nothing to read.
 
     Raises:
         ValueError: with the path.
     """
-    if said is not None and not said.exists():
-        raise ValueError(f"--honest: expected a file of completions, found none at {said}")
-    if said is not None and said.is_file() and not said.stat().st_size:
-        raise ValueError(f"--honest: expected at least one completion, got the empty file {said}")
+    if value is not None and not value.exists():
+        raise ValueError(f"--honest: expected a file of completions, found none at {value}")
+    if value is not None and value.is_file() and not value.stat().st_size:
+        raise ValueError(f"--honest: expected at least one completion, got the empty file {value}")
 
 
-def require_guards(said: Iterable[str] | None) -> None:
+def require_guards(value: Iterable[str] | None) -> None:
     """Refuse what ``--guard`` names unless it is a preset's name or a readable guard file.
 
     Raises:
         ConfigError: with the file and the field, or the nearest name; or two files have one name.
     """
     files = dict[str, str]()
-    for name in said or ():
+    for name in value or ():
         if files.setdefault(Path(name).name, name) != name:
             raise ConfigError(f"--guard: expected files of different names, got {name} and another")
         if name.startswith(PRESET):

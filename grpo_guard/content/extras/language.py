@@ -20,11 +20,11 @@ LANGUAGES: Final = (
     "nl", "pl", "id", "fa", "uk", "sv", "cs", "ro", "el", "he", "th", "hu", "da", "fi",
     "bg", "bn", "hr", "ms", "nb", "sk", "sr", "ta",
 )  # fmt: skip
-"""Languages that are told apart unless you choose others: the web's most frequent."""
+"""Languages that are recognised unless you choose others: the web's most frequent."""
 # Characters that are judged together.
 _PIECE: Final = 1_000
-# A prompt is short and its words are few, so several languages may be meant: each of at least this
-# probability is. Of fewer letters, as bytes, any may be.
+# A prompt has few words, so its language is uncertain: every language with at least this
+# probability is allowed. A prompt with fewer letters than `_PROMPT_LETTERS`, in bytes, allows any.
 _PROMPT: Final = 1e-4
 _PROMPT_LETTERS: Final = 24
 _PROMPT_LINES: Final = 200
