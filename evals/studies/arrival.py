@@ -33,7 +33,7 @@ class Pass:
 
     wait: float
     early: float
-    said: list[Any]
+    verdicts: list[Any]
 
 
 def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: bool) -> Pass:
@@ -55,8 +55,8 @@ def passed(rows: Sequence[Completion], seconds: float, *, workers: int, early: b
     review = guard.review(rows)
     guard.workers.close()
     figures = review.metrics
-    said = [untimed(verdict.to_dict()) for verdict in review.verdicts]
-    return Pass(figures["guard/wait_seconds"], figures.get("guard/read_early_rate", 0.0), said)
+    verdicts = [untimed(verdict.to_dict()) for verdict in review.verdicts]
+    return Pass(figures["guard/wait_seconds"], figures.get("guard/read_early_rate", 0.0), verdicts)
 
 
 def compared(
@@ -68,10 +68,10 @@ def compared(
         for early in found:
             found[early].append(passed(rows, seconds, workers=workers, early=early))
         say("rounds", turn + 1, rounds)
-    everything = [each.said for passes in found.values() for each in passes]
+    everything = [each.verdicts for passes in found.values() for each in passes]
     pairs = zip(found[True], found[False], strict=True)
     return {
-        "same_verdicts": all(said == everything[0] for said in everything),
+        "same_verdicts": all(each == everything[0] for each in everything),
         "rejected": sum(one["outcome"] == "reject" for one in everything[0]),
         "wait": {
             "with the batch": ends([each.wait for each in found[False]]),

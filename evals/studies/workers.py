@@ -42,7 +42,7 @@ class Pass:
     wall: float
     here: float
     workers: tuple[float, ...]
-    said: list[Any]
+    verdicts: list[Any]
 
     @property
     def critical(self) -> float:
@@ -76,8 +76,8 @@ def passed(rows: Sequence[Completion], workers: int) -> Pass:
     there = tuple(_cpu(pid) - b for pid, b in zip(numbers, before, strict=True))
     guard.workers.close()
     start = max(before, default=0.0)
-    said = [untimed(verdict.to_dict()) for verdict in review.verdicts]
-    return Pass(start, wall, here, there, said)
+    verdicts = [untimed(verdict.to_dict()) for verdict in review.verdicts]
+    return Pass(start, wall, here, there, verdicts)
 
 
 def _cpu(pid: int) -> float:
@@ -100,14 +100,14 @@ def compared(rows: Sequence[Completion], rounds: int, workers: int) -> dict[str,
             found[name].append(passed(rows, count))
         say("rounds", turn + 1, rounds)
     one, several = found["1 worker"], found[f"{workers} workers"]
-    everything = [each.said for passes in found.values() for each in passes]
+    everything = [each.verdicts for passes in found.values() for each in passes]
     kinds: dict[str, Callable[[Pass], float]] = {
         "wall": lambda each: each.wall, "critical": lambda each: each.critical,
     }  # fmt: skip
     return {
         "completions": len(rows),
         "mean_characters": statistics.mean(len(c.text) for c in rows),
-        "same_verdicts": all(said == everything[0] for said in everything),
+        "same_verdicts": all(each == everything[0] for each in everything),
         "seconds": {
             name: {kind: ends([of(each) for each in passes]) for kind, of in kinds.items()}
             for name, passes in found.items()
