@@ -211,8 +211,12 @@ class Guard:
     def read_early(
         self, batch: Sequence[Completion], given: Verdicts = None, decoded: Flags = None
     ) -> None:
-        """Begin to read completions that `review` will be asked about, see `Workers.read_early`;
-        arguments and errors as there. Nothing is recorded before that review."""
+        """Begin to read completions that `review` will be asked about, in the background; the
+        verdicts stay those of that review, which records them. See `Workers.read_early`.
+
+        Args:
+            batch, given, decoded: As for `review`, as far as they are known.
+        """
         known = certain(
             batch, given, references=self.references, environment=self.environment,
             reads_text=self.detokenizer is None and self.reads_ids, decoded=decoded,
