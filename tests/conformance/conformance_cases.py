@@ -205,19 +205,18 @@ CASES: dict[str, Case] = {
     ),
     "masked_row": Case(
         "A row that the trainer masks",
-        "Rewards 1, 1, 0, 0; the trainer's own correction takes the second out of the loss. It "
-        "takes no part in the baseline.",
+        "Rewards 1, 1, 0, 0; the trainer's own correction masks the second, which takes no part in "
+        "the baseline.",
         (2 / 3, None, -1 / 3, -1 / 3),
     ),
     "wrong_count": Case(
         "A reward function that gives three rewards for four rows",
-        "An error that names both numbers.",
+        "Guarded, the error names both numbers.",
         check=_names_both,
     ),
     "rejected_group": Case(
         "A group rejected as a whole",
-        "Every row of one group is rejected, next to a group of rewards 1, 0, 5 (rejected), 1. The "
-        "first trains nothing, and changes nothing for the other.",
+        "Then a group as above. The first trains nothing, and changes nothing for the other.",
         (None, None, None, None, 1 / 3, -2 / 3, None, 1 / 3),
     ),
     "rejected_batch": Case(
@@ -228,14 +227,14 @@ CASES: dict[str, Case] = {
     ),
     "final_token": Case(
         "A final token that the trainer rejects",
-        "Rewards 1, 0, 1, 0; the trainer's own correction rejects the token with the first reward. "
-        "It pays nothing (verl#6362).",
+        "Rewards 1, 0, 1, 0; the trainer's own correction rejects the token with the first reward, "
+        "which pays nothing (verl#6362).",
         (None, -1 / 3, 2 / 3, -1 / 3),
     ),
     "judges_zero": Case(
         "Three kinds of a judge's zero",
-        "An empty answer is rejected without asking, a garbled reply of the judge's server "
-        "abstains, and the judge's no rejects. Each has a cause of its own (Gym#2384).",
+        "An empty answer rejects without asking, a garbled reply of the judge's server abstains, "
+        "and the judge's no rejects, each with a cause of its own (Gym#2384).",
         (None, None, None, 0.0),
         (
             ("reject", "malformed"),
@@ -246,8 +245,8 @@ CASES: dict[str, Case] = {
     ),
     "scaffold": Case(
         "Unsampled ids before the sampled ones",
-        "Rewards 1, 1 (forged), 1 (its mask is longer than its ids), 0, all behind a scaffold that "
-        "nobody sampled. The forgery is found behind it, and the third is malformed.",
+        "Rewards 1, 1 (forged), 1 (its mask is longer than its ids, so it is malformed), 0, all "
+        "behind a scaffold that nobody sampled.",
         (0.5, None, None, -0.5),
         (
             ("accept", "judged"),
