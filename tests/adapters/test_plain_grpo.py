@@ -54,9 +54,8 @@ def test_page_shows_the_loop_that_runs():
     source = {line.strip() for line in (EXAMPLES / "plain_grpo.py").read_text().splitlines()}
     _, _, shown = page.partition("```python\nfor step")
     body = [line.strip() for line in f"for step{shown.partition('```')[0]}".splitlines()]
-    assert [line for line in body if line not in source] == [
-        "def accumulate(model, group, rewards):"
-    ]
+    assert len(body) > 5
+    assert [line for line in body if line not in source] == []
 
 
 def test_left_out_rows_do_not_affect_the_update(example, group):
