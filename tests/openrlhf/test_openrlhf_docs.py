@@ -1,4 +1,4 @@
-"""The code of docs/openrlhf.md and docs/serve.md, unchanged, in the real OpenRLHF."""
+"""The code of docs/openrlhf.md, unchanged, in the real OpenRLHF."""
 
 import re
 from pathlib import Path
@@ -44,14 +44,9 @@ def test_agent_of_the_page(shown):
     assert advantages_of(responses, "dr_grpo")[0] == pytest.approx([1 / 3, -2 / 3, 0, 1 / 3])
 
 
-@pytest.mark.parametrize("page", ["openrlhf", "serve"])
-def test_server_reward_function_of_the_page(page, shown):
+def test_server_reward_function_of_the_page(shown):
     given = Queries([f"3+4?{text}" for text in SAID], ["3+4?"] * 4, ["7"] * 4)
     function = load_reward(f"{shown / 'grader.py'}:reward_func")
-    if page == "serve":
-        (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "serve.md").read_text(), re.DOTALL)
-        (shown / "served.py").write_text(code, encoding="utf-8")
-        function = load_reward(f"{shown / 'served.py'}:grade")
     guard = Guard(ScreensVerifier(), policy=Policy(on_abstain="zero"))
     rewards = Rewards(guard, function)
     known = rewards.admitted(given)

@@ -20,13 +20,13 @@ from tests.server.server_parts import (
     verdicts_of,
 )
 
-DOCS = Path(__file__).parents[2] / "docs" / "serve.md"
+DOCS = Path(__file__).parents[2] / "docs" / "openrlhf.md"
 
 
 def test_example_of_the_docs_pays_only_right_answers(tmp_path):
-    (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (example,) = re.findall(r"```python\n(# grader\.py.*?)```", DOCS.read_text(), re.DOTALL)
     (tmp_path / "grader.py").write_text(example)
-    web = client(reward=load_reward(f"{tmp_path / 'grader.py'}:grade"))
+    web = client(reward=load_reward(f"{tmp_path / 'grader.py'}:reward_func"))
     assert rewards_of(web, "It is 7.", "It is 8.", "Hail 7")["rewards"] == [1.0, 0.0, 0.0]
     asked = {"query": ["3+4?It is 7."], "prompts": ["3+4?"], "labels": [""]}
     assert strict(web.post("/get_reward", json=asked))["rewards"] == [0.0]
