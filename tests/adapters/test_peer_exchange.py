@@ -38,8 +38,6 @@ def test_swarm_runs_and_accounts_for_every_line(example, tmp_path, capsys):
         ("mallory", "empty"): 8,
     }
     out = capsys.readouterr().out
-    page = (EXAMPLES.parent / "plain-python.md").read_text(encoding="utf-8")
-    assert "\n".join(out.splitlines()[-4:]) in page
     for round in range(2):
         assert f"round {round}: bob.jsonl:4: " in out
         assert f"round {round}: mallory.jsonl:5: expected an object" in out
