@@ -67,8 +67,8 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
     if weights is not None and min(weights.tolist(), default=0.0) < 0:
         raise FrameworkError(
             "reward_weights: a weight below 0 turns the veto's 0 into the best reward of all; use "
-            "GuardedGRPOTrainer, or let the function return its cost with a minus and weigh it "
-            "above 0"
+            "GuardedGRPOTrainer, or let the function return its cost with a minus and give it "
+            "a weight above 0"
         )
     names = getattr(trainer, "reward_func_names", [])
     unguarded = [name for f, name in zip(functions, names, strict=False) if not _is_guarded(f)]

@@ -32,7 +32,7 @@ def reader_of(
     given = reader if model is None else model
     if given is None:
         if frozen is not None:
-            raise TypeError("frozen: expected None without a model, next to which it reads")
+            raise TypeError("frozen: expected None without a model for it to read along with")
         return None
     from grpo_guard.logprob.reader.reader import SpanReader
 

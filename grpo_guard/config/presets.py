@@ -274,7 +274,7 @@ def judged(
     workers: int | None = None,
     **options: Any,
 ) -> Guard:
-    """A language model decides, after the nodes' standing, with the ledger.
+    """A language model decides, except for nodes that the ledger has convicted.
 
     Args:
         backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.

@@ -147,7 +147,7 @@ class _Builder:
         inner = options.pop("ray")
         if self.live is not None:
             raise ConfigError(
-                f"{where}.ray: expected no workers for a policy in training, which they do not have"
+                f"{where}.ray: expected none with a policy in training; workers do not have it"
             )
         kind = load(VERIFIERS, _RAY)
         explicit = options_of("ray", kind).read(options, where).explicit_values()

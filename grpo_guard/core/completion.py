@@ -94,7 +94,6 @@ class Completion(_Marked):
     Raises:
         CompletionError: a field has the wrong type or an impossible value. Nothing else is raised,
             whatever a field holds, because senders choose the fields.
-            a field is: senders choose them.
     """
 
     prompt: str | Sequence[Message]

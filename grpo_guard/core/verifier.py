@@ -110,7 +110,7 @@ class CompletionVerifier(Runnable):
         an abstention for each completion. A guard built from a file is checked on construction.
 
         Raises:
-            Exception: they are not; with the remedy.
+            Exception: a resource is not available; the message names the remedy.
         """
 
     def __and__(self, other: CompletionVerifier) -> CompletionVerifier:
@@ -328,7 +328,7 @@ class AllOf(Ensemble):
 
     @property
     def smallest_p(self) -> float:
-        """The p-value below which some member's rejection never takes this ensemble's.
+        """The smallest level at which every member can reject.
 
         The largest over the members, not the smallest: otherwise an outer ensemble would settle
         for one member that can reject, and acquit what the others reject.

@@ -123,11 +123,11 @@ class EnvironmentVerifier(CompletionVerifier):
         for (start, end), own in zip(spans, between(spans, len(text)), strict=False):
             turns = (*turns, text[slice(*own)])
             if time.monotonic() > until:
-                message = f"the environment took too long to be asked about turn {len(turns)}"
+                message = f"the environment had no time left for turn {len(turns)}"
                 return abstain(self.name, Cause.TIMEOUT, message)
             expected = self.environment(completion.prompt, turns)
             if not isinstance(expected, str | None):
-                raise TypeError(f"expected text or None of it, got {shown(expected)}")
+                raise TypeError(f"expected it to return text or None, got {shown(expected)}")
             # An expected "" forbids even invisible text there: the mark itself is forged.
             if expected is None or expected.strip() == text[start:end].strip() != "":
                 continue

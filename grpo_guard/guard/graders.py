@@ -311,7 +311,7 @@ class GraderFailures:
         try:
             hung = sum(not left.done() for left in list(self._hung))
             if hung >= MAX_HUNG_GRADERS:
-                raise TimeoutError(f"{hung} earlier calls ignore that they were cancelled")
+                raise TimeoutError(f"{hung} earlier calls ignore their cancellation")
             # Not asyncio.timeout: it waits for a call that ignores its cancellation, and drops an
             # answer that arrived while something else kept the loop busy.
             done, _ = await asyncio.wait([task], timeout=timeout)
@@ -330,7 +330,7 @@ class GraderFailures:
         return FAILED
 
     def _log(self, what: str, error: Exception) -> None:
-        logger.warning("%s; what failed has no reward", what, exc_info=error)
+        logger.warning("%s; completions that failed have no reward", what, exc_info=error)
         if self.timeout is None and _NOT_HERE in f"{error} {error.__cause__}":
             logger.warning(
                 "%s: it sets a signal alarm and was not called on the main thread; with a timeout, "

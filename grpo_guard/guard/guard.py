@@ -74,7 +74,7 @@ class Guard:
             cores for large batches.
 
     Raises:
-        TypeError: ``verifier`` is not one, or ``environment`` cannot be called.
+        TypeError: ``verifier`` is not a verifier, or ``environment`` cannot be called.
         ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
             another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
             make abstain.

@@ -105,7 +105,7 @@ def require_no_abstention_at_will(verifier: CanAbstain) -> None:
     way = verifier.author_can_abstain
     if way is None and verifier.steps_aside:
         way = (
-            f"{verifier.name} skips completions by what their senders claim or leave out, and "
+            f"{verifier.name} skips completions for what their senders claim or omit, and "
             "nothing else judges them; add a verifier that judges them all"
         )
     if way is not None:

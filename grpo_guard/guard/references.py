@@ -97,7 +97,7 @@ class References:
             ours, theirs = self.of(completion.prompt), completion.reference
             note = None
             if ours is None:
-                note = Finding(NONE, "the task has no reference for this prompt, none was used")
+                note = Finding(NONE, "the task has no reference for this prompt; none was used")
             elif theirs is not None and theirs != ours:
                 same = same_answer(ours, theirs)
                 if same is False and checked.given[i] is None:

@@ -266,7 +266,7 @@ def _reason(ruling: Ruling, policy: Policy) -> Reason:
         return "earned"
     if ruling == Ruling.ABSTAINED:
         if policy.on_abstain == "raise":
-            raise AbstainError('the guard abstained, and Policy(on_abstain="raise") stops there')
+            raise AbstainError('the guard abstained, and Policy(on_abstain="raise") stops the run')
         by_rule: dict[Any, Reason] = {"skip": "skipped", "zero": "zeroed", "pass": "passed"}
         return by_rule[policy.on_abstain]
     if policy.on_reject == "zero":

@@ -50,7 +50,7 @@ class EvidenceLedger:
 
     Args:
         path: The database; created if missing, in an existing folder.
-        alpha: Chance that any honest node of the swarm is ever found hard.
+        alpha: Chance that any honest node of the swarm is ever classed as hard.
         ratio: Honest nodes are rejected at most ``ratio`` times as often as their peers ...
         offset: ... plus this rate. 0.01 is ten verifiers at 0.001 each.
         hostile: Largest share of a node's peers that may be hostile, in [0, 0.5].

@@ -231,5 +231,5 @@ def test_environment_must_return_text():
     (verdict,) = EnvironmentVerifier(lambda *_: 7).verify([talk("a", "7", "b", known=False)])
     assert (verdict.abstained, verdict.reason) == (
         True,
-        "TypeError: expected text or None of it, got 7",
+        "TypeError: expected it to return text or None, got 7",
     )

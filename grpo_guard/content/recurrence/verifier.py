@@ -37,7 +37,7 @@ _LEAST_SHARE = 0.1
 
 
 class RecurrenceVerifier(Memory, CompletionVerifier):
-    """Rejects completions with a phrase that their node repeats from prompt to prompt, alone.
+    """Rejects completions with a phrase that only their node repeats from prompt to prompt.
 
     It knows no phrases beforehand. For each node it counts in how many different prompts each word
     (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the

@@ -37,13 +37,13 @@ class ScreensVerifier(RuleVerifier):
 
     Deterministic: the same text gets the same verdict everywhere, and nothing in a completion can
     argue with it. Each screen makes findings of its own name, a key of ``KINDS``, and can be left
-    out. A completion may repeat what
-    its prompt contains (its script, a phrase, a hash) and do what the prompt asks for (a page, a
-    translation, a verdict as JSON). A prompt rendered with a chat template does not excuse tokens
-    of that template. Marks of thoughts and tool calls (``<think>``, ``<|end_of_thought|>``,
-    ``<tool_call>``) forge no turn and pass. ``after_box`` is only reported unless ``severity``
-    changes that: chat models explain and check after a box as they do before it. So is
-    ``end_marks``, more than eight marks of the end of a text at its end, which is no screen.
+    out. A completion may repeat what its prompt contains (its script, a phrase, a hash) and do what
+    the prompt asks for (a page, a translation, a verdict as JSON). A prompt rendered with a chat
+    template does not excuse tokens of that template. Marks of thoughts and tool calls
+    (``<think>``, ``<|end_of_thought|>``, ``<tool_call>``) forge no turn and pass. ``after_box`` is
+    only reported unless ``severity`` changes that: chat models explain and check after a box as
+    they do before it. So is ``end_marks``, more than eight marks of the end of a text at its end,
+    which is no screen.
 
     An empty completion and one that is not valid Unicode are malformed, and one longer than
     ``max_characters`` is overlong. The author causes all three, so they reject.
