@@ -18,16 +18,16 @@ from grpo_guard.guard.metrics import metrics
 MEANINGS = {
     "guard/accept_rate": "share of the batch that was accepted",
     "guard/reject_rate": "share that was rejected",
-    "guard/abstain_rate": "share that nobody could look at",
+    "guard/abstain_rate": "share that could not be judged",
     "guard/abstain_rate/CAUSE": "the same, by [cause](../abstentions.md)",
-    "guard/reject_rate/VERIFIER": "share that this verifier rejects, also where it is 0",
+    "guard/reject_rate/VERIFIER": "share that this verifier rejects, even if it is 0",
     "guard/not_applicable_rate/VERIFIER": "share that this verifier did not look at",
     "guard/not_checked_rate": "share that [spot checks](../scale.md) accepted unseen",
     "guard/seconds": "time spent on the batch, summed over completions",
     "guard/VERIFIER/requests": "requests to a model, retries included",
     "guard/VERIFIER/cache_hits": "answers that were known already",
     "guard/VERIFIER/tokens": "tokens in and out, as the provider counts them",
-    "guard/VERIFIER/usd": "cost; left out where a price is unknown",
+    "guard/VERIFIER/usd": "cost; left out if a price is unknown",
     "guard/VERIFIER/latency_p50": "seconds to the answer, median",
     "guard/VERIFIER/latency_p95": "seconds to the answer, 95th percentile",
 }
@@ -48,7 +48,7 @@ _JOINT = re.compile(r"(?<=[_./=:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let a long name in a table wrap at its joints: on a phone it wrapped inside its words."""
+    """Let a long name in a table wrap at its joints, not inside its words."""
     return _CELL.sub(
         lambda cell: _NAME.sub(lambda name: _JOINT.sub("<wbr>", name[0]), cell[0]), html
     )
@@ -66,7 +66,7 @@ def guard_file() -> str:
             _table(preset_options(name)),
         ]
     own = options_of("", dict, fields=WRAPPERS)
-    parts += ["## Beside every `type`", "What wraps a verifier.", _table(own)]
+    parts += ["## Next to every `type`", "What wraps a verifier.", _table(own)]
     for name in names(VERIFIERS):
         kind = load(VERIFIERS, name)
         needs = f"Needs {kind.needs}." if kind.needs else "Needs nothing else."

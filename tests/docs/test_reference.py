@@ -33,7 +33,7 @@ def test_every_key_of_a_guard_file_is_listed(hook):
         ("`type: screens`", "| `severity` | mapping or null | default null |"),
         ("`policy`", "| `max_abstain_rate` | number | default 0.25 |"),
         ("`ledger`", "| `exclude` | true or false | default true |"),
-        ("Beside every `type`", "| `calibration` | text or null | default null |"),
+        ("Next to every `type`", "| `calibration` | text or null | default null |"),
         ("`preset: different_weights`", "| `state` |"),
     ):
         assert row in sections[section]
