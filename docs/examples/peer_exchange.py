@@ -7,9 +7,9 @@ Each node writes DIR/ROUND/NODE.jsonl, one completion a line::
     {"prompt": 0, "slot": 1, "completion_ids": [17, 4, ...]}
 
 ``prompt`` is a place in the round's list, which all nodes draw alike; ``slot`` counts the node's
-answers to it. Nothing else is taken from a message: who sent it is told by the transport (here the
-file's name), text is decoded from the ids, prompts and references are our own. A line that is none
-of this is counted against its sender and told with its place; the other lines are not lost.
+answers to it. Nothing else is taken from a message: the transport names the sender (here the
+file's name), text is decoded from the ids, prompts and references are our own. A line of another
+form counts against its sender and is reported with its place; the other lines are not lost.
 
 "alice" is this process and "bob" an honest peer whose last line is cut off on the way. "mallory"
 sends the longest of eight samples, and a line in bob's name. Both peers are played here; to make it
@@ -34,11 +34,11 @@ from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.replay.generate import generate_under_coin
 
 NODES = ("alice", "bob", "mallory")  # fixed when a node joins: another name is another draw
-PROMPTS, SLOTS = 2, 2  # of each round; answers that each node owes for each prompt
+PROMPTS, SLOTS = 2, 2  # per round; answers that each node owes for each prompt
 LIMIT = 64  # tokens
 SAMPLING = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=LIMIT)
 COIN = PublicCoin("peer-exchange")  # public; its `beacons` stop nodes from looking rounds ahead
-MOST_LINES, MOST_BYTES = 4 * PROMPTS * SLOTS, 64 * LIMIT  # of a file, of a line
+MOST_LINES, MOST_BYTES = 4 * PROMPTS * SLOTS, 64 * LIMIT  # per file, per line
 
 Place = tuple[int, int]  # prompt, slot
 PLACES = [(prompt, slot) for prompt in range(PROMPTS) for slot in range(SLOTS)]
@@ -119,7 +119,7 @@ class Node:
     def receive(
         self, folder: Path, round: int, problems: Sequence[Problem]
     ) -> tuple[list[Completion], list[str]]:
-        """Completions of all peers, and what was wrong with the lines that are none."""
+        """Completions of all peers, and what was wrong with the other lines."""
         batch, complaints = [], []
         for path in sorted(folder.iterdir()):
             if path.suffix != ".jsonl" or path.stem not in NODES[1:] or not path.is_file():

@@ -140,7 +140,7 @@ def with_ids(completion: Completion, ids: Sequence[int], tokenizer: Any) -> Comp
 
 
 def in_bfloat16(model: Any) -> dict[str, Any]:
-    """The same weights in bfloat16, native where that is fast."""
+    """The same weights in bfloat16, native if that is fast."""
     if next(model.parameters()).device.type == "cuda":
         import copy
 
@@ -149,7 +149,7 @@ def in_bfloat16(model: Any) -> dict[str, Any]:
 
 
 def read_prompts(path: Path, tokenizer: Any) -> Iterator[Any]:
-    """Prompts as the trainer would ask them: questions become chats where there is a template."""
+    """Prompts as the trainer would ask them: questions become chats if there is a template."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
             continue

@@ -65,7 +65,7 @@ def make_rollout(verifier: SeedReplayVerifier) -> Callable[[list[str], Any], dic
         arrived = draw(model, tokenizer, round, [turn for turn in turns if turn.node == ME])
         theirs = exchange(model, tokenizer, round, [turn for turn in turns if turn.node != ME])
         arrived |= {turn: ids for turn, ids in theirs.items() if bearable(model, ids)}
-        # The batch must be full. An EOS without a slot takes the place of what did not arrive;
+        # The batch must be full. An EOS without a slot replaces what did not arrive;
         # the guard rejects it, and TRL leaves it out of its group.
         ids = [list(arrived.get(turn, [tokenizer.eos_token_id])) for turn in turns]
         prompt_ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]

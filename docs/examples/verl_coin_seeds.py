@@ -3,8 +3,8 @@
     +actor_rollout_ref.rollout.agent.agent_loop_manager_class=verl_coin_seeds.CoinManager
 
 verl hands sampling parameters to the inference server request by request; this adds the slot's
-seed to them. Whoever verifies says `coin=COIN`, names `ME` among the nodes, and sets `slots=` to
-verl's `rollout.n`.
+seed to them. The verifier gets `coin=COIN`, `ME` among its nodes, and verl's `rollout.n` as
+`slots=`.
 
 SGLang runs with `--enable-deterministic-inference` and without top-k, top-p and min-p. vLLM needs
 Model Runner V2, or `CoinProcessor`; `docs/seed-replay.md` says what each can and cannot replay.
