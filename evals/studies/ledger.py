@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.ledger_scale import scale
 from grpo_guard.nodes.bets import SHARES, Bets, Tally, Tolerance
-from grpo_guard.nodes.evidence import STRIDE, Comparison, bar, honest_peers
+from grpo_guard.nodes.evidence import STRIDE, Comparison, honest_peers, threshold
 from grpo_guard.nodes.rounds import MAX_HELD, OPEN_ROUNDS
 
 ALPHA = 1e-3
@@ -226,7 +226,7 @@ def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64
 def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     """How many swarms ever see an honest node found hard."""
     rng = np.random.default_rng(seed)
-    level = bar(scenario.nodes - 1, ALPHA)
+    level = threshold(scenario.nodes - 1, ALPHA)
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     swarms, hits = min(swarms, scenario.most_swarms), 0
     for start in range(0, swarms, CHUNK):
@@ -238,7 +238,7 @@ def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
 def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     """How many poisoning nodes are hard within 30 rounds, and when."""
     rng = np.random.default_rng(seed)
-    found = first_rounds(*rejections(scenario, swarms, rng), bar(scenario.nodes - 1, ALPHA))
+    found = first_rounds(*rejections(scenario, swarms, rng), threshold(scenario.nodes - 1, ALPHA))
     # Round t is judged when round t + 2 begins: then t + 3 rounds were played or are being played.
     known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1 - scenario.begin
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]

@@ -1,9 +1,9 @@
 """Evidence against each node of a swarm: an e-process over rounds, valid at any time.
 
 `bets` gives the value of one round. Bets multiply over rounds. Evidence starts anew at many rounds,
-each start with a share of the stake, and is summed over the starts, so that a good past does not
-protect a node that turns bad late. The worst choice of peers counts: if any h of a node's peers are
-honest, the real e-process is at least the computed one (`honest_peers`).
+each start with a share of the stake (`e_process`), and is summed over the starts, so that a good
+past does not protect a node that turns bad late. The worst choice of peers counts: if any h of a
+node's peers are honest, the real e-process is at least the computed one (`honest_peers`).
 
 **Level.** Evidence against an honest node ever reaches c with probability at most 1 / c (Ville). A
 node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
@@ -26,6 +26,7 @@ from functools import lru_cache
 import numpy as np
 
 from grpo_guard.nodes.bets import SHARES, Array, Bets, Tally, Tolerance
+from grpo_guard.nodes.e_process import log_shares, log_threshold
 from grpo_guard.nodes.history import History
 
 # Rounds between the starts of evidence: a start at every round would cost four times as much, and
@@ -64,10 +65,10 @@ class Evidence:
     rose: bool
 
 
-def bar(others: int, alpha: float) -> float:
-    """The log-evidence at which a node among ``others`` other nodes is accused; see the module."""
+def threshold(others: int, alpha: float) -> float:
+    """The log e-value at which a node among ``others`` other nodes is accused; see the module."""
     m = max(others + 1, SMALLEST_SWARM)
-    return math.log(m * m * (m + 1) / (3 * alpha))
+    return log_threshold(alpha, m * m * (m + 1) / 3)
 
 
 def honest_peers(peers: int, hostile: float) -> int:
@@ -251,13 +252,12 @@ class Comparison:
         worst = np.zeros((len(account.ends) + 1, len(SHARES)))
         worst[:-1] = np.sort(account.ahead, axis=1)[:, :honest].sum(axis=1)
         worst = np.repeat(worst, np.diff([first - 1, *account.ends, last]), axis=0)
-        logs = worst - _log_stakes(first, last) + _LOG_SHARES
+        logs = worst + _log_stakes(first, last) + _LOG_SHARES
         top = float(logs.max())
         return top + float(np.log(np.exp(logs - top).sum()))
 
 
 @lru_cache(maxsize=4)
 def _log_stakes(first: int, last: int) -> Array:
-    """Stakes 1 / ((b + 1)(b + 2)) add up to 1 over all beginnings b >= 0; shape [b, 1]."""
-    begun = np.arange(first, last + 1, dtype=np.float64)
-    return np.asarray(np.log((begun + 1) * (begun + 2))[:, None])
+    """Stakes of the starts from ``first`` to ``last``; shape [starts, 1]."""
+    return log_shares(np.arange(first, last + 1))[:, None]

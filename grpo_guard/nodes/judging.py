@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo_guard.nodes.bets import Tolerance
-from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, bar
+from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, threshold
 from grpo_guard.nodes.release import pardoned, pardons
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
 from grpo_guard.nodes.schema import chunks, transaction
@@ -111,10 +111,9 @@ class Judging:
         for node in marks.keys() | evidence.keys():
             found = evidence.get(node, _NOTHING)
             before = marks.get(node, Mark(since=clock))
-            bars = found.log_e / bar(found.others, self._rules.alpha)
             mark = updated(
                 before,
-                bars,
+                found.log_e / threshold(found.others, self._rules.alpha),
                 rose=found.rose,
                 now=clock,
                 half_life=self._rules.half_life,
