@@ -22,7 +22,7 @@ from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_be
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.e_process import EProcess, log_threshold
-from grpo_guard.nodes.e_process_memory import EProcessMemory
+from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
@@ -101,7 +101,10 @@ class NodeEvidence:
             for node, own in places.items()
         }
         after = self.e_processes.add({
-            node: (_digest(scored[i] for i in places[node]), (b.log_e, *log_e_of(bets[node])))
+            node: (
+                digest_of(_mark(scored[i]) for i in places[node]),
+                (b.log_e, *log_e_of(bets[node])),
+            )
             for node, b in batches.items()
         })  # fmt: skip
         found: dict[int, Placed] = {}
@@ -198,11 +201,6 @@ def _place_findings(
             yield number, (Finding(PLACES, message), (place, place + 1))
 
 
-def _digest(scored: Iterator[Scored]) -> int:
-    """Hash a node's batch regardless of order, so that a batch reviewed twice counts once."""
-    each = sorted(
-        blake2b(repr((s.encoded.prompt_ids, s.encoded.completion_ids)).encode()).digest()
-        for s in scored
-    )
-    digest = blake2b(b"".join(each), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+def _mark(scored: Scored) -> bytes:
+    ids = (scored.encoded.prompt_ids, scored.encoded.completion_ids)
+    return blake2b(repr(ids).encode()).digest()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import Finding, Verdict, reject
 from grpo_guard.nodes.e_process import log_threshold
-from grpo_guard.nodes.e_process_memory import EProcessMemory
+from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
@@ -24,13 +23,6 @@ FADE: Final = 0.05
 stopped is released even if its peers never have the finding. Losing bets are always fair."""
 NOTHING: Final[dict[str, Any]] = {"format": 1, "nodes": []}
 """The state of empty counts."""
-
-
-class _Sent(NamedTuple):
-    """A node's part of the comparison: a digest of its answers, and log e-values per prompt."""
-
-    digest: int
-    log_es: list[float]
 
 
 class Counts:
@@ -102,13 +94,10 @@ class Counts:
         # clean batches do not shrink the stakes against an attacker who starts late.
         if not before and not any(counted):
             return before
-        compared = self._compared(batch, verdicts, counted)
+        compared = self._compared(batch, verdicts, counted, before)
         if not compared:
             return before
-        after = self.e_processes.add({
-            node: (sent.digest, [sum(sent.log_es) - FADE * len(sent.log_es) * (node in before)])
-            for node, sent in compared.items()
-        })  # fmt: skip
+        after = self.e_processes.add(compared)
         logs = {node: process.log_e_value for node, process in after.items()}
         return self._reaching({**known, **logs}, len(compared))
 
@@ -122,12 +111,13 @@ class Counts:
         batch: Sequence[Completion],
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
-    ) -> dict[str, _Sent]:
-        """Evidence against each node from the prompts that several nodes answered.
+        before: frozenset[str],
+    ) -> dict[str, tuple[int, list[float]]]:
+        """A digest and the log factor of each node, from the prompts that several nodes answered.
 
         A rollout counts once for each prompt that it answers. Findings in its other segments, whose
         prompts allow no comparison, count towards one of these prompts: cutting an answer in two
-        must not hide half of it.
+        must not hide half of it. ``before`` are the nodes that are convicted already.
         """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
@@ -140,13 +130,11 @@ class Counts:
                 rollout = rollout_of(completion)
                 answers.add(prompt, node, i if rollout is None else rollout, found is not None)
                 digests[node].append(same)
-        compared: dict[str, _Sent] = {}
+        log_factors = defaultdict[str, float](float)
         for shares in answers.shares():
             for node, log_e in log_e_values(shares, self.odds).items():
-                if node not in compared:
-                    compared[node] = _Sent(_digest(digests[node]), [])
-                compared[node].log_es.append(log_e)
-        return compared
+                log_factors[node] += log_e - FADE * (node in before)
+        return {node: (digest_of(digests[node]), [log]) for node, log in log_factors.items()}
 
 
 class _Answers:
@@ -201,9 +189,3 @@ def _rejected(completion: Completion, verdict: Verdict, found: Finding) -> Verdi
     message = f"node {node!r} has {found.kind} more often than its peers, beyond chance"
     frequent = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
     return reject(FREQUENT_VERIFIER, findings=(frequent, *verdict.findings))
-
-
-def _digest(answers: Sequence[bytes]) -> int:
-    """Digest of a node's answers in any order, so that a batch judged twice counts once."""
-    digest = blake2b(b"".join(sorted(answers)), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

@@ -88,7 +88,7 @@ class EProcess:
 
     @property
     def log_e_value(self) -> float:
-        """Logarithm of the wealth of all columns."""
+        """Logarithm of the wealth of all columns; -inf before the first batch."""
         if not self.log_wealth:
             return -math.inf
         most = max(self.log_wealth)

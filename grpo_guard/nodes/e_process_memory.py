@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
 from grpo_guard.nodes.e_process import CAP, FLOOR, EProcess
@@ -44,8 +45,7 @@ class EProcessMemory(Memory):
         them first; it starts over if it comes back.
 
         Args:
-            batch: By node: a digest of its completions, in [0, 2^63), and the logarithm of each
-                column's factor.
+            batch: By node: `digest_of` its completions, and the logarithm of each column's factor.
         """
         with self.held(lambda: self._add(batch)):
             return self._add(batch)
@@ -101,3 +101,13 @@ class EProcessMemory(Memory):
         log, *rest = row
         first = max(number(log, FLOOR, CAP) + math.log(self.weights[0]), FLOOR)
         return [[first, *(FLOOR for _ in self.weights[1:])], *rest]
+
+
+def digest_of(marks: Iterable[bytes]) -> int:
+    """A digest of a node's batch in any order, so that a batch judged twice counts once.
+
+    It hashes the sorted marks: an author could choose texts whose marks have a known sum, and the
+    batch would then count as seen.
+    """
+    digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

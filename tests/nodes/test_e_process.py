@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.content.length.groups import Member
+from grpo_guard.logprob.evidence import _restarted
 from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.nodes.e_process import CAP, EProcess, log_add, log_share, log_shares, log_threshold
 from grpo_guard.nodes.e_process_memory import MAX_NODES, EProcessMemory
@@ -58,28 +59,32 @@ def test_shares_of_starts_and_reserve_add_up_to_the_stake(starts):
     assert log_shares(np.array([starts])) == pytest.approx(log_share(starts))
 
 
-# Chance that a batch wins, the factor then, and how much of it is left of a fair one's.
-BET = st.tuples(st.floats(0.05, 0.95), st.floats(0, 1), st.floats(0.5, 1))
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=30))
+def test_tokens_of_one_completion_are_batches_of_the_same_process(log_factors):
+    process = EProcess()
+    for token, log_e in enumerate(_restarted(np.array(log_factors))):
+        process = process.after([log_factors[token]], cap=math.inf)
+        assert log_e == pytest.approx(log_add(process.log_e_value, process.log_reserve))
 
 
-@given(st.lists(st.tuples(*[BET for _ in WEIGHTS]), min_size=1, max_size=6))
-def test_mean_over_all_honest_pasts_is_at_most_one(batches):
-    """Each batch wins or loses, with a mean factor of at most 1; all 2^n pasts are tried."""
-    mean, fair = 0.0, True
+# Chance that a batch wins, and the stake of each column on it.
+BET = st.tuples(st.floats(0.05, 0.95), st.tuples(*[st.floats(0, 1) for _ in WEIGHTS]))
+
+
+@given(st.lists(BET, min_size=1, max_size=6), st.sampled_from([0.7, 1.0]))
+def test_mean_over_all_honest_pasts_is_at_most_one(batches, mean_factor):
+    """Each batch wins or loses; all 2^n pasts are tried."""
+    mean = 0.0
     for won in itertools.product((True, False), repeat=len(batches)):
         chance, factors = 1.0, []
-        for wins, bets in zip(won, batches, strict=True):
-            p = bets[0][0]
+        for wins, (p, stakes) in zip(won, batches, strict=True):
             chance *= p if wins else 1 - p
-            # The stake pays (1 - stake) + stake / p if the batch wins, which is fair.
-            factors.append(
-                [left * (1 - stake + (stake / p if wins else 0)) for _, stake, left in bets]
-            )
-            fair &= all(left == 1 for *_, left in bets)
+            paid = 1 / p if wins else 0.0
+            factors.append([mean_factor * (1 - stake + stake * paid) for stake in stakes])
         process = after(factors)
         mean += chance * (math.exp(process.log_e_value) + math.exp(process.log_reserve))
     assert mean <= 1 + 1e-9
-    if fair:
+    if mean_factor == 1:
         assert mean == pytest.approx(1)
 
 

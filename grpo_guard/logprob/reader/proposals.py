@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy as np
 from grpo_guard.core.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
 from grpo_guard.nodes.e_process import log_threshold
-from grpo_guard.nodes.e_process_memory import EProcessMemory
+from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
@@ -57,7 +57,7 @@ class NodeSentences:
             if (node := batch[i].node) is not None and own:
                 evidence[node].setdefault(_digest(batch[i]), min(1.0, len(own) * min(own)))
         after = self.e_processes.add(
-            {n: (_digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
+            {n: (digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
         )
         logs = {node: process.log_e_value for node, process in after.items()}
         silent = {c.node for c in batch if c.node is not None} - logs.keys()
@@ -82,10 +82,3 @@ def _together(p_values: Sequence[float]) -> float:
 def _digest(completion: Completion) -> bytes:
     data = f"{completion.prompt_text}\0{completion.text}".encode("utf-8", "surrogatepass")
     return blake2b(data, digest_size=16).digest()
-
-
-def _digest_of(marks: Iterable[bytes]) -> int:
-    """A digest that does not depend on order. It hashes the sorted marks: an author could choose
-    texts whose marks have a known sum, and the batch would then count as seen."""
-    digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
