@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.ledger_scale import scale
-from grpo_guard.nodes.bets import SHARES, Bets, Tally, Tolerance
+from grpo_guard.nodes.bets import WEIGHTS, Bets, Tally, Tolerance
 from grpo_guard.nodes.evidence import STRIDE, Comparison, honest_peers, threshold
 from grpo_guard.nodes.rounds import MAX_HELD, OPEN_ROUNDS
 
@@ -179,7 +179,7 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
     for i in range(nodes):
         others = [j for j in range(nodes) if j != i]
         sets = np.array([np.roll(others, k)[:honest] for k in range(len(others))])
-        wealth = np.zeros((swarms, len(sets), len(SHARES)))
+        wealth = np.zeros((swarms, len(sets), len(WEIGHTS)))
         most = np.arange(PER_NODE * honest + 1)[:, None]
         of_mine, of_theirs = np.exp(most * honest * held_one), np.exp(most * of_peer)
         for t in range(rounds):
@@ -191,7 +191,7 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
             wealth *= (of_mine[held[t, :, i]] * np.exp(honest * price))[:, None]
             np.minimum(wealth, 1e200, out=wealth)
             rising = np.flatnonzero(held[t, :, i])  # evidence only rises by a rejection
-            total = wealth[rising] @ np.array(SHARES)
+            total = wealth[rising] @ np.array(WEIGHTS)
             found[t, rising, i] = total.min(axis=1) >= np.exp(level)
     return found
 

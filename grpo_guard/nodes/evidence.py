@@ -25,7 +25,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from grpo_guard.nodes.bets import SHARES, Array, Bets, Tally, Tolerance
+from grpo_guard.nodes.bets import WEIGHTS, Array, Bets, Tally, Tolerance
 from grpo_guard.nodes.e_process import log_shares, log_threshold
 from grpo_guard.nodes.history import History
 
@@ -41,7 +41,7 @@ SMALLEST_SWARM = 3
 # more, a node's sums are recomputed from the remembered rounds when it is rejected.
 MAX_ACCOUNTS = 1024
 _REMEMBERED_SCORES = 50_000
-_LOG_SHARES = np.log(SHARES)
+_LOG_WEIGHTS = np.log(WEIGHTS)
 
 Round = Mapping[str, Tally]
 
@@ -201,7 +201,7 @@ class Comparison:
         mine = self._history.tally(name, last)
         before = self._log_e(account, honest, (last - 1) // STRIDE) if mine.held else math.inf
         if not account.ends or account.ends[-1] < last // STRIDE:
-            begun = np.zeros((1, len(peers), len(SHARES)))
+            begun = np.zeros((1, len(peers), len(WEIGHTS)))
             account.ahead = np.concatenate([account.ahead, begun])
             account.ends.append(last // STRIDE)
         theirs = [self._history.tally(peer, last) for peer in peers]
@@ -218,7 +218,7 @@ class Comparison:
 
     def _opened(self, name: str, peers: tuple[str, ...], end: int) -> _Account:
         """An account with all remembered rounds before ``end``."""
-        nothing = _Account(peers, end, [], np.zeros((0, len(peers), len(SHARES))))
+        nothing = _Account(peers, end, [], np.zeros((0, len(peers), len(WEIGHTS))))
         numbers, codes, tallies = self._history.rows(name, peers, range(self._number, end))
         if not len(numbers):
             return nothing
@@ -231,7 +231,7 @@ class Comparison:
         )  # fmt: skip
         of_rounds = scores[which.reshape(codes[1:].shape)].transpose(1, 0, 2)
         ends, row = np.unique(numbers // STRIDE, return_inverse=True)
-        ahead = np.zeros((len(ends), len(peers), len(SHARES)))
+        ahead = np.zeros((len(ends), len(peers), len(WEIGHTS)))
         for k, of_round in enumerate(of_rounds):  # in this order: to the bit what a kept one has
             ahead[: row[k] + 1] += of_round
         return _Account(peers, end, ends.tolist(), ahead)
@@ -249,10 +249,10 @@ class Comparison:
         first = self._number // STRIDE
         if last < first:
             return -math.inf
-        worst = np.zeros((len(account.ends) + 1, len(SHARES)))
+        worst = np.zeros((len(account.ends) + 1, len(WEIGHTS)))
         worst[:-1] = np.sort(account.ahead, axis=1)[:, :honest].sum(axis=1)
         worst = np.repeat(worst, np.diff([first - 1, *account.ends, last]), axis=0)
-        logs = worst + _log_stakes(first, last) + _LOG_SHARES
+        logs = worst + _log_stakes(first, last) + _LOG_WEIGHTS
         top = float(logs.max())
         return top + float(np.log(np.exp(logs - top).sum()))
 
