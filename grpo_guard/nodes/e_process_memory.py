@@ -47,8 +47,7 @@ class EProcessMemory(Memory):
         Args:
             batch: By node: `digest_of` its completions, and the logarithm of each column's factor.
         """
-        with self.held(lambda: self._add(batch)):
-            return self._add(batch)
+        return self.change(lambda: self._add(batch))
 
     def log_e_values(self) -> dict[str, float]:
         """The logarithm of each remembered node's e-value."""
@@ -57,8 +56,7 @@ class EProcessMemory(Memory):
 
     def release(self, node: str) -> bool:
         """Forget one node; return whether it was known."""
-        with self.held(lambda: self._nodes.pop(node, None)):
-            return self._nodes.pop(node, None) is not None
+        return self.change(lambda: self._nodes.pop(node, None)) is not None
 
     def _add(self, batch: Mapping[str, tuple[int, Sequence[float]]]) -> dict[str, EProcess]:
         after = {

@@ -102,8 +102,7 @@ class NodeMemory(Memory):
                 for pair, difference in self._differences(group).items():
                     self._bet(pair, difference)
 
-        with self.held(bet):
-            bet()
+        self.change(bet)
 
     def convicted(self) -> dict[str, float]:
         """Nodes whose work is longer than most others', with the e-value reached against each of
