@@ -160,13 +160,16 @@ def test_malformed_lengths_of_earlier_releases_are_refused(row):
 
 
 def test_names_in_the_store_are_those_of_earlier_releases(tmp_path):
-    """Evidence that 0.3 wrote is found under its old name."""
-    NodeSentences(1e-3, NodeStore(tmp_path)).e_processes.add({"eve": (1, [2.0])})
-    EProcessMemory(store=NodeStore(tmp_path)).add({"eve": (1, [2.0])})
-    ArithmeticVerifier(store=NodeStore(tmp_path)).counts.e_processes.add({"eve": (1, [2.0])})
+    rule = ArithmeticVerifier(store=NodeStore(tmp_path))
+    users = [rule.counts, NodeSentences(1e-3, NodeStore(tmp_path))]
+    for user, name in zip(users, ("arithmetic", "reader_fortunes"), strict=True):
+        written = EProcessMemory(store=NodeStore(tmp_path), name=name)
+        written.load_state_dict({"format": 2, "nodes": [["eve", [9.0], 3, 1, 2]]})
+        assert user.e_processes.log_e_values() == {"eve": 9.0}
     with sqlite3.connect(tmp_path / "nodes.sqlite") as connection:
+        EProcessMemory(store=NodeStore(tmp_path)).add({"eve": (1, [0.0])})
         names = {name for (name,) in connection.execute("SELECT name FROM memories")}
-    assert names == {"reader_fortunes", "fortunes", "arithmetic"}
+    assert names == {"arithmetic", "reader_fortunes", "fortunes"}
 
 
 def test_honest_nodes_rarely_reach_the_threshold():
