@@ -147,7 +147,7 @@ class _Proxy:
                 # The guard settles groups and calls the verifier itself.
                 job: Job[tuple[int, bytes]] = Job(
                     admit=lambda: None, settle=lambda *_: work(body, node, late),
-                    joins=False, completions=1, bytes=len(body), given_up=late,
+                    shares_calls=False, completions=1, bytes=len(body), given_up=late,
                 )  # fmt: skip
                 status, answer = await self.batches.answer(job, deadline)
         except RequestError as error:

@@ -33,7 +33,7 @@ from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.node_evidence import WEIGHTS
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of
 from grpo_guard.logprob.verifier import Scored
-from grpo_guard.nodes.fortunes import Fortune
+from grpo_guard.nodes.e_process import EProcess, log_threshold
 
 ALPHA: Final = 1e-3
 A_ROUND: Final = 4
@@ -117,22 +117,22 @@ def _nodes(
     rounds: int,
 ) -> dict[str, Any]:
     """Count nodes convicted in some round, and those convicted by the bets at places alone."""
-    bar, first = -math.log(ALPHA), list[int]()
+    threshold, first = log_threshold(ALPHA), list[int]()
     alone = 0
     for number in range(nodes):
         dice = random.Random(f"node {number}")
-        left, fortune, most = dice.sample(pool, A_ROUND * rounds), Fortune(), -math.inf
+        left, process, most = dice.sample(pool, A_ROUND * rounds), EProcess(), -math.inf
         convicted = rounds
         for at in range(rounds):
             sent = of_round(left, dice)
             log_e = batch_evidence([answer for answer, _ in sent]).log_e
             places = log_e_of([bets for _, bets in sent])
-            fortune = fortune.after(at, (log_e, *places), WEIGHTS)
-            most = max(most, float(torch.tensor(fortune.logs[1:]).logsumexp(0)))
-            if fortune.log >= bar:
+            process = process.after((log_e, *places), WEIGHTS)
+            most = max(most, float(torch.tensor(process.log_wealth[1:]).logsumexp(0)))
+            if process.log_e_value >= threshold:
                 convicted = min(convicted, at)
         first.append(convicted)
-        alone += most >= bar
+        alone += most >= threshold
     return {
         f"within {last} rounds": rate(sum(f < last for f in first), nodes)
         for last in (5, 10, 20, rounds)

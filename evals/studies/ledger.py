@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.ledger_scale import scale
-from grpo_guard.nodes.bets import SHARES, Bets, Tally, Tolerance
-from grpo_guard.nodes.evidence import STRIDE, Comparison, bar, honest_peers
+from grpo_guard.nodes.bets import WEIGHTS, Bets, Tally, Tolerance
+from grpo_guard.nodes.evidence import STRIDE, Comparison, honest_peers, threshold
 from grpo_guard.nodes.rounds import MAX_HELD, OPEN_ROUNDS
 
 ALPHA = 1e-3
@@ -179,7 +179,7 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
     for i in range(nodes):
         others = [j for j in range(nodes) if j != i]
         sets = np.array([np.roll(others, k)[:honest] for k in range(len(others))])
-        wealth = np.zeros((swarms, len(sets), len(SHARES)))
+        wealth = np.zeros((swarms, len(sets), len(WEIGHTS)))
         most = np.arange(PER_NODE * honest + 1)[:, None]
         of_mine, of_theirs = np.exp(most * honest * held_one), np.exp(most * of_peer)
         for t in range(rounds):
@@ -191,7 +191,7 @@ def possible(rejected: Ints, held: Ints, level: float) -> NDArray[np.bool_]:
             wealth *= (of_mine[held[t, :, i]] * np.exp(honest * price))[:, None]
             np.minimum(wealth, 1e200, out=wealth)
             rising = np.flatnonzero(held[t, :, i])  # evidence only rises by a rejection
-            total = wealth[rising] @ np.array(SHARES)
+            total = wealth[rising] @ np.array(WEIGHTS)
             found[t, rising, i] = total.min(axis=1) >= np.exp(level)
     return found
 
@@ -226,7 +226,7 @@ def first_rounds(rejected: Ints, held: Ints, level: float) -> NDArray[np.float64
 def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     """How many swarms ever see an honest node found hard."""
     rng = np.random.default_rng(seed)
-    level = bar(scenario.nodes - 1, ALPHA)
+    level = threshold(scenario.nodes - 1, ALPHA)
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     swarms, hits = min(swarms, scenario.most_swarms), 0
     for start in range(0, swarms, CHUNK):
@@ -238,7 +238,7 @@ def accusations(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
 def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     """How many poisoning nodes are hard within 30 rounds, and when."""
     rng = np.random.default_rng(seed)
-    found = first_rounds(*rejections(scenario, swarms, rng), bar(scenario.nodes - 1, ALPHA))
+    found = first_rounds(*rejections(scenario, swarms, rng), threshold(scenario.nodes - 1, ALPHA))
     # Round t is judged when round t + 2 begins: then t + 3 rounds were played or are being played.
     known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1 - scenario.begin
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]

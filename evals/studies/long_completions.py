@@ -108,10 +108,10 @@ def _judged(verifier: LogProbBoundVerifier, texts: Sequence[Text]) -> dict[str, 
             for e, s in firsts
         ]
         started = time.monotonic()
-        fortune = batch_evidence(answers).log_e
+        log_e = batch_evidence(answers).log_e
         seconds = time.monotonic() - started
         found[f"{length} tokens"] |= {
-            f"log e-value of a node's {len(answers)}": round(fortune, 2),
+            f"log e-value of a node's {len(answers)}": round(log_e, 2),
             "together, us a token": round(1e6 * seconds / length / len(answers), 2),
         }
     return found

@@ -32,7 +32,7 @@ from grpo_guard.logprob.batch_evidence import batch_evidence
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.verifier import Scored
-from grpo_guard.nodes.fortunes import Fortune
+from grpo_guard.nodes.e_process import EProcess, log_threshold
 
 LONGEST: Final = 96
 SAMPLERS: Final[Mapping[str, SamplingSpec]] = {
@@ -181,12 +181,12 @@ def _nodes(
     answers = [
         verifier.nodes.answer(s, verifier.weigh(s.encoded, s.stats, s.profile)) for s in scored
     ]
-    bar, rng, convicted, most = -math.log(ALPHA), random.Random(seed), 0, -math.inf
+    threshold, rng, convicted, most = log_threshold(ALPHA), random.Random(seed), 0, -math.inf
     for _ in range(times):
         batch = batch_evidence(rng.sample(answers, NODE))
-        fortune = Fortune().after(0, [batch.log_e], [1.0]).log
-        convicted, most = convicted + (fortune >= bar), max(most, fortune)
-    return rate(convicted, times) | {"largest log fortune": round(most, 2)}
+        log_e = EProcess().after([batch.log_e]).log_e_value
+        convicted, most = convicted + (log_e >= threshold), max(most, log_e)
+    return rate(convicted, times) | {"largest log e-value": round(most, 2)}
 
 
 if __name__ == "__main__":

@@ -102,8 +102,8 @@ def counts_of(path: Path, node: str | None, book: str, as_json: bool) -> str:
     from grpo_guard.nodes.schema import LedgerError
 
     with bad_input(LedgerError, ValueError):
-        fortunes = counted_in(path, book).known()
-    shown = sorted((-log, name) for name, log in fortunes.items() if node in (None, name))
+        found = counted_in(path, book).log_e_values()
+    shown = sorted((-log, name) for name, log in found.items() if node in (None, name))
     if as_json:
         return json.dumps(
             {"nodes": [{"node": name, "log_e": -log} for log, name in shown]}, indent=2

@@ -19,7 +19,7 @@ from grpo_guard.core.turns import OwnText, own_text, turns
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.counts import NOTHING, Counts
-from grpo_guard.nodes.fortunes import NodeEvidenceProcess
+from grpo_guard.nodes.e_process_memory import EProcessMemory
 from grpo_guard.nodes.store import NodeStore, book_name
 
 
@@ -95,8 +95,8 @@ class RuleVerifier(CompletionVerifier):
         self.store = store
         self.counts: Counts | None = None
         if self.counting:
-            fortunes = NodeEvidenceProcess(store=store, name=book_name(self.name))
-            self.counts = Counts(fortunes, count_alpha, count_odds)
+            e_processes = EProcessMemory(store=store, name=book_name(self.name))
+            self.counts = Counts(e_processes, count_alpha, count_odds)
         self._look: Runnable = _Look(self, self.scope)
         if self.counting:
             self.scope = "history"
@@ -159,7 +159,7 @@ class RuleVerifier(CompletionVerifier):
 
     def state_dict(self) -> dict[str, Any]:
         """The counts, as plain JSON values."""
-        return {"counts": None if self.counts is None else self.counts.fortunes.state_dict()}
+        return {"counts": None if self.counts is None else self.counts.e_processes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned.
@@ -172,7 +172,7 @@ class RuleVerifier(CompletionVerifier):
             got = type(state).__name__ if counts is self else "counts"
             raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
         if self.counts is not None:  # without counts in the state, start from nothing
-            self.counts.fortunes.load_state_dict(NOTHING if counts is None else counts)
+            self.counts.e_processes.load_state_dict(NOTHING if counts is None else counts)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
         """Indices of at most ``limit`` findings, in order; the least severe are dropped first.

@@ -25,6 +25,10 @@ MOVED: Final = {
     "grpo_guard.nodes.standing_verifier": (
         "grpo_guard.nodes.exclusion_verifier: StandingVerifier is ExclusionVerifier"
     ),
+    "grpo_guard.nodes.fortunes": (
+        "grpo_guard.nodes.e_process: Fortune is EProcess; NodeEvidenceProcess is EProcessMemory of "
+        "grpo_guard.nodes.e_process_memory"
+    ),
     f"{_ADAPTERS}.verl_manager": f"{_ADAPTERS}.verl.manager",
     f"{_ADAPTERS}.verl_agent_loop": f"{_ADAPTERS}.verl.agent_loop",
     "grpo_guard.ledger": "grpo_guard.nodes: ledger.ledger is nodes.ledger",
@@ -38,7 +42,7 @@ MOVED: Final = {
     f"{_ADAPTERS}.openrlhf.completions_from": f"{_ADAPTERS}.openrlhf.reward.rows_from{_ROW}",
     f"{_ADAPTERS}.verl.completion_from": f"{_ADAPTERS}.verl.reward.row_from{_ROW}",
 }
-"""A module's or a function's name in 0.1.0 or 0.2.0 -> its name now."""
+"""A module's or a function's name in an earlier release -> its name now."""
 FROM_THE_TOP: Final = {
     "AnswerWordsVerifier": "grpo_guard.content.screens.answer_words.AnswerWordsVerifier",
     "Calibrated": "grpo_guard.core.calibrated.Calibrated",

@@ -36,8 +36,8 @@ class LogProbBoundVerifier(LogProbVerifier):
     are together, so that text inside the support is tested too. See `evidence.py`.
 
     The verifier also tests each node's completions together: a batch can show what no single
-    completion does, and the fortune of a bet against the node accumulates over batches. See
-    `batch_evidence.py` and `nodes/fortunes.py`. Once a node is convicted, its completions are
+    completion does, and evidence against the node accumulates over batches. See
+    `batch_evidence.py` and `nodes/e_process.py`. Once a node is convicted, its completions are
     rejected if they contain a stretch that it repeats or are improbable at the 5 % level; such a
     verdict has no p-value. Completions without a node are treated as one node's, but only for
     repeated stretches; text without token ids cannot show any.
@@ -53,7 +53,7 @@ class LogProbBoundVerifier(LogProbVerifier):
             of its completions, in [0, 1); 0 = nodes are not tested.
         key: Makes tail masses uniform; 1 to 64 bytes that authors do not know. None = random, so
             a p-value near alpha differs a little between processes.
-        store: Keeps fortunes across processes and restarts; None = they live in this object.
+        store: Keeps the evidence across processes and restarts; None = it lives in this object.
 
     Raises:
         ValueError, TypeError: as `LogProbVerifier`; or ``node_alpha`` or ``key`` is out of range.
@@ -96,7 +96,7 @@ class LogProbBoundVerifier(LogProbVerifier):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is remembered about nodes, as plain JSON values."""
-        return self.nodes.fortunes.state_dict()
+        return self.nodes.e_processes.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned.
@@ -104,7 +104,7 @@ class LogProbBoundVerifier(LogProbVerifier):
         Raises:
             ValueError: ``state`` does not have that form.
         """
-        self.nodes.fortunes.load_state_dict(state)
+        self.nodes.e_processes.load_state_dict(state)
 
     def judge_together(
         self, batch: Sequence[Completion], scored: Mapping[int, Scored]

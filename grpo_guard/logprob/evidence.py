@@ -7,7 +7,7 @@ Four kinds of evidence against "these tokens were drawn from the declared sample
   is the instant floor: a single token far enough outside decides.
 * *Surprise*: tokens inside the support that are too unlikely together: text of another model, of a
   higher temperature, with lines moved, or poison built from allowed tokens. This is an e-process, a
-  bet against honesty whose fortune has mean <= 1 if the tokens were honestly sampled. By Ville's
+  bet against honesty whose wealth has mean <= 1 if the tokens were honestly sampled. By Ville's
   inequality it ever exceeds 1/a with probability at most a, whatever the length. The bet begins at
   every token with a share of the stake, so that honest text before the poison costs little.
 * *Scan*: a few consecutive tokens that are too unlikely, whatever surrounds them; see `scan.py`.
@@ -37,6 +37,7 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.scan import scan, scan_tails
 from grpo_guard.logprob.stats import FLATTENINGS, Floats, TokenStats
+from grpo_guard.nodes.e_process import log_shares
 
 # A foreign phrase is a few tokens; betting the whole stake on every token would cost too much.
 SPARSE_SHARE = 0.05
@@ -139,8 +140,8 @@ def _surprise(stats: TokenStats, profile: DriftProfile) -> tuple[float, Floats]:
     bets = [by_tail, _sparse(np.exp(flat[0]))]
     bets += [np.minimum(factor, math.log(DENSE_CAP)) for factor in flat[1:]]
     # An average of fair bets is a fair bet, so they need no correction for multiplicity.
-    fortune = np.logaddexp.reduce([_restarted(bet) for bet in bets], axis=0) - math.log(len(bets))
-    return math.exp(-max(0.0, float(fortune.max()))), np.maximum(bets[0], bets[1])
+    log_e = np.logaddexp.reduce([_restarted(bet) for bet in bets], axis=0) - math.log(len(bets))
+    return math.exp(-max(0.0, float(log_e.max()))), np.maximum(bets[0], bets[1])
 
 
 def _sparse(factor: Floats) -> Floats:
@@ -150,13 +151,14 @@ def _sparse(factor: Floats) -> Floats:
 
 
 def _restarted(log_factors: Floats) -> Floats:
-    """Log fortune after each token; a bet with share 1/((s+1)(s+2)) begins at each token s."""
+    """Log e-value after each token of an `EProcess` in which each token is a batch, reserve
+    included."""
     paths = np.cumsum(log_factors)
     s = np.arange(len(paths))
     before = paths - log_factors
-    begun = paths + np.logaddexp.accumulate(-np.log((s + 1.0) * (s + 2.0)) - before)
-    log_fortune: Floats = np.logaddexp(begun, -np.log(s + 2.0))  # the rest waits for later tokens
-    return log_fortune
+    begun = paths + np.logaddexp.accumulate(log_shares(s) - before)
+    log_e: Floats = np.logaddexp(begun, -np.log(s + 2.0))  # the rest waits for later tokens
+    return log_e
 
 
 def binomial_tail(k: int, n: int, rate: float) -> float:

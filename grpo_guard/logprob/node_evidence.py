@@ -21,7 +21,8 @@ from grpo_guard.logprob.evidence import Evidence
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.scan import DRIFT_SHARE
 from grpo_guard.logprob.verifier import Scored
-from grpo_guard.nodes.fortunes import Fortune, NodeEvidenceProcess
+from grpo_guard.nodes.e_process import EProcess, log_threshold
+from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
@@ -70,7 +71,7 @@ class NodeEvidence:
         self.sampling = sampling
         self.alpha = alpha
         self.places = places
-        self.fortunes = NodeEvidenceProcess(store=store, name=f"{name}_fortunes", weights=WEIGHTS)
+        self.e_processes = EProcessMemory(store=store, name=f"{name}_fortunes", weights=WEIGHTS)
         self._warned = False
 
     def convicted(
@@ -99,17 +100,21 @@ class NodeEvidence:
             node: [self.bets(scored[i]) for i in own] if node else []
             for node, own in places.items()
         }
-        fortunes = self.fortunes.add({
-            node: (_digest(scored[i] for i in places[node]), (b.log_e, *log_e_of(bets[node])))
+        after = self.e_processes.add({
+            node: (
+                digest_of(_mark(scored[i]) for i in places[node]),
+                (b.log_e, *log_e_of(bets[node])),
+            )
             for node, b in batches.items()
         })  # fmt: skip
         found: dict[int, Placed] = {}
-        guilty = [node for node in places if fortunes[node].log >= -math.log(self.alpha)]
+        threshold = log_threshold(self.alpha)
+        guilty = [node for node in places if after[node].log_e_value >= threshold]
         for node in guilty:
             own = places[node]
             alone = [weighed[i] for i in own]
-            by_place = dict(_place_findings(node, bets[node], fortunes[node]))
-            by_place |= dict(_findings(node, batches[node], alone, fortunes[node].log))
+            by_place = dict(_place_findings(node, bets[node], after[node]))
+            by_place |= dict(_findings(node, batches[node], alone, after[node]))
             found |= {own[place]: placed for place, placed in by_place.items()}
         if len(guilty) * 2 > len(places):
             self._warn(len(guilty), len(places))
@@ -159,11 +164,11 @@ def log_calibrated(p: float) -> float:
 
 
 def _findings(
-    node: str, together: Batch, alone: Sequence[Evidence], fortune: float
+    node: str, together: Batch, alone: Sequence[Evidence], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
     """Yield the findings on a convicted node's completions."""
     who = f"node {node[:80]!r}" if node else "completions without a node"
-    about = f"{who}: chance for honest work {p_text(math.exp(-fortune))}"
+    about = f"{who}: chance for honest work {p_text(math.exp(-process.log_e_value))}"
     for place, evidence in enumerate(alone):
         if stretch := together.stretches.get(place):
             message = (
@@ -178,10 +183,10 @@ def _findings(
 
 
 def _place_findings(
-    node: str, bets: Sequence[PlaceBets], fortune: Fortune
+    node: str, bets: Sequence[PlaceBets], process: EProcess
 ) -> Iterator[tuple[int, Placed]]:
     """Yield findings on those completions in which the node's best bet won something."""
-    best = int(np.argmax(fortune.logs)) - 1
+    best = int(np.argmax(process.log_wealth)) - 1
     if best < 0:  # its completions taken together convict it, not the bets on places
         return
     kind, _, _ = COLUMNS[best]
@@ -191,16 +196,11 @@ def _place_findings(
             place = bet.places[int(won.argmax())]
             message = (
                 f"{_PLACE_NAMES[kind]} are too improbable in node {node[:80]!r}'s work, here too; "
-                f"chance for honest work {p_text(math.exp(-fortune.log))}"
+                f"chance for honest work {p_text(math.exp(-process.log_e_value))}"
             )
             yield number, (Finding(PLACES, message), (place, place + 1))
 
 
-def _digest(scored: Iterator[Scored]) -> int:
-    """Hash a node's batch regardless of order, so that a batch reviewed twice counts once."""
-    each = sorted(
-        blake2b(repr((s.encoded.prompt_ids, s.encoded.completion_ids)).encode()).digest()
-        for s in scored
-    )
-    digest = blake2b(b"".join(each), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+def _mark(scored: Scored) -> bytes:
+    ids = (scored.encoded.prompt_ids, scored.encoded.completion_ids)
+    return blake2b(repr(ids).encode()).digest()

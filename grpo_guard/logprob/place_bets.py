@@ -18,7 +18,7 @@ equal answers share no luck. Two things can only lower the mean:
 At a place the factor is 1 - s + s e, for a few b and stakes s, and separately for each kind of
 place: an attacker uses one kind, and honest draws at the others must not dilute it. These are the
 *columns*. Within a column factors multiply over places; which places occur, and how many, may
-depend on everything drawn before. Columns are averaged only at the end (`nodes/fortunes.py`): if
+depend on everything drawn before. Columns are averaged only at the end (`nodes/e_process.py`): if
 they were averaged batch by batch, poison that shows a little each time would pay for the average
 each time.
 

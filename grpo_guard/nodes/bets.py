@@ -38,14 +38,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Rejection rates (peers, node) that the bets are tuned for, and the share of the stake of each.
+# Rejection rates (peers, node) that the bets are tuned for, and the weight of each.
 ALTERNATIVES = (
     (0.001, 0.03), (0.001, 0.1), (0.001, 0.5),
     (0.01, 0.1), (0.01, 0.3),
     (0.03, 0.11), (0.03, 0.25),
     (0.1, 0.4),
 )  # fmt: skip
-SHARES = (0.15, 0.25, 0.1, 0.2, 0.05, 0.15, 0.05, 0.05)
+WEIGHTS = (0.15, 0.25, 0.1, 0.2, 0.05, 0.15, 0.05, 0.05)
 _STEPS = 50
 _REMEMBERED = 50_000
 

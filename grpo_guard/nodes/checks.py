@@ -48,8 +48,7 @@ class ChecksOfNodes(Memory):
             caught: Nodes with a rejection: their count starts over.
             enough: Clean completions after which a caught node counts like any other.
         """
-        with self.held(lambda: self._add(clean, caught, enough)):
-            self._add(clean, caught, enough)
+        self.change(lambda: self._add(clean, caught, enough))
 
     def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
         for node, count in clean.items():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import Finding, Verdict, reject
-from grpo_guard.nodes.fortunes import NodeEvidenceProcess
+from grpo_guard.nodes.e_process import log_threshold
+from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
@@ -20,18 +19,10 @@ from grpo_guard.nodes.store import NodeStore, in_folder
 
 FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
-"""Subtracted from the logarithm of a convicted node's fortune per compared prompt, so that a node
-that has stopped is released even if its peers never have the finding. Losing bets are always fair.
-"""
+"""Subtracted from a convicted node's log factor per compared prompt, so that a node that has
+stopped is released even if its peers never have the finding. Losing bets are always fair."""
 NOTHING: Final[dict[str, Any]] = {"format": 1, "nodes": []}
 """The state of empty counts."""
-
-
-class _Sent(NamedTuple):
-    """A node's part of the comparison: a digest of its answers, and log e-values per prompt."""
-
-    digest: int
-    log_es: list[float]
 
 
 class Counts:
@@ -41,9 +32,9 @@ class Counts:
     is corrected later, a wrong sum in words. An attacker who sends nothing else still teaches it.
     So nodes are compared on the prompts that at least three of them answered in a batch
     (`same_prompt`); a prompt with fewer nodes is no evidence, however many findings it has. The
-    evidence of prompts and rounds multiplies into one fortune per node (`NodeEvidenceProcess`),
-    over all kinds of findings. Once a node's fortune reaches the number of nodes over ``alpha``,
-    its completions with the finding are rejected, and no others.
+    evidence of prompts and rounds multiplies into one `EProcess` per node, over all kinds of
+    findings. Once a node's e-value reaches the number of nodes over ``alpha``, its completions with
+    the finding are rejected, and no others.
 
     By Ville's inequality the chance that any honest node *ever* loses anything is at most
     ``alpha``, over all rounds and however unequal the prompts, if fewer than half of the nodes on
@@ -54,14 +45,14 @@ class Counts:
     swarm.
 
     Args:
-        fortunes: Used by nothing else.
+        e_processes: Used by nothing else.
         alpha: In (0, 1).
         odds: How many times an honest node's odds of such a finding may be those of its honest
             peers: models differ in skill.
     """
 
-    def __init__(self, fortunes: NodeEvidenceProcess, alpha: float, odds: float) -> None:
-        self.fortunes = fortunes
+    def __init__(self, e_processes: EProcessMemory, alpha: float, odds: float) -> None:
+        self.e_processes = e_processes
         self.alpha = alpha
         self.odds = odds
 
@@ -88,7 +79,7 @@ class Counts:
 
     def convicted(self) -> frozenset[str]:
         """Nodes whose completions with a finding are rejected."""
-        return self._reaching(self.fortunes.known(), 0)
+        return self._reaching(self.e_processes.log_e_values(), 0)
 
     def _convicted(
         self,
@@ -97,37 +88,36 @@ class Counts:
         counted: Sequence[Finding | None],
     ) -> frozenset[str]:
         """Nodes convicted after this batch."""
-        known = self.fortunes.known()
+        known = self.e_processes.log_e_values()
         before = self._reaching(known, 0)
-        # Without any finding, each bet is 1 regardless of the past and may be skipped, so that
+        # Without any finding, each factor is 1 regardless of the past and may be skipped, so that
         # clean batches do not shrink the stakes against an attacker who starts late.
         if not before and not any(counted):
             return before
-        compared = self._compared(batch, verdicts, counted)
+        compared = self._compared(batch, verdicts, counted, before)
         if not compared:
             return before
-        after = self.fortunes.add({
-            node: (sent.digest, [sum(sent.log_es) - FADE * len(sent.log_es) * (node in before)])
-            for node, sent in compared.items()
-        })  # fmt: skip
-        logs = {node: fortune.log for node, fortune in after.items()}
+        after = self.e_processes.add(compared)
+        logs = {node: process.log_e_value for node, process in after.items()}
         return self._reaching({**known, **logs}, len(compared))
 
-    def _reaching(self, fortunes: Mapping[str, float], compared: int) -> frozenset[str]:
-        bar = math.log(max(FEWEST_NODES, compared, len(fortunes)) / self.alpha)
-        return frozenset(node for node, log in fortunes.items() if log >= bar)
+    def _reaching(self, log_e_values: Mapping[str, float], compared: int) -> frozenset[str]:
+        nodes = max(FEWEST_NODES, compared, len(log_e_values))
+        threshold = log_threshold(self.alpha, nodes)
+        return frozenset(node for node, log_e in log_e_values.items() if log_e >= threshold)
 
     def _compared(
         self,
         batch: Sequence[Completion],
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
-    ) -> dict[str, _Sent]:
-        """Evidence against each node from the prompts that several nodes answered.
+        before: frozenset[str],
+    ) -> dict[str, tuple[int, list[float]]]:
+        """A digest and the log factor of each node, from the prompts that several nodes answered.
 
         A rollout counts once for each prompt that it answers. Findings in its other segments, whose
         prompts allow no comparison, count towards one of these prompts: cutting an answer in two
-        must not hide half of it.
+        must not hide half of it. ``before`` are the nodes that are convicted already.
         """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
@@ -140,13 +130,11 @@ class Counts:
                 rollout = rollout_of(completion)
                 answers.add(prompt, node, i if rollout is None else rollout, found is not None)
                 digests[node].append(same)
-        compared: dict[str, _Sent] = {}
+        log_factors = defaultdict[str, float](float)
         for shares in answers.shares():
             for node, log_e in log_e_values(shares, self.odds).items():
-                if node not in compared:
-                    compared[node] = _Sent(_digest(digests[node]), [])
-                compared[node].log_es.append(log_e)
-        return compared
+                log_factors[node] += log_e - FADE * (node in before)
+        return {node: (digest_of(digests[node]), [log]) for node, log in log_factors.items()}
 
 
 class _Answers:
@@ -177,17 +165,17 @@ class _Answers:
             self._prompts[min(comparable)][node][rollout] = True
 
 
-def counted_in(folder: Path, rule: str) -> NodeEvidenceProcess:
-    """The counts of the rule with this name, in a store that a run may be using.
+def counted_in(folder: Path, rule: str) -> EProcessMemory:
+    """The evidence that the rule with this name has counted, in a store that a run may be using.
 
     Raises:
         LedgerError: the store has no counts under that name.
     """
     path = in_folder(folder)
-    fortunes = NodeEvidenceProcess(store=NodeStore(folder), name=rule) if path.is_file() else None
-    if fortunes is None or not fortunes.known():
+    counted = EProcessMemory(store=NodeStore(folder), name=rule) if path.is_file() else None
+    if counted is None or not counted.log_e_values():
         raise LedgerError(f"{path}: expected findings counted by {rule!r}, got none")
-    return fortunes
+    return counted
 
 
 def _name(completion: Completion) -> str | None:
@@ -201,9 +189,3 @@ def _rejected(completion: Completion, verdict: Verdict, found: Finding) -> Verdi
     message = f"node {node!r} has {found.kind} more often than its peers, beyond chance"
     frequent = Finding(FREQUENT_KIND, message, found.char_span, found.token_span)
     return reject(FREQUENT_VERIFIER, findings=(frequent, *verdict.findings))
-
-
-def _digest(answers: Sequence[bytes]) -> int:
-    """Digest of a node's answers in any order, so that a batch judged twice counts once."""
-    digest = blake2b(b"".join(sorted(answers)), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

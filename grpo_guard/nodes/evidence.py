@@ -1,9 +1,9 @@
 """Evidence against each node of a swarm: an e-process over rounds, valid at any time.
 
 `bets` gives the value of one round. Bets multiply over rounds. Evidence starts anew at many rounds,
-each start with a share of the stake, and is summed over the starts, so that a good past does not
-protect a node that turns bad late. The worst choice of peers counts: if any h of a node's peers are
-honest, the real e-process is at least the computed one (`honest_peers`).
+each start with a share of the stake (`e_process`), and is summed over the starts, so that a good
+past does not protect a node that turns bad late. The worst choice of peers counts: if any h of a
+node's peers are honest, the real e-process is at least the computed one (`honest_peers`).
 
 **Level.** Evidence against an honest node ever reaches c with probability at most 1 / c (Ville). A
 node among m is accused at ``m * m * (m + 1) / (3 * alpha)``. Summed over the m nodes and
@@ -25,7 +25,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from grpo_guard.nodes.bets import SHARES, Array, Bets, Tally, Tolerance
+from grpo_guard.nodes.bets import WEIGHTS, Array, Bets, Tally, Tolerance
+from grpo_guard.nodes.e_process import log_shares, log_threshold
 from grpo_guard.nodes.history import History
 
 # Rounds between the starts of evidence: a start at every round would cost four times as much, and
@@ -40,7 +41,7 @@ SMALLEST_SWARM = 3
 # more, a node's sums are recomputed from the remembered rounds when it is rejected.
 MAX_ACCOUNTS = 1024
 _REMEMBERED_SCORES = 50_000
-_LOG_SHARES = np.log(SHARES)
+_LOG_WEIGHTS = np.log(WEIGHTS)
 
 Round = Mapping[str, Tally]
 
@@ -64,10 +65,10 @@ class Evidence:
     rose: bool
 
 
-def bar(others: int, alpha: float) -> float:
-    """The log-evidence at which a node among ``others`` other nodes is accused; see the module."""
+def threshold(others: int, alpha: float) -> float:
+    """The log e-value at which a node among ``others`` other nodes is accused; see the module."""
     m = max(others + 1, SMALLEST_SWARM)
-    return math.log(m * m * (m + 1) / (3 * alpha))
+    return log_threshold(alpha, m * m * (m + 1) / 3)
 
 
 def honest_peers(peers: int, hostile: float) -> int:
@@ -200,7 +201,7 @@ class Comparison:
         mine = self._history.tally(name, last)
         before = self._log_e(account, honest, (last - 1) // STRIDE) if mine.held else math.inf
         if not account.ends or account.ends[-1] < last // STRIDE:
-            begun = np.zeros((1, len(peers), len(SHARES)))
+            begun = np.zeros((1, len(peers), len(WEIGHTS)))
             account.ahead = np.concatenate([account.ahead, begun])
             account.ends.append(last // STRIDE)
         theirs = [self._history.tally(peer, last) for peer in peers]
@@ -217,7 +218,7 @@ class Comparison:
 
     def _opened(self, name: str, peers: tuple[str, ...], end: int) -> _Account:
         """An account with all remembered rounds before ``end``."""
-        nothing = _Account(peers, end, [], np.zeros((0, len(peers), len(SHARES))))
+        nothing = _Account(peers, end, [], np.zeros((0, len(peers), len(WEIGHTS))))
         numbers, codes, tallies = self._history.rows(name, peers, range(self._number, end))
         if not len(numbers):
             return nothing
@@ -230,7 +231,7 @@ class Comparison:
         )  # fmt: skip
         of_rounds = scores[which.reshape(codes[1:].shape)].transpose(1, 0, 2)
         ends, row = np.unique(numbers // STRIDE, return_inverse=True)
-        ahead = np.zeros((len(ends), len(peers), len(SHARES)))
+        ahead = np.zeros((len(ends), len(peers), len(WEIGHTS)))
         for k, of_round in enumerate(of_rounds):  # in this order: to the bit what a kept one has
             ahead[: row[k] + 1] += of_round
         return _Account(peers, end, ends.tolist(), ahead)
@@ -248,16 +249,15 @@ class Comparison:
         first = self._number // STRIDE
         if last < first:
             return -math.inf
-        worst = np.zeros((len(account.ends) + 1, len(SHARES)))
+        worst = np.zeros((len(account.ends) + 1, len(WEIGHTS)))
         worst[:-1] = np.sort(account.ahead, axis=1)[:, :honest].sum(axis=1)
         worst = np.repeat(worst, np.diff([first - 1, *account.ends, last]), axis=0)
-        logs = worst - _log_stakes(first, last) + _LOG_SHARES
+        logs = worst + _log_stakes(first, last) + _LOG_WEIGHTS
         top = float(logs.max())
         return top + float(np.log(np.exp(logs - top).sum()))
 
 
 @lru_cache(maxsize=4)
 def _log_stakes(first: int, last: int) -> Array:
-    """Stakes 1 / ((b + 1)(b + 2)) add up to 1 over all beginnings b >= 0; shape [b, 1]."""
-    begun = np.arange(first, last + 1, dtype=np.float64)
-    return np.asarray(np.log((begun + 1) * (begun + 2))[:, None])
+    """Stakes of the starts from ``first`` to ``last``; shape [starts, 1]."""
+    return log_shares(np.arange(first, last + 1))[:, None]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo_guard.nodes.bets import Tolerance
-from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, bar
+from grpo_guard.nodes.evidence import STRIDE, Comparison, Evidence, threshold
 from grpo_guard.nodes.release import pardoned, pardons
 from grpo_guard.nodes.rounds import closed_rounds, read_clock, read_meta, write_meta
 from grpo_guard.nodes.schema import chunks, transaction
@@ -23,7 +23,7 @@ _NOTHING = Evidence(0.0, 0, 0, rose=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Settings:
     """How the ledger judges; see `EvidenceLedger` for the arguments."""
 
     alpha: float
@@ -35,15 +35,15 @@ class Rules:
 class Judging:
     """This process's comparisons, fed from the database. Not shared between threads."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._fed: int | None = None
         self._pardons = 0
         self._start(b"")
 
     def _start(self, salt: bytes) -> None:
-        self._work = Comparison(self._rules.tolerance, self._rules.hostile, salt=salt)
-        self._slots = Comparison(SLOT_TOLERANCE, self._rules.hostile, salt=salt)
+        self._work = Comparison(self._settings.tolerance, self._settings.hostile, salt=salt)
+        self._slots = Comparison(SLOT_TOLERANCE, self._settings.hostile, salt=salt)
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
         """Judge every closed round that no process has judged yet.
@@ -111,13 +111,12 @@ class Judging:
         for node in marks.keys() | evidence.keys():
             found = evidence.get(node, _NOTHING)
             before = marks.get(node, Mark(since=clock))
-            bars = found.log_e / bar(found.others, self._rules.alpha)
             mark = updated(
                 before,
-                bars,
+                found.log_e / threshold(found.others, self._settings.alpha),
                 rose=found.rose,
                 now=clock,
-                half_life=self._rules.half_life,
+                half_life=self._settings.half_life,
                 most=most,
             )
             if node in evidence:

@@ -17,7 +17,7 @@ from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes import copies, report
 from grpo_guard.nodes.bets import Tolerance
 from grpo_guard.nodes.intake import intake, name_bytes
-from grpo_guard.nodes.judging import Judging, Rules
+from grpo_guard.nodes.judging import Judging, Settings
 from grpo_guard.nodes.patience import Patience, locked, patience_with
 from grpo_guard.nodes.report import Standing, SybilHint
 from grpo_guard.nodes.rounds import MAX_NODES, count_lost, write, write_meta, write_slots
@@ -88,7 +88,7 @@ class EvidenceLedger:
             raise ValueError(f"half_life: expected a number of rounds > 0, got {half_life!r}")
         self.path = Path(path)
         self.book = checked_book(book)
-        self.rules = Rules(alpha, Tolerance(ratio, offset), hostile, half_life)
+        self.settings = Settings(alpha, Tolerance(ratio, offset), hostile, half_life)
         self.max_nodes = max_nodes
         self.degraded: str | None = None
         self._locked = False
@@ -97,7 +97,7 @@ class EvidenceLedger:
         self._lock = threading.RLock()
         self._connection: Book | None = None
         self._owner = os.getpid()
-        self._judging = Judging(self.rules)
+        self._judging = Judging(self.settings)
         try:
             connection = self._open(seconds := self._patience.seconds())
             write_meta(connection, "half_life_thousandths", round(half_life * 1000))
@@ -169,7 +169,7 @@ class EvidenceLedger:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        half_life = self.rules.half_life
+        half_life = self.settings.half_life
         found = self._read(lambda c: report.standings(c, half_life, name_bytes(node)))
         return found[0] if found else None
 
@@ -179,7 +179,7 @@ class EvidenceLedger:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        return self._read(lambda c: report.standings(c, self.rules.half_life))
+        return self._read(lambda c: report.standings(c, self.settings.half_life))
 
     def sybil_hints(self) -> list[SybilHint]:
         """Recurring phrases that two or more nodes share.
@@ -242,7 +242,7 @@ class EvidenceLedger:
             for job in self._waiting:
                 with suppress(*_HOPELESS):
                     job(copied)
-            Judging(self.rules).catch_up(copied)
+            Judging(self.settings).catch_up(copied)
             return copies.dump(copied)
 
     def _loaded(self, connection: Book, state: dict[str, Any]) -> None:
@@ -321,7 +321,7 @@ class EvidenceLedger:
     def _forget(self) -> None:
         self._connection = None
         self._owner = os.getpid()
-        self._judging = Judging(self.rules)
+        self._judging = Judging(self.settings)
 
     def _read(self, query: Callable[[Book], T]) -> T:
         with self._lock:

@@ -10,12 +10,10 @@ prompt with policies of equal length. Let ``D`` be the mean of ``sign(length_i -
 the pairs in such a group. Swapping i and j turns D into -D, so ``E[D | past] = 0`` under the null,
 whatever the lengths are and however they depend on one another within the group.
 
-**Bound.** For a fixed bet ``0 < b < 1`` the product of ``1 + b * D`` over groups is a non-negative
-martingale that starts at 1 (|D| <= 1), and so is its average over several bets and over several
-starting groups: an e-process. A start at the t-th group gets ``1 / (t (t + 1))`` of the stake, and
-the part not yet staked keeps its value. Otherwise a node that was honest for a hundred rounds could
-pad for another hundred. By Ville's inequality the e-process ever reaches c with probability at most
-1 / c. Node i is convicted while more than half of the other nodes j have
+**Bound.** For a fixed bet ``0 < b < 1`` the mean of ``1 + b * D`` given the past is 1, and it is
+never negative (|D| <= 1): a factor of an `EProcess`, with one column for each bet. The part of the
+stake that is in reserve counts too. By Ville's inequality the e-process ever reaches c with
+probability at most 1 / c. Node i is convicted while more than half of the other nodes j have
 ``E_ij >= (max_nodes - 1) / alpha``. If at most half of the others are malicious, at least one
 honest j is among those, and by the union bound over at most ``max_nodes - 1`` of them an honest
 node is *ever* convicted, over any number of rounds and looks, with probability at most alpha. The
@@ -28,21 +26,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from grpo_guard.nodes.e_process import FLOOR, EProcess, log_add, log_threshold
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import number, reading, require_format, text, whole
+from grpo_guard.nodes.saved import number, reading, require_format, text
 from grpo_guard.nodes.store import NodeStore
 
-FORMAT = 2
-BETS = (0.15, 0.4, 0.8)
-# Evidence is capped at e^60, so that a node that once sent long work can clear itself. Lowering a
-# bet's wealth keeps the bound valid; raising it to a floor would break it.
-_CEILING = 60.0
-_NOTHING = -1e9
-_WITHOUT_GROUPS = 1
-_PER_GROUP = 16
+FORMAT: Final = 3
+BETS: Final = (0.15, 0.4, 0.8)
+_WEIGHTS: Final = (1 / len(BETS),) * len(BETS)
+_MOST: Final = 60.0
+# A node that once sent long work can clear itself from here. All bets together reach e^60.
+_CAP: Final = _MOST - math.log(len(BETS))
+_UNWEIGHTED: Final = 2  # the format of 0.3, in which the wealth of each bet had no weight yet
+_ONE_START: Final = 1  # the one before, in which everything was staked on the first group
+_NOTHING: Final = -1e9  # the least log wealth in both
+_PER_GROUP: Final = 16
 
 
 class Measured(Protocol):
@@ -90,7 +90,7 @@ class NodeMemory(Memory):
             raise ValueError(f"NodeMemory.max_nodes: expected an integer >= 3, got {max_nodes!r}")
         self.alpha = alpha
         self.max_nodes = max_nodes
-        self._wealth: dict[tuple[str, str], _Wealth] = {}
+        self._pairs: dict[tuple[str, str], EProcess] = {}
         self._nodes: dict[str, None] = {}
         super().__init__(store, name)
 
@@ -102,48 +102,48 @@ class NodeMemory(Memory):
                 for pair, difference in self._differences(group).items():
                     self._bet(pair, difference)
 
-        with self.held(bet):
-            bet()
+        self.change(bet)
 
     def convicted(self) -> dict[str, float]:
         """Nodes whose work is longer than most others', with the e-value reached against each of
         that majority."""
-        bar = math.log((self.max_nodes - 1) / self.alpha)
+        threshold = log_threshold(self.alpha, self.max_nodes - 1)
         with self.fresh():
             against = defaultdict[str, list[float]](list)
-            for (node, _), wealth in self._wealth.items():
-                against[node].append(wealth.log_value)
+            for (node, _), process in self._pairs.items():
+                against[node].append(log_add(process.log_e_value, process.log_reserve))
         found = {}
         for node, values in against.items():
             needed = len(values) // 2 + 1
             values.sort(reverse=True)
-            if len(values) >= 2 and values[needed - 1] >= bar:
+            if len(values) >= 2 and values[needed - 1] >= threshold:
                 found[node] = math.exp(min(values[needed - 1], 700.0))
         return found
 
     def _state(self) -> dict[str, Any]:
-        wealth = [[*pair, w.groups, *w.logs] for pair, w in self._wealth.items()]
+        wealth = [[*pair, *process.row()] for pair, process in self._pairs.items()]
         return {"format": FORMAT, "nodes": list(self._nodes), "wealth": wealth}
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("NodeMemory"):
             nodes = dict.fromkeys(map(text, state["nodes"]))
-            if state["format"] == _WITHOUT_GROUPS:
-                read = {(a, b): _Wealth.of_one_start(logs) for a, b, *logs in state["wealth"]}
+            rows = {(text(a), text(b)): row for a, b, *row in state["wealth"]}
+            if (before := state["format"]) in (_ONE_START, _UNWEIGHTED):
+                one = before == _ONE_START
+                rows = {pair: _of_earlier_release(row, one) for pair, row in rows.items()}
             else:
                 require_format(state, FORMAT)
-                read = {(a, b): _Wealth(groups, logs) for a, b, groups, *logs in state["wealth"]}
-            wealth = {(text(a), text(b)): found.checked() for (a, b), found in read.items()}
-            known = all(pair[0] in nodes and pair[1] in nodes for pair in wealth)
+            pairs = {pair: EProcess.of_row(row, len(BETS), _CAP) for pair, row in rows.items()}
+            known = all(a in nodes and b in nodes for a, b in pairs)
             if len(nodes) > self.max_nodes or not known:
                 raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
         with self._lock:
-            self._nodes, self._wealth = nodes, wealth
+            self._nodes, self._pairs = nodes, pairs
 
     def _bet(self, pair: tuple[str, str], difference: float) -> None:
-        if pair not in self._wealth:
-            self._wealth[pair] = _Wealth(0, [_NOTHING] * len(BETS))
-        self._wealth[pair].bet(difference)
+        factors = [math.log1p(bet * difference) for bet in BETS]
+        before = self._pairs.get(pair, EProcess())
+        self._pairs[pair] = before.after(factors, _WEIGHTS, cap=_CAP)
 
     def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
         """Mean sign of the difference in length, per ordered pair of nodes of one worth."""
@@ -174,45 +174,9 @@ class NodeMemory(Memory):
         return node in self._nodes
 
 
-@dataclass(slots=True)
-class _Wealth:
-    """The wealth of the bets on one ordered pair of nodes.
-
-    Args:
-        groups: Number of groups bet on so far.
-        logs: Logarithm of the staked wealth of each of `BETS`.
-    """
-
-    groups: int
-    logs: list[float]
-
-    @classmethod
-    def of_one_start(cls, logs: Sequence[float]) -> _Wealth:
-        """Wealth saved by an earlier release, which staked everything on the first group; that
-        start keeps half."""
-        return cls(1, [number(log, _NOTHING, _CEILING) - math.log(2) for log in logs])
-
-    def checked(self) -> _Wealth:
-        """The same wealth; raises ValueError if this class did not save it."""
-        if len(self.logs) != len(BETS):
-            raise ValueError("a pair without its bets")
-        logs = [number(log, _NOTHING, _CEILING) for log in self.logs]
-        return _Wealth(whole(self.groups), logs)
-
-    @property
-    def log_value(self) -> float:
-        """Logarithm of the e-value: all wealth, staked or not."""
-        return _log_sum([_log_sum(self.logs) - math.log(len(BETS)), -math.log(self.groups + 1)])
-
-    def bet(self, difference: float) -> None:
-        """Bet on one more group, after adding its stake."""
-        self.groups += 1
-        stake = -math.log(self.groups) - math.log(self.groups + 1)
-        for k, bet in enumerate(BETS):
-            log = _log_sum([self.logs[k], stake]) + math.log1p(bet * difference)
-            self.logs[k] = min(log, _CEILING)
-
-
-def _log_sum(logs: Sequence[float]) -> float:
-    top = max(logs)
-    return top + math.log(sum(math.exp(x - top) for x in logs))
+def _of_earlier_release(row: Sequence[Any], one_start: bool) -> list[Any]:
+    """What `EProcess.row` gives now; a start that had the whole stake keeps half."""
+    starts, logs = (1, row) if one_start else (row[0], row[1:])
+    log_parts = math.log(len(BETS) * (2 if one_start else 1))
+    wealth = [number(log, _NOTHING, _MOST) - log_parts for log in logs]
+    return [[max(log, FLOOR) for log in wealth], starts]

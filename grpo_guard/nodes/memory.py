@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo_guard.nodes.patience import locked, patience_with
 from grpo_guard.nodes.schema import Book, connect
 from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
+T = TypeVar("T")
 
 MAX_STATE = 256 * 2**20
 """Limit on the characters read of one memory's state: our counts are bounded, but a file written
@@ -87,6 +88,11 @@ class Memory:
             finally:
                 if connection is not None:
                     connection.close()  # rolls back anything not committed
+
+    def change(self, apply: Callable[[], T]) -> T:
+        """Apply one change to the memory, see `held`, and return what ``apply`` returns."""
+        with self.held(apply):
+            return apply()
 
     @contextmanager
     def fresh(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ class Standing:
         others_judged: Completions of all other nodes that were accepted or rejected.
         others_rejected: How many of those were rejected.
         log_e: Natural logarithm of the e-value of its rejections, after the last closed round.
-        level: Evidence in bars when it last rose, decayed since; 1 makes a node hard.
+        level: Evidence over the threshold when it last rose, decayed since; 1 makes a node hard.
         peers: Nodes that it was compared with; fewer than two give no evidence.
         since: The round, by the ledger's own count, in which it entered the state.
         last_round: The round of its last completion, by the ledger's own count.

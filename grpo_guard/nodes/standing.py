@@ -1,10 +1,10 @@
 """Turn evidence into a state (clear, soft or hard), and decide when a node is released.
 
-Evidence is measured in bars: the chance that any honest node of the swarm ever reaches 1 is at most
-alpha. At 1 a node is hard; at `SOFT` it is soft: watched, not punished. A level that new evidence
-does not renew halves every ``half_life`` rounds, and a hard node is released below `RELEASE`, so a
-node that was hacked once, or falsely accused, comes back. A node that continues is accused again at
-its next rejections, since its evidence is still there.
+Evidence is measured as a multiple of the threshold: the chance that any honest node of the swarm
+ever reaches 1 is at most alpha. At 1 a node is hard; at `SOFT` it is soft: watched, not punished. A
+level that new evidence does not renew halves every ``half_life`` rounds, and a hard node is
+released below `RELEASE`, so a node that was hacked once, or falsely accused, comes back. A node
+that continues is accused again at its next rejections, since its evidence is still there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mark:
 
     Args:
         state: The state since round ``since``.
-        level: Evidence in bars when it was last renewed, in round ``renewed``.
+        level: Evidence over the threshold when it was last renewed, in round ``renewed``.
         renewed: Counted in the ledger's own rounds.
         since: Round in which the node entered the state.
 
@@ -57,21 +57,21 @@ class Mark:
 
 
 def updated(
-    mark: Mark, bars: float, *, rose: bool, now: int, half_life: float, most: State = State.HARD
+    mark: Mark, evidence: float, *, rose: bool, now: int, half_life: float, most: State = State.HARD
 ) -> Mark:
     """The mark after one more round.
 
     Args:
         mark: The mark before the round.
-        bars: Evidence after the round, in bars.
+        evidence: After the round, over the threshold.
         rose: Whether the round added to the evidence; only then is the level renewed.
         now: The round.
         half_life: In rounds, > 0.
         most: `State.SOFT` if this kind of evidence never makes a node hard.
     """
     level, renewed = mark.level_at(now, half_life), mark.renewed
-    if rose and bars > level:
-        level, renewed = min(bars, MOST), now
+    if rose and evidence > level:
+        level, renewed = min(evidence, MOST), now
     else:
         level, renewed = mark.level, mark.renewed
     current = Mark(mark.state, level, renewed, mark.since).level_at(now, half_life)

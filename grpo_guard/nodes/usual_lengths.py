@@ -130,8 +130,7 @@ class UsualLengths(Memory):
                 if node in self._nodes or len(self._nodes) < MAX_NODES:
                     self._nodes[node] = self._nodes.get(node, Usual()).after(log_ratio)
 
-        with self.held(note):
-            note()
+        self.change(note)
 
     def observe_paid(self, groups: Sequence[Sequence[Paid]]) -> None:
         """Record completions that earned a reward, one group per prompt."""

@@ -50,13 +50,13 @@ class Job(Generic[T]):
     Args:
         admit: Runs before the verifier; returns None if the verifier is not needed.
         settle: Makes the answer from what was admitted and the verifier's verdicts on it.
-        joins: Whether it may share a batch with other jobs.
+        shares_calls: Whether it may share a batch with other jobs.
         completions, bytes: Its size.
     """
 
     admit: Callable[[], AdmittedBatch | None]
     settle: Callable[[AdmittedBatch | None, list[Verdict]], T]
-    joins: bool
+    shares_calls: bool
     completions: int
     bytes: int
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -165,7 +165,7 @@ class Batches:
         clock = asyncio.get_running_loop()
         if not _drop_gone(self._waiting):
             return None
-        if self._waiting[0].joins and self._joined is not None:
+        if self._waiting[0].shares_calls and self._joined is not None:
             # One joined batch at a time, since two would compete for the processor; but no job
             # waits longer than `Limits.batch_wait` for a slow batch.
             rest = self._joined_at + self._limits.batch_wait - clock.time()
@@ -173,7 +173,7 @@ class Batches:
                 self._joined.wake(clock, rest, self._begin)
                 return None
         batch = _Batch(self._next())
-        if batch.jobs[0].joins:
+        if batch.jobs[0].shares_calls:
             self._joined, self._joined_at = batch, clock.time()
         return batch
 
@@ -201,7 +201,7 @@ class Batches:
     def _next(self) -> list[Job[Any]]:
         jobs = [_taken(self._waiting)]
         size, held = jobs[0].completions, jobs[0].bytes
-        while jobs[0].joins and self._waiting and self._waiting[0].joins:
+        while jobs[0].shares_calls and self._waiting and self._waiting[0].shares_calls:
             size, held = size + self._waiting[0].completions, held + self._waiting[0].bytes
             if size > self._limits.batch_size or held > LARGE_BYTES:
                 break
@@ -240,7 +240,7 @@ class Batches:
                     job.answer.set_exception(ClientDisconnect())
                     continue
                 job.given_up.set()
-                job.given_up, job.joins, job.waits = threading.Event(), False, True
+                job.given_up, job.shares_calls, job.waits = threading.Event(), False, True
                 self._waiting.appendleft(job)
         self._begin()
 

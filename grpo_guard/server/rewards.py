@@ -70,7 +70,7 @@ class Rewards:
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
         self._lowest = dict.fromkeys(LISTS, 0.0)
         # The operator's own function takes its time, and each call of it takes a thread.
-        self._joins = guard.verifier.shares_calls and reward is None
+        self._shares_calls = guard.verifier.shares_calls and reward is None
         reward = _accepted if reward is None else reward
         adapter: Any = adapter_for(reward, "openrlhf")
         self._parts = adapter.parts(reward, own)
@@ -81,7 +81,7 @@ class Rewards:
         def settle(known: AdmittedBatch | None, found: list[Verdict]) -> ReplyBody:
             return _reply_body(self.of(asked, known, found, request_id))
 
-        return Job(partial(self.admitted, asked), settle, self._joins, len(asked), size)
+        return Job(partial(self.admitted, asked), settle, self._shares_calls, len(asked), size)
 
     def too_late(self, asked: Queries) -> ReplyBody:
         """The answer of `abstained`; if the guard only watches, that of the reward function."""

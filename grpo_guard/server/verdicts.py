@@ -41,10 +41,10 @@ class Verdicts:
         guard = self._guard
         settle = partial(self._settled, asked, request_id, first)
         # An environment takes its own time, and requests of other clients should not wait for it.
-        joins = guard.verifier.shares_calls and guard.environment is None
+        shares_calls = guard.verifier.shares_calls and guard.environment is None
         # For a stream, ``size`` is a proportional share, but a part may hold nearly all the bytes.
         size = max(size, sum(len(completion.text) for completion in asked))
-        return Job(partial(guard.admit, asked), settle, joins, len(asked), size)
+        return Job(partial(guard.admit, asked), settle, shares_calls, len(asked), size)
 
     def too_late(self, asked: list[Completion], first: int | None = None) -> ReplyBody:
         """Abstain on each completion, because time ran out."""

@@ -110,7 +110,7 @@ def test_memory_is_bounded_and_can_be_restored() -> None:
     memory = NodeMemory(max_nodes=3)
     for _ in range(50):
         memory.observe([group([10, 10, 99, 10, 10, 99], 3), group(list(range(1, 101)), 50)])
-    assert len(memory._wealth) <= 3 * 2
+    assert len(memory._pairs) <= 3 * 2
     assert pickle.loads(pickle.dumps(memory)).convicted() == memory.convicted()
     with pytest.raises(ValueError, match="max_nodes"):
         NodeMemory(max_nodes=2)

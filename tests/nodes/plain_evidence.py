@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from grpo_guard.nodes.bets import SHARES, Tally
+from grpo_guard.nodes.bets import WEIGHTS, Tally
 from grpo_guard.nodes.evidence import MAX_PEERS, STRIDE, Comparison, Evidence, honest_peers
 
 
@@ -50,13 +50,13 @@ class PlainComparison(Comparison):
 
     def _against(self, name, peers):
         honest, nothing = honest_peers(len(peers), self.hostile), Tally(0, 0, 0)
-        ahead = np.zeros((0, len(peers), len(SHARES)))
+        ahead = np.zeros((0, len(peers), len(WEIGHTS)))
         before = math.inf
         for k, tallies in enumerate(self._rounds):
             mine, last = tallies.get(name, nothing), k == len(self._rounds) - 1
             before = self._sum(ahead, honest) if last and mine.held else math.inf
             if (self._number + k) % STRIDE == 0:
-                ahead = np.concatenate([ahead, np.zeros((1, len(peers), len(SHARES)))])
+                ahead = np.concatenate([ahead, np.zeros((1, len(peers), len(WEIGHTS)))])
             if mine.judged:
                 scores = [self.bets.score(mine, tallies.get(p, nothing), honest) for p in peers]
                 ahead = ahead + np.stack(scores)
@@ -68,5 +68,5 @@ class PlainComparison(Comparison):
             return -math.inf
         worst = np.sort(ahead, axis=1)[:, :honest].sum(axis=1)
         begun = self._number // STRIDE + np.arange(len(worst))
-        logs = worst - np.log((begun + 1.0) * (begun + 2.0))[:, None] + np.log(SHARES)
+        logs = worst - np.log((begun + 1.0) * (begun + 2.0))[:, None] + np.log(WEIGHTS)
         return logs.max() + math.log(np.exp(logs - logs.max()).sum())

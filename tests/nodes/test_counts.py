@@ -89,7 +89,7 @@ def test_nodes_with_different_prompts_are_not_compared(verifier):
             for c in batch_of(round, ALL_OF_MAL, random.Random(round))
         ]
         assert not any(v.rejected for v in verifier.verify(batch))
-    assert verifier.counts.fortunes.known() == {}
+    assert verifier.counts.e_processes.log_e_values() == {}
 
 
 @pytest.mark.parametrize("nodes", [["mal"], ["mal", "ann"]])
@@ -115,16 +115,16 @@ def test_threat_convicted_node_is_rejected_on_its_own_prompts_too(verifier):
 def test_batch_judged_twice_counts_once(verifier):
     batch = batch_of(0, ALL_OF_MAL, random.Random(0))
     verifier.verify(batch)
-    once = verifier.counts.fortunes.known()
+    once = verifier.counts.e_processes.log_e_values()
     for _ in range(20):
         assert not any(v.rejected for v in verifier.verify(list(reversed(batch))))
-    assert verifier.counts.fortunes.known() == once
+    assert verifier.counts.e_processes.log_e_values() == once
 
 
 def test_rounds_without_a_finding_leave_no_trace(verifier):
     """Otherwise an attacker who begins late would be judged against all earlier clean rounds."""
     after(verifier, 10, dict.fromkeys(ALL_OF_MAL, 0.0))
-    assert verifier.counts.fortunes.known() == {}
+    assert verifier.counts.e_processes.log_e_values() == {}
 
 
 def test_abstentions_are_no_evidence(verifier):
@@ -136,7 +136,7 @@ def test_abstentions_are_no_evidence(verifier):
             ]
 
     rule = after(Unreadable(), 5)
-    assert rule.counts.fortunes.known() == {}
+    assert rule.counts.e_processes.log_e_values() == {}
 
 
 @pytest.mark.parametrize("node", ["n" * 10_000, "\udc80", "\x00\x1b[31m", "a\udced"])

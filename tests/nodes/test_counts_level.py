@@ -15,7 +15,7 @@ import pytest
 from grpo_guard import Completion
 from grpo_guard.content.screens.answer_words import AnswerWordsVerifier
 from grpo_guard.nodes.counts import FADE
-from grpo_guard.nodes.fortunes import Fortune
+from grpo_guard.nodes.e_process import EProcess, log_threshold
 from grpo_guard.nodes.same_prompt import log_e_values
 
 NODES, PROMPTS, EACH = 4, 8, 4
@@ -54,17 +54,17 @@ def of_prompt(counts, odds):
 def losses(found, odds=ODDS, alpha=ALPHA):
     """Rounds in which each node loses something, by the statistic alone."""
     nodes = found[0].shape[1]
-    bar = math.log(nodes / alpha)
-    fortunes, lost = [Fortune()] * nodes, [[] for _ in range(nodes)]
+    threshold = log_threshold(alpha, nodes)
+    processes, lost = [EProcess()] * nodes, [[] for _ in range(nodes)]
     for number, counts in enumerate(found):
-        hard = [fortune.log >= bar for fortune in fortunes]
+        hard = [process.log_e_value >= threshold for process in processes]
         if not counts.any() and not any(hard):
             continue
         log_es = sum(of_prompt(tuple(row), odds) for row in counts.tolist())
         log_es = log_es - FADE * PROMPTS * np.array(hard)
-        fortunes = [f.after(number, [e], [1.0]) for f, e in zip(fortunes, log_es, strict=True)]
-        for node, fortune in enumerate(fortunes):
-            if fortune.log >= bar and counts[:, node].any():
+        processes = [p.after([e]) for p, e in zip(processes, log_es, strict=True)]
+        for node, process in enumerate(processes):
+            if process.log_e_value >= threshold and counts[:, node].any():
                 lost[node].append(number)
     return lost
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.nodes.bets import Tally
-from grpo_guard.nodes.evidence import MAX_PEERS, WINDOW, Comparison, bar, honest_peers
+from grpo_guard.nodes.evidence import MAX_PEERS, WINDOW, Comparison, honest_peers, threshold
 
 NODES = tuple("abcd")
 
@@ -23,7 +23,7 @@ def first_found(rates, rounds, *, seed=0, nodes=NODES, judged=24):
             tallies[node] = Tally(judged, k, k)
         comparison.add(tallies)
         for node, evidence in comparison.evidence().items():
-            if evidence.log_e >= bar(evidence.others, 1e-3):
+            if evidence.log_e >= threshold(evidence.others, 1e-3):
                 found.setdefault(node, t)
     return found
 
@@ -75,7 +75,7 @@ def test_short_lived_names_are_not_peers():
         tallies = {n: Tally(24, 0, 0) for n in "abc"} | {f"new {t}": Tally(24, 0, 0)}
         comparison.add(tallies | {"d": Tally(24, 2, 2)})
     assert comparison.evidence()["d"].peers == 3
-    assert comparison.evidence()["d"].log_e > bar(3, 1e-3)
+    assert comparison.evidence()["d"].log_e > threshold(3, 1e-3)
 
 
 def test_evidence_survives_the_window_and_memory_is_bounded():
@@ -83,7 +83,7 @@ def test_evidence_survives_the_window_and_memory_is_bounded():
     for t in range(WINDOW + 50):
         comparison.add({n: Tally(24, 2 * (n == "d"), 2 * (n == "d")) for n in NODES})
         if t > WINDOW:
-            assert comparison.evidence()["d"].log_e > bar(3, 1e-3)
+            assert comparison.evidence()["d"].log_e > threshold(3, 1e-3)
     assert comparison._history._codes.shape[1] <= WINDOW + 8
 
 
@@ -118,7 +118,9 @@ def test_node_that_sends_less_shields_no_other(work, bad):
             k = sum(chance.random() < (1 / 12 if i == bad else 0.001) for _ in range(judged))
             tallies[name] = Tally(judged, k, k)
         comparison.add(tallies)
-        found |= {n for n, e in comparison.evidence().items() if e.log_e >= bar(e.others, 1e-3)}
+        found |= {
+            n for n, e in comparison.evidence().items() if e.log_e >= threshold(e.others, 1e-3)
+        }
     assert found == {NODES[bad]}
 
 
@@ -137,7 +139,7 @@ def test_all_nodes_of_a_large_swarm_are_judged():
     found = comparison.evidence()
     assert {e.peers for e in found.values()} == {MAX_PEERS}
     assert {e.others for e in found.values()} == {len(names) - 1}
-    assert [n for n, e in found.items() if e.log_e > bar(e.others, 1e-3)] == [names[-1]]
+    assert [n for n, e in found.items() if e.log_e > threshold(e.others, 1e-3)] == [names[-1]]
 
 
 def test_choice_of_peers_is_secret_and_stable():
@@ -167,7 +169,7 @@ def test_rounds_added_together_give_the_same_evidence():
 def test_levels_over_nodes_and_sizes_sum_to_alpha():
     from math import exp
 
-    assert sum(m * exp(-bar(m - 1, 1e-3)) for m in range(3, 100_000)) <= 1e-3
+    assert sum(m * exp(-threshold(m - 1, 1e-3)) for m in range(3, 100_000)) <= 1e-3
 
 
 def test_arguments_are_checked():

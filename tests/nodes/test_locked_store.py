@@ -12,7 +12,7 @@ from grpo_guard.judge.cache import RulingCache
 from grpo_guard.judge.modes import Ruling
 from grpo_guard.nodes import patience
 from grpo_guard.nodes.checks import ChecksOfNodes
-from grpo_guard.nodes.fortunes import NodeEvidenceProcess
+from grpo_guard.nodes.e_process_memory import EProcessMemory
 from grpo_guard.nodes.ledger import EvidenceLedger
 from grpo_guard.nodes.memory import MAX_UNWRITTEN
 from grpo_guard.nodes.patience import Patience, patience_with
@@ -136,18 +136,18 @@ def test_every_state_is_merged_with_another_process_writes(tmp_path):
     def pair(make):
         return make(NodeStore(tmp_path)), make(NodeStore(tmp_path))
 
-    fortunes = pair(lambda store: NodeEvidenceProcess(store=store))
+    kept = pair(lambda store: EProcessMemory(store=store))
     checks = pair(lambda store: ChecksOfNodes(store, "checks"))
-    fortunes[0].add({"x": (1, 0.5)})
+    kept[0].add({"x": (1, [0.5])})
     checks[0].add({"x": 1}, frozenset(), 9)
     with hangs(tmp_path / "nodes.sqlite"):
-        fortunes[0].add({"a": (2, 0.5)})
+        kept[0].add({"a": (2, [0.5])})
         checks[0].add({"a": 2}, frozenset({"a"}), 9)
-    fortunes[1].add({"b": (3, 0.5)})
+    kept[1].add({"b": (3, [0.5])})
     checks[1].add({"b": 3}, frozenset(), 9)
-    fortunes[0].add({})
+    kept[0].add({})
     checks[0].add({}, frozenset(), 9)
-    assert {row[0] for row in fortunes[1].state_dict()["nodes"]} == {"x", "a", "b"}
+    assert {row[0] for row in kept[1].state_dict()["nodes"]} == {"x", "a", "b"}
     assert checks[1].state_dict()["nodes"] == [["x", 1, 0], ["b", 3, 0], ["a", 0, 1]]
 
 

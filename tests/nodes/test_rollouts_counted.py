@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from grpo_guard import Completion
 from grpo_guard.core.verdict import Cause, Finding, Outcome, abstain, accept, reject
 from grpo_guard.nodes.counts import Counts
-from grpo_guard.nodes.fortunes import NodeEvidenceProcess
+from grpo_guard.nodes.e_process_memory import EProcessMemory
 from grpo_guard.nodes.intake import intake
 
 VERDICTS = {
@@ -54,16 +54,16 @@ def test_rollout_entry_has_the_kinds_of_all_segments():
     assert (entry.outcome, entry.kinds) == (Outcome.REJECT, ("forged", "injected"))
 
 
-def fortunes_of(rows):
+def e_values_of(rows):
     """The evidence against each node, from (prompt, node, rollout, has the finding)."""
-    counts = Counts(NodeEvidenceProcess(), 1e-3, 2.0)
+    counts = Counts(EProcessMemory(), 1e-3, 2.0)
     found = Finding("taken_back", "x")
     counts.judged(
         [segment(f"{i}", r, prompt, node) for i, (prompt, node, r, _) in enumerate(rows)],
         [accept("rule")] * len(rows),
         [found if having else None for *_, having in rows],
     )
-    return counts.fortunes.known()
+    return counts.e_processes.log_e_values()
 
 
 PEERS = [("q", "carol", None, False), ("q", "dave", None, False), ("q", "erin", None, True)]
@@ -77,24 +77,24 @@ def test_rollout_counts_once_whatever_its_number_of_segments(rollouts, rng):
         where = rng.randrange(count)  # the segment with the finding
         cut += [("q", "bob", f"{i}", having and j == where) for j in range(count)]
     rng.shuffle(cut)
-    assert fortunes_of([*cut, *PEERS]) == pytest.approx(fortunes_of([*whole, *PEERS]))
+    assert e_values_of([*cut, *PEERS]) == pytest.approx(e_values_of([*whole, *PEERS]))
 
 
 def test_finding_in_a_later_segment_counts():
     whole = [("q", "bob", "r", True)]
     cut = [("q", "bob", "r", False), ("q and more", "bob", "r", True)]
-    assert fortunes_of([*cut, *PEERS]) == pytest.approx(fortunes_of([*whole, *PEERS]))
+    assert e_values_of([*cut, *PEERS]) == pytest.approx(e_values_of([*whole, *PEERS]))
 
 
 def test_one_label_for_several_prompts_hides_no_answer():
     peers = [(f"q{i}", node, None, False) for i in range(4) for node in ("carol", "dave", "erin")]
     lone = [(f"q{i}", "bob", None, True) for i in range(4)]
     joined = [(f"q{i}", "bob", "all", True) for i in range(4)]
-    assert fortunes_of([*joined, *peers]) == pytest.approx(fortunes_of([*lone, *peers]))
-    assert fortunes_of([*joined, *peers])["bob"] > 1
+    assert e_values_of([*joined, *peers]) == pytest.approx(e_values_of([*lone, *peers]))
+    assert e_values_of([*joined, *peers])["bob"] > 1
 
 
 def test_order_of_segments_changes_nothing():
     rows = [("q", "bob", "r", False), ("q1", "bob", "r", True), ("q", "bob", "s", False), *PEERS]
     shuffled = random.Random(1).sample(rows, len(rows))
-    assert fortunes_of(shuffled) == pytest.approx(fortunes_of(rows))
+    assert e_values_of(shuffled) == pytest.approx(e_values_of(rows))

@@ -321,8 +321,7 @@ def test_environment_prevents_joining_and_job_size_is_its_text_size():
     guard = Guard(Alone())
     asked = [Completion("p", "x" * 1000)]
     job = Verdicts(guard, "late").job(asked, "id", 10, 0)
-    assert job.joins
+    assert job.shares_calls
     assert job.bytes == 1000
-    assert (
-        not Verdicts(guard.with_environment(lambda turns: turns), "late").job(asked, "id", 10).joins
-    )
+    asking = Verdicts(guard.with_environment(lambda turns: turns), "late")
+    assert not asking.job(asked, "id", 10).shares_calls

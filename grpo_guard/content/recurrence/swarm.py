@@ -43,6 +43,7 @@ from grpo_guard.content.recurrence.phrases import Examples
 from grpo_guard.content.recurrence.record import MOST_CONVICTIONS, Conviction, Record
 from grpo_guard.content.recurrence.seats import Seats
 from grpo_guard.content.recurrence.sketch import WINDOW, Sketch
+from grpo_guard.nodes.e_process import log_share, log_threshold
 from grpo_guard.nodes.fisher import log_tail
 
 RATIO: Final = 4.0
@@ -243,7 +244,7 @@ class Swarm:
             other_total = sum(rate[2] for rate in rates[:chosen])
             evidence = log_tail(hits, total, other_hits, other_total)
             evidence += log_cost(look.record.looks, look.features, len(others), chosen)
-            if evidence <= log(self.alpha):
+            if evidence <= -log_threshold(self.alpha):
                 return exp(evidence), other_hits, other_total
         return None
 
@@ -288,4 +289,4 @@ def log_cost(look: int, features: int, others: int, chosen: int) -> float:
         chosen: How many of them were compared: once all of them and once the majority.
     """
     choices = 2 * comb(others, chosen)
-    return log(look * (look + 1)) + log(max(features, FEATURES)) + log(choices)
+    return log(max(features, FEATURES)) + log(choices) - log_share(look - 1)

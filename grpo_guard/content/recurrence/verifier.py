@@ -179,8 +179,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
             for each in read:
                 self._take_in(each)
 
-        with self.held(take_in):
-            take_in()
+        self.change(take_in)
         return [
             [
                 one.whole(v) if one else v

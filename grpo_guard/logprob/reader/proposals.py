@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.logprob.node_evidence import log_calibrated
-from grpo_guard.nodes.fortunes import NodeEvidenceProcess
+from grpo_guard.nodes.e_process import log_threshold
+from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
 from grpo_guard.nodes.store import NodeStore
 
 _SHARES: Final = (0.7, 0.06)
@@ -30,7 +31,7 @@ class NodeSentences:
     sentence times the number of sentences read; each p-value becomes an e-value e. A batch's
     e-value is the mean of several bets, each that a certain share of the node's completions is
     poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of e would
-    let nine honest completions excuse a poisoned one. `NodeEvidenceProcess` accumulates batches.
+    let nine honest completions excuse a poisoned one. `EProcessMemory` accumulates batches.
 
     Args:
         alpha: Chance that an honest node is ever convicted, in (0, 1), if the p-values are valid.
@@ -39,7 +40,7 @@ class NodeSentences:
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:
         self.alpha = alpha
-        self.fortunes = NodeEvidenceProcess(store=store, name="reader_fortunes")
+        self.e_processes = EProcessMemory(store=store, name="reader_fortunes")
 
     def convicted(
         self, batch: Sequence[Completion], p_values: Mapping[int, Sequence[float]]
@@ -55,16 +56,16 @@ class NodeSentences:
         for i, own in p_values.items():
             if (node := batch[i].node) is not None and own:
                 evidence[node].setdefault(_digest(batch[i]), min(1.0, len(own) * min(own)))
-        after = self.fortunes.add(
-            {n: (_digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
+        after = self.e_processes.add(
+            {n: (digest_of(own), [_together([*own.values()])]) for n, own in evidence.items()}
         )
-        logs = {node: fortune.log for node, fortune in after.items()}
+        logs = {node: process.log_e_value for node, process in after.items()}
         silent = {c.node for c in batch if c.node is not None} - logs.keys()
         if silent:
             # A batch with nothing to read does not acquit a convicted node.
-            known = self.fortunes.known()
+            known = self.e_processes.log_e_values()
             logs |= {node: known[node] for node in silent & known.keys()}
-        return frozenset(n for n, log in logs.items() if log >= -math.log(self.alpha))
+        return frozenset(n for n, log in logs.items() if log >= log_threshold(self.alpha))
 
 
 def _together(p_values: Sequence[float]) -> float:
@@ -81,10 +82,3 @@ def _together(p_values: Sequence[float]) -> float:
 def _digest(completion: Completion) -> bytes:
     data = f"{completion.prompt_text}\0{completion.text}".encode("utf-8", "surrogatepass")
     return blake2b(data, digest_size=16).digest()
-
-
-def _digest_of(marks: Iterable[bytes]) -> int:
-    """A digest that does not depend on order. It hashes the sorted marks: an author could choose
-    texts whose marks have a known sum, and the batch would then count as seen."""
-    digest = blake2b(b"".join(sorted(marks)), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

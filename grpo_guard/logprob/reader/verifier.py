@@ -167,7 +167,7 @@ class ReaderVerifier(Composed):
     def state_dict(self) -> dict[str, Any]:
         """The reader's evidence about nodes as plain JSON values."""
         known = self._sentences
-        return {"sentences": known.fortunes.state_dict() if known else None}
+        return {"sentences": known.e_processes.state_dict() if known else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the evidence by what `state_dict` returned.
@@ -180,7 +180,7 @@ class ReaderVerifier(Composed):
         ):
             raise ValueError(f"{self.name}: expected what state_dict() gave")
         if self._sentences is not None:
-            self._sentences.fortunes.load_state_dict(state["sentences"])
+            self._sentences.e_processes.load_state_dict(state["sentences"])
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
         verdicts = supervised(self.verifier, batch)

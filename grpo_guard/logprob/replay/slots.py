@@ -120,8 +120,7 @@ class SlotBook(Memory):
             if asked is not None:
                 self._prompts = asked
 
-        with self.held(begin):
-            begin()
+        self.change(begin)
 
     def missing(self) -> list[EmptySlot]:
         """List the slots of the current round without an accepted completion, in order.

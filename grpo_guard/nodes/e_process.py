@@ -1,0 +1,150 @@
+"""E-processes: evidence against a node, accumulated over batches and valid at any time.
+
+A test supplies one *factor* per batch: if the node is honest, its mean given the past is at most 1,
+like the pay-off of a fair bet. The wealth of the bet is multiplied by it. A new bet with a share of
+the stake starts at each batch, so that long honest work before poison delays detection little:
+
+    wealth after batch b = factor_b * (wealth before + 1 / ((b + 1)(b + 2))),   b = 0, 1, ...
+
+The shares add up to 1, and after b batches 1 / (b + 1) of the stake is still in reserve. So the
+mean of the wealth and the reserve together is at most 1, and by Ville's inequality an honest node
+ever reaches 1 / alpha with a chance of at most alpha, however many batches it sends.
+
+Several bets, the *columns*, run side by side, each with its own factor per batch and a weight fixed
+in advance. The e-value is the sum of their wealth: an average of fair bets is a fair bet. Each
+column multiplies separately, so that a bet that wins a little in each batch keeps its winnings.
+
+**Who uses what.** Counted findings (`counts`), log-probs (`logprob.node_evidence`) and foreign
+sentences (`logprob.reader.proposals`) keep one e-process per node, `lengths` one per pair of nodes.
+Two tests share only the shares of the starts and the threshold:
+
+- The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
+  round, so its evidence is a sum over remembered rounds and not one number to multiply.
+- `content.recurrence` has the p-values of a test that is repeated while the counts grow. They do
+  not multiply, so it spends alpha over its looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_guard.nodes.saved import number, whole
+
+CAP: Final = math.log(1e12)
+"""Most log wealth of a column, so that a node that stops is released after some honest batches.
+Taking wealth away keeps the bet fair."""
+FLOOR: Final = -1e6
+"""Least log wealth of a column: nothing, next to any start's share."""
+# Digests kept so that a repeated batch, e.g. of a trainer that judges it twice, counts once.
+_REMEMBERED: Final = 4
+
+
+def log_threshold(alpha: float, tests: float = 1.0) -> float:
+    """The log e-value that convicts.
+
+    Args:
+        alpha: Chance that any of the honest nodes ever reaches it.
+        tests: How many e-processes share that chance.
+    """
+    return math.log(tests / alpha)
+
+
+def log_share(start: int) -> float:
+    """Logarithm of the share of the stake of one start, 0, 1, ...; the shares add up to 1."""
+    return -math.log((start + 1.0) * (start + 2.0))
+
+
+def log_shares(starts: NDArray[Any]) -> NDArray[np.float64]:
+    """`log_share` of each of these starts."""
+    return np.asarray(-np.log((starts + 1.0) * (starts + 2.0)))
+
+
+def log_add(a: float, b: float) -> float:
+    """Logarithm of the sum of two numbers, from their logarithms; one may be -inf."""
+    most, least = (a, b) if a > b else (b, a)
+    return most + math.log1p(math.exp(least - most))
+
+
+@dataclass(frozen=True, slots=True)
+class EProcess:
+    """One e-process: the evidence against one node, or one pair of nodes.
+
+    Args:
+        log_wealth: Logarithm of each column's wealth, its weight included; empty before the first
+            batch.
+        starts: Batches so far, at each of which a bet started.
+        seen: Digests of the latest batches.
+    """
+
+    log_wealth: tuple[float, ...] = ()
+    starts: int = 0
+    seen: tuple[int, ...] = ()
+
+    @property
+    def log_e_value(self) -> float:
+        """Logarithm of the wealth of all columns; -inf before the first batch."""
+        if not self.log_wealth:
+            return -math.inf
+        most = max(self.log_wealth)
+        return most + math.log(sum(math.exp(log - most) for log in self.log_wealth))
+
+    @property
+    def log_reserve(self) -> float:
+        """Logarithm of the part of the stake that is left for later starts.
+
+        A test may add it to the e-value: it is a bet that has won and lost nothing yet.
+        """
+        return -math.log(self.starts + 1.0)
+
+    def after(
+        self,
+        log_factors: Sequence[float],
+        weights: Sequence[float] = (1.0,),
+        *,
+        cap: float = CAP,
+        digest: int | None = None,
+    ) -> EProcess:
+        """The e-process after one more batch.
+
+        Args:
+            log_factors: Logarithm of each column's factor.
+            weights: Weights of the columns; they add up to 1.
+            cap: Most log wealth of a column.
+            digest: Identifies the batch; one that was seen lately changes nothing.
+        """
+        if digest is not None and digest in self.seen:
+            return self
+        share = log_share(self.starts)
+        before = self.log_wealth or (-math.inf,) * len(weights)
+        staked = [
+            float(factor) + log_add(log, math.log(weight) + share)
+            for factor, log, weight in zip(log_factors, before, weights, strict=True)
+        ]
+        wealth = tuple(min(max(log, FLOOR), cap) for log in staked)
+        seen = self.seen if digest is None else (*self.seen, digest)[-_REMEMBERED:]
+        return EProcess(wealth, self.starts + 1, seen)
+
+    def row(self) -> list[Any]:
+        """The e-process as plain JSON values."""
+        return [list(self.log_wealth), self.starts, *self.seen]
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any], columns: int, cap: float = CAP) -> EProcess:
+        """The e-process that `row` returned.
+
+        Raises:
+            ValueError, TypeError: the row has another form.
+        """
+        logs, starts, *seen = row
+        if len(logs) != columns:
+            raise ValueError(f"{len(logs)} columns")
+        if len(seen) > _REMEMBERED:
+            raise ValueError(f"{len(seen)} digests")
+        wealth = tuple(number(log, FLOOR, cap) for log in logs)
+        return cls(wealth, whole(starts), tuple(whole(digest) for digest in seen))
