@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +22,8 @@ from grpo_guard.guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.guard.framework import adapter_for
 from grpo_guard.guard.graders import GraderFailures, finite_or_none
 from grpo_guard.guard.idle import IdleWarning
+from grpo_guard.guard.lowest_rewards import REMEMBERED as REMEMBERED
+from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, metrics
 from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
 Flags: TypeAlias = Sequence[bool] | None
-REMEMBERED = 1024  # groups whose lowest reward is remembered
 
 
 class Guard:
@@ -121,7 +121,7 @@ class Guard:
         self._node_figures = NodeFigures()
         self.idle = IdleWarning(verifier, ledger)
         # The lowest reward of recent groups, for completions that come without their group.
-        self._lowest: deque[float] = deque(maxlen=REMEMBERED)
+        self._lowest = LowestRewards()
         self._by_policy: dict[Policy, Guard] = {}
 
     @property
@@ -350,9 +350,9 @@ class Guard:
             [[reward] for reward in rewards], rulings, policy,
             groups=review.groups, labels=review.labels, rollouts=review.rollouts,
             length_factors=review.length_factors,
-            lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
+            lowest_seen=self._lowest.least if any(rulings) else 0.0,
         )  # fmt: skip
-        self._lowest.extend(settled.lowest)
+        self._lowest.add(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
     async def areview(self, batch: Sequence[Completion], given: Verdicts = None) -> Review:

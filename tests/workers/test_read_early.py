@@ -293,6 +293,19 @@ def test_what_waits_is_bounded_and_the_rest_is_read_with_its_batch(monkeypatch):
     assert not the_guard.workers.early._waiting
 
 
+def test_readings_of_long_texts_make_room_for_later_ones(monkeypatch):
+    monkeypatch.setattr(early, "MOST_CHARACTERS_KEPT", 1_000)
+    the_guard = Guard(Showing(), workers=0)
+    batch = [Completion("", str(i) * 400) for i in range(4)]
+    for completion in batch:  # one after the other, so that the order is known
+        the_guard.read_early([completion])
+        settled(the_guard)
+    assert the_guard.review(batch).metrics["guard/read_early_rate"] == 2 / 4
+    the_guard.read_early(batch[:2])  # what was taken has made room
+    settled(the_guard)
+    assert the_guard.review(batch[:2]).metrics["guard/read_early_rate"] == 1.0
+
+
 def test_a_batch_does_not_wait_for_what_others_sent_early():
     the_guard = Guard(Showing(), workers=0)
     the_guard.read_early([Completion("q", f"text {i} " * 50) for i in range(1000)])
