@@ -19,34 +19,6 @@ _FEW: Final = 2
 """The judge's table leaves out sets of so many poisoned completions of which so few pass."""
 
 
-def optimised() -> str:
-    """Return the poison rejected after an attacker asked the verifier, by budget; no rows of 0."""
-    rows = []
-    for name, row in figures("optimised-attackers")["rows"].items():
-        verifier, attack = name.split(" | ")
-        if verifier.startswith(("recurrence", "tail_probability", "judge")):
-            continue
-        asked = [row["budgets"].get(budget) for budget in BUDGETS]
-        whole = [found for found in asked if found and found["total"] == row["poisoned"]]
-        node = whole[-1]["as one node's"]
-        if not any(found["hits"] for found in (*filter(None, asked), node)):
-            continue
-        cells = [short(found) if found else NOTHING for found in asked]
-        rows.append([f"`{verifier}`", attack, *cells, of(node)])
-    return table(["verifier", "attack", "N = 1", "10", "100", "1,000", "as one node's work"], rows)
-
-
-def campaigns() -> str:
-    """Return how much of a node's poison passes `recurrence`, by budget."""
-    rows = []
-    for name, row in figures("optimised-attackers")["rows"].items():
-        verifier, attack = name.split(" | ")
-        if verifier.startswith("recurrence"):
-            found = [row["budgets"][n]["passed, of the node's completions"] for n in BUDGETS[:3]]
-            rows.append([verifier.partition(", ")[2], f"`{attack}`", *map(short, found)])
-    return table(["nodes", "attack", "N = 1", "10", "100"], rows)
-
-
 def searched_reader() -> str:
     """Return how foreign a reader finds wordings that were searched for with the same model."""
     found = figures("reader-optimised")["anew"]
@@ -208,8 +180,6 @@ def samplers() -> str:
     """Return rejected completions under samplers that truncate."""
     names = {
         "nucleus": "0.7, top-p 0.9",
-        "qwen": "0.6, top-k 20, top-p 0.95",
-        "min_p": "1.0, min-p 0.1",
         "penalty": "0.8, top-k 50, repetition penalty 1.1",
         "top_k": "1.0, top-k 50",
     }
