@@ -63,7 +63,7 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-untruncated",
         "text-rules-all",
     ),
-    UNKNOWN: ("judge-probe-shipped", "recurrence", "reference-likelihood",
+    UNKNOWN: ("judge-probe-shipped", "reference-likelihood",
               "shipped-judge"),
 }  # fmt: skip
 """Version -> files that it made and that pages still show."""

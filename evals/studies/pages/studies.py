@@ -84,11 +84,11 @@ def rules_total() -> str:
 
 def shipped_judge() -> str:
     """Return what the shipped judge accepts, without the sets of poison of which few pass."""
-    rows = []
-    for row in figures("shipped-judge")["rates"]:
-        accepted = row["accepted"]["count"]
-        if accepted > _FEW or row["total"] != _JUDGED:
-            rows.append([row["name"], count(accepted, row["total"])])
+    rows = [
+        [name, of(found["accepted"])]
+        for name, found in figures("shipped-judge")["rates"].items()
+        if found["accepted"]["hits"] > _FEW or found["accepted"]["total"] != _JUDGED
+    ]
     return table(["set", "accepted"], rows)
 
 
@@ -139,20 +139,15 @@ def _found(found: dict[str, Any]) -> str:
     if not found["found"]["hits"]:
         return f"0; -; {late}"
     median, worst = found["first_rejected_median"], found["first_rejected_worst"]
-    return f"{found['found']['hits']}; {median:g}, {worst}; {late}"
+    return f"{found['found']['hits']}; {median:g}, {worst or 'not all'}; {late}"
 
 
 def seed_replay() -> str:
     """Return what seed replay rejects, by how the completion was made."""
-    first, *others = figures("seed-replay-smollm2-gsm8k")["directions"]
-    rows = [[row["sample"], count(row["rejected"], row["total"])] for row in first["rows"]]
-    for made in others:
-        how = f"{made['generated']}, verified in {made['verified']}"
-        rows += [
-            [f"{row['sample']}, {how}", count(row["rejected"], row["total"])]
-            for row in made["rows"]
-        ]
-    head = f"drawn in {first['generated']}, verified in {first['verified']}"
+    (head, first), *others = figures("seed-replay-smollm2-gsm8k")["directions"].items()
+    rows = [[name, of(found)] for name, found in first["samples"].items()]
+    for how, made in others:
+        rows += [[f"{name}, {how}", of(found)] for name, found in made["samples"].items()]
     return table([head, "rejected"], rows)
 
 
