@@ -26,8 +26,8 @@ from grpo_guard import presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.results import write_text
 from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
-from grpo_guard.evals.studies.public_cost import rounds_of, rows_of
 from grpo_guard.evals.studies.reader.remembered import RememberedScorer
+from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer
 from grpo_guard.logprob.reader.honest import column_scores
 from grpo_guard.logprob.reader.lots import own_sentences
