@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,25 +17,19 @@ from genrl.serialization.msgpack_utils import _msgpack_decode, _msgpack_encode
 class Turns:
     """Lets one node compute at a time, with its own random numbers, so that runs are repeatable
     and nodes that train on the same trees keep the same weights.
-
-    Attributes:
-        seconds: CPU time of the process during each node's turns, by name.
     """
 
     def __init__(self, seed: int) -> None:
         self._lock, self._seed = threading.Lock(), seed
         self._step: Counter[str] = Counter()
-        self._since = 0.0
-        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def take(self, name: str) -> None:
         self._lock.acquire()
         self._step[name] += 1
         torch.manual_seed(random.Random(f"{self._seed} {self._step[name]}").getrandbits(62))
-        self._since = time.process_time()
 
     def give(self, name: str) -> None:
-        self.seconds[name] += time.process_time() - self._since
+        del name
         self._lock.release()
 
 

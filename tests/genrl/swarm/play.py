@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -73,26 +70,12 @@ class Played:
     Args:
         showing: For each round, how many of its own completions show the phrase, of how many.
         admitted: Trees that were admitted, by author.
-        malicious: Number of the attacker's among them, per round.
-        guard_seconds, seconds: CPU time of the guard, and of the whole node.
         rounds: Rounds that it finished.
     """
 
     showing: list[tuple[int, int]] = field(default_factory=list)
     admitted: Counter[str] = field(default_factory=Counter)
-    guard_seconds: float = 0.0
-    seconds: float = 0.0
     rounds: int = 0
-    malicious: list[int] = field(default_factory=list)
-
-    @contextmanager
-    def guarding(self, sign: int = 1) -> Iterator[None]:
-        """Attribute the time inside to the guard; with -1 subtract it again."""
-        start = time.process_time()
-        try:
-            yield
-        finally:
-            self.guard_seconds += sign * (time.process_time() - start)
 
 
 class Watched(Problems):
@@ -108,37 +91,9 @@ class Watched(Problems):
         return super().prepare_actions(outputs, places)
 
     def prepare_states(self, current_state: Any, swarm_states: Mapping[Any, Any]) -> Any:
-        with self.played.guarding(-1):
-            count = Counter[str]()
-            for agent, batches in swarm_states.items():
-                count[self.names[agent]] += sum(map(len, batches.values()))
-            self.played.admitted.update(count)
-            self.played.malicious.append(count[MALICIOUS])
-            return super().prepare_states(current_state, swarm_states)
-
-
-def timed(function: Callable[[Any], Any], played: Played, sign: int = 1) -> Callable[[Any], Any]:
-    """Attribute a reward function's time to the guard, or with -1 subtract it."""
-
-    def reward(game_state: Any) -> Any:
-        with played.guarding(sign):
-            return function(game_state)
-
-    return reward
-
-
-class Timed:
-    """A guarded data manager that counts its own work."""
-
-    def __init__(self, gated: Any, played: Played) -> None:
-        self.gated, self.played = gated, played
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.gated, name)
-
-    def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
-        with self.played.guarding():
-            return self.gated.prepare_states(current_state, swarm_states)
+        for agent, batches in swarm_states.items():
+            self.played.admitted[self.names[agent]] += sum(map(len, batches.values()))
+        return super().prepare_states(current_state, swarm_states)
 
 
 def swarm(
@@ -182,8 +137,6 @@ def swarm(
         thread.start()
     for thread in threads:
         thread.join(BUSY)
-    for name in NAMES:
-        played[name].seconds = turns.seconds[name]
     return {name: played[name] for name in (HONEST if attacked else NAMES)}
 
 
@@ -222,9 +175,8 @@ def _game(
             the_guard, state, trainer, admission=Admission(rejected=settings.rejected),
             on_round=on_round, review_own=own,
         )  # fmt: skip
-        of_round = guarded.rewards(RoundRewardFnStore(1, [timed(correct, played, -1)]))
-        store = RoundRewardFnStore(1, [timed(of_round[0], played)])
-        data = Timed(guarded.data(data), played)
+        store = guarded.rewards(store)
+        data = guarded.data(data)
         communication = guarded.exchange(communication)
     return BaseGameManager(
         max_stage=1, max_round=settings.rounds, game_state=state,
@@ -253,13 +205,3 @@ def shared_seed(trainer: Any, nodes: Sequence[str]) -> tuple[Guard, Callable[[in
         slots=size, nodes=nodes,
     )  # fmt: skip
     return Guard(replay), replay.begin_round
-
-
-GUARDS: Final[Mapping[str, MakeGuard]] = {
-    made.__name__: made for made in (different_weights, same_weights, shared_seed)
-}
-
-
-def quiet() -> None:
-    """Silence GenRL's lines about each round."""
-    logging.getLogger("genrl").setLevel(logging.ERROR)
