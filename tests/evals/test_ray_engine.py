@@ -40,9 +40,9 @@ from grpo_guard.server.distributed.cluster import RayMissingError  # noqa: E402
 BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
 # Together they cover live weights, attack state, probes, the first weights, forced slots.
 CASES = [
-    ("horizontal", "homogeneous", "text_in_support", "homogeneous"),
+    ("horizontal", "homogeneous", "reward_selection", "homogeneous"),
     ("vertical", "homogeneous", "math", "homogeneous"),
-    ("horizontal", "heterogeneous", "stale", "paper_logit"),
+    ("horizontal", "heterogeneous", "reward_selection", "paper_logit"),
     ("vertical", "heterogeneous", "half_gibberish", "heterogeneous"),
 ]
 

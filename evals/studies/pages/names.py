@@ -57,41 +57,21 @@ def _untruncated() -> str:
 
 
 def _recipe() -> str:
-    files = {
-        "authors": ("text", "math", "code", "dos"),
-        "authors-unpublished": ("judge_in_think", "insulting", "shakespeare", "subliminal"),
-    }
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for file, attacks in files.items():
-        for attack in attacks:
-            names.append(f"`{attack}`")
-            defences = ("none", "authors_logit_100", "authors_logit_100")
-            rows.append([(file, attack, name) for name in defences])
+    attacks = ("text", "math", "code", "dos")
+    defences = ("none", "authors_logit_100", "authors_logit_100")
+    rows = [[("authors", attack, name) for name in defences] for attack in attacks]
     head = [f"undefended: {_SUCCESS}", f"top 100: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    return side_by_side("attack", rows, head, "|".join(names))
+    return side_by_side("attack", rows, head, "|".join(f"`{attack}`" for attack in attacks))
 
 
 def _defences() -> str:
-    first: tuple[str, ...] = ("none", "kl_0.1", "logprob_bound", "mask_span")
-    first += ("mask_content_span", "cap_improbable", "shipped_judge")
-    plain: tuple[str, ...] = (
-        "exact_duplicates",
-        "distance_to_solution",
-        "median_baseline",
-        "noise_corrected",
-    )
-    plain += ("local_share", "own_majority")
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for file, defences in {"defences": first, "plain": plain}.items():
-        for name in defences:
-            attacks = ("text", "text", "math", "text")
-            rows.append([(file, attack, name) for attack in attacks])
-            names.append(f"`{name}`")
+    defences: tuple[str, ...] = ("none", "kl_0.1", "logprob_bound", "mask_span")
+    defences += ("mask_content_span", "cap_improbable", "shipped_judge")
+    attacks = ("text", "text", "math", "text")
+    rows = [[("defences", attack, name) for attack in attacks] for name in defences]
     head = [f"TEXT: {_SHARES}", f"reward, TEXT: {_REWARD}", f"MATH: {_SHARES}"]
     head.append(f"honest right rejected, TEXT: {_RIGHT}")
-    return side_by_side("defence", rows, head, "|".join(names))
+    return side_by_side("defence", rows, head, "|".join(f"`{name}`" for name in defences))
 
 
 def _shares() -> str:
@@ -116,7 +96,6 @@ def _models() -> str:
 
 def _coin() -> str:
     plan = [
-        ("adaptive-coin", "near_ties", "none,homogeneous"),
         ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
         ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
     ]
@@ -127,19 +106,6 @@ def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
     names = attacks.split(",")
     rows = [[(file, name, "none")] + [(file, name, guard)] * 2 for name in names]
     head = [f"undefended: {_SHARES}", f"guarded: {_SHARES}", f"poison rejected: {_POISON}"]
-    return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
-
-
-def _support() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names = ("code_in_support", "math_in_support", "text_in_support", "selected")
-    for name in names:
-        guards = ("none", "heterogeneous", "heterogeneous", "cap_improbable")
-        logit = ("adaptive-support", name, "paper_logit")
-        rows.append([logit, *(("support", name, guard) for guard in guards)])
-    head = [f"`paper_logit`, 20 rounds: {_SHARES}", f"undefended, 40 rounds: {_SHARES}"]
-    head += [f"`heterogeneous`: {_SHARES}", f"poison rejected: {_POISON}"]
-    head.append(f"`cap_improbable`: {_SHARES}")
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
 
@@ -193,10 +159,6 @@ _HONEST: Final = ("honest", "honest_correct")
 _UNREAD: Final = (
     "answer_unit,taken_back,inequality,ordinary_words,thesaurus,echoed_name,renamed_helpers"
 )
-_OTHERS: Final = (
-    "half_gibberish,inlined_code,paraphrased,selected,stale,sybil_spread (3/12),"
-    "textual_arithmetic,trigger"
-)
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-smollm2": _smollm2,
@@ -209,16 +171,12 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-models": _models,
     "swarm-coin": _coin,
     "swarm-unread": partial(_against, "adaptive-unread", _UNREAD),
-    "swarm-others": partial(_against, "adaptive-others", _OTHERS),
-    "swarm-support": _support,
     "swarm-exchange": _exchange,
     "spot-checks": _spot_checks,
     "incidents": _incidents,
     "incidents-cost": _incidents_cost,
     "shares": studies.shares,
     "figures": manifest,
-    "optimised": studies.optimised,
-    "campaigns": studies.campaigns,
     "searched-reader": studies.searched_reader,
     "rules": studies.rules,
     "rules-total": studies.rules_total,

@@ -19,34 +19,6 @@ _FEW: Final = 2
 """The judge's table leaves out sets of so many poisoned completions of which so few pass."""
 
 
-def optimised() -> str:
-    """Return the poison rejected after an attacker asked the verifier, by budget; no rows of 0."""
-    rows = []
-    for name, row in figures("optimised-attackers")["rows"].items():
-        verifier, attack = name.split(" | ")
-        if verifier.startswith(("recurrence", "tail_probability", "judge")):
-            continue
-        asked = [row["budgets"].get(budget) for budget in BUDGETS]
-        whole = [found for found in asked if found and found["total"] == row["poisoned"]]
-        node = whole[-1]["as one node's"]
-        if not any(found["hits"] for found in (*filter(None, asked), node)):
-            continue
-        cells = [short(found) if found else NOTHING for found in asked]
-        rows.append([f"`{verifier}`", attack, *cells, of(node)])
-    return table(["verifier", "attack", "N = 1", "10", "100", "1,000", "as one node's work"], rows)
-
-
-def campaigns() -> str:
-    """Return how much of a node's poison passes `recurrence`, by budget."""
-    rows = []
-    for name, row in figures("optimised-attackers")["rows"].items():
-        verifier, attack = name.split(" | ")
-        if verifier.startswith("recurrence"):
-            found = [row["budgets"][n]["passed, of the node's completions"] for n in BUDGETS[:3]]
-            rows.append([verifier.partition(", ")[2], f"`{attack}`", *map(short, found)])
-    return table(["nodes", "attack", "N = 1", "10", "100"], rows)
-
-
 def searched_reader() -> str:
     """Return how foreign a reader finds wordings that were searched for with the same model."""
     found = figures("reader-optimised")["anew"]
@@ -112,11 +84,11 @@ def rules_total() -> str:
 
 def shipped_judge() -> str:
     """Return what the shipped judge accepts, without the sets of poison of which few pass."""
-    rows = []
-    for row in figures("shipped-judge")["rates"]:
-        accepted = row["accepted"]["count"]
-        if accepted > _FEW or row["total"] != _JUDGED:
-            rows.append([row["name"], count(accepted, row["total"])])
+    rows = [
+        [name, of(found["accepted"])]
+        for name, found in figures("shipped-judge")["rates"].items()
+        if found["accepted"]["hits"] > _FEW or found["accepted"]["total"] != _JUDGED
+    ]
     return table(["set", "accepted"], rows)
 
 
@@ -167,20 +139,15 @@ def _found(found: dict[str, Any]) -> str:
     if not found["found"]["hits"]:
         return f"0; -; {late}"
     median, worst = found["first_rejected_median"], found["first_rejected_worst"]
-    return f"{found['found']['hits']}; {median:g}, {worst}; {late}"
+    return f"{found['found']['hits']}; {median:g}, {worst or 'not all'}; {late}"
 
 
 def seed_replay() -> str:
     """Return what seed replay rejects, by how the completion was made."""
-    first, *others = figures("seed-replay-smollm2-gsm8k")["directions"]
-    rows = [[row["sample"], count(row["rejected"], row["total"])] for row in first["rows"]]
-    for made in others:
-        how = f"{made['generated']}, verified in {made['verified']}"
-        rows += [
-            [f"{row['sample']}, {how}", count(row["rejected"], row["total"])]
-            for row in made["rows"]
-        ]
-    head = f"drawn in {first['generated']}, verified in {first['verified']}"
+    (head, first), *others = figures("seed-replay-smollm2-gsm8k")["directions"].items()
+    rows = [[name, of(found)] for name, found in first["samples"].items()]
+    for how, made in others:
+        rows += [[f"{name}, {how}", of(found)] for name, found in made["samples"].items()]
     return table([head, "rejected"], rows)
 
 
@@ -208,8 +175,6 @@ def samplers() -> str:
     """Return rejected completions under samplers that truncate."""
     names = {
         "nucleus": "0.7, top-p 0.9",
-        "qwen": "0.6, top-k 20, top-p 0.95",
-        "min_p": "1.0, min-p 0.1",
         "penalty": "0.8, top-k 50, repetition penalty 1.1",
         "top_k": "1.0, top-k 50",
     }
