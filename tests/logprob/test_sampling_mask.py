@@ -18,12 +18,12 @@ from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 SAMPLERS = {
-    "top-k": SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=48),
-    "top-p": SamplingSpec("transformers", 1.0, 0, 0.9, max_new_tokens=48),
-    "top-k, top-p, hot": SamplingSpec("transformers", 1.3, 40, 0.95, max_new_tokens=48),
-    "min-p": SamplingSpec("transformers", 1.0, 0, 1.0, min_p=0.05, max_new_tokens=48),
+    "top-k": SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=32),
+    "top-p": SamplingSpec("transformers", 1.0, 0, 0.9, max_new_tokens=32),
+    "top-k, top-p, hot": SamplingSpec("transformers", 1.3, 40, 0.95, max_new_tokens=32),
+    "min-p": SamplingSpec("transformers", 1.0, 0, 1.0, min_p=0.05, max_new_tokens=32),
     "penalty": SamplingSpec(
-        "transformers", 1.0, 30, 0.95, repetition_penalty=1.2, max_new_tokens=48
+        "transformers", 1.0, 30, 0.95, repetition_penalty=1.2, max_new_tokens=32
     ),
 }
 
@@ -115,7 +115,7 @@ def test_false_mask_is_located(policy, name, lie):
 
 
 def test_sampler_that_keeps_everything_needs_no_mask(policy):
-    spec = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=48)
+    spec = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=32)
     (completion,) = sampled(policy, spec, 1)
     assert not verifier(policy, spec).verify([completion])[0].rejected
     drawn = completion.completion_ids
