@@ -38,7 +38,7 @@ GUARDS = {
 }
 
 
-FAST = {("trl_rewards", "each"), ("math_verify", "limit")}
+FAST = {("trl_rewards", "limit"), ("math_verify", "each_no_limit")}
 
 
 def guard_with(**failures):

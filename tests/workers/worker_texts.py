@@ -48,9 +48,9 @@ def hostile():
 
 
 def public(folder):
-    """Up to 80 texts of each file in a folder."""
+    """Up to 40 texts of each file in a folder."""
     for path in sorted(folder.glob("*.jsonl")):
-        for i, line in zip(range(80), path.open(encoding="utf-8"), strict=False):
+        for i, line in zip(range(40), path.open(encoding="utf-8"), strict=False):
             row = json.loads(line)
             prompt = row.get("prompt") or row.get("question")
             text = row.get("text") or row.get("answer") or row.get("completion")
