@@ -175,6 +175,7 @@ def test_failed_batch_leaves_no_stale_column_in_the_table(tmp_path):
     assert made.captured[1] == [0.0] * 4
 
 
+@pytest.mark.slow
 def test_function_that_always_hangs_stops_the_run(tmp_path):
     def hangs(completions, **kwargs):
         time.sleep(60)

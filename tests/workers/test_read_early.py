@@ -235,6 +235,7 @@ def test_a_text_that_hangs_early_abstains_and_what_was_read_does_not():
     assert found[1].cause is Cause.TIMEOUT
 
 
+@pytest.mark.slow
 def test_a_text_that_hangs_early_in_a_worker_costs_only_itself(monkeypatch):
     the_guard = Guard(Obeying(), workers=1)
     the_guard.verify([Completion("q", "the first takes longest")])

@@ -106,7 +106,7 @@ def _verified(the_guard, numbers):
     the_guard.workers.close()
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_daemonic_children_of_multiprocessing_start_their_own(way, tmp_path):
     """As workers of a DataLoader, which are daemons; a fork also copies the parent's pool."""
     the_guard = Guard(Obeying(), workers=2)
