@@ -4,8 +4,12 @@ import json
 
 import pytest
 
+from grpo_guard.content.kinds import RULES
 from tests.golden import record
 
+KINDS = {rule.name: set(rule.KINDS) for rule in RULES}
+# Kinds of findings outside the tables: they are decided elsewhere, and cannot be overridden.
+OTHER = {"malformed", "overlong", "uninformative", "frequent_finding", "not_applicable"}
 LARGE = ("modern_math", "modern_min", "modern_oly")
 
 
@@ -23,6 +27,9 @@ def test_outcomes_are_the_recorded_ones(corpus):
         pytest.skip(f"no {error.filename}")
     differing = record.differing(corpus, rows)
     assert not differing, "\n".join([*differing, f"rows: {record.how_to_see(corpus)}"])
+    for name in KINDS.keys() & rows.keys():
+        found = {kind for row in rows[name] for kind, *_ in json.loads(row)[-1]}
+        assert found <= KINDS[name] | OTHER, f"{name}: not in its table of severities"
 
 
 def test_other_outcomes_are_named_with_corpus_verifier_and_rows(tmp_path, capsys):
