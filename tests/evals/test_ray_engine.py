@@ -145,6 +145,7 @@ def test_ray_engine_refuses_workers(tmp_path: Path) -> None:
         play_all([], tmp_path, command="", tell=lambda spec, row: None, workers=2, engine="ray")
 
 
+@pytest.mark.slow
 def test_unreachable_address_is_reported() -> None:
     code = (
         "from grpo_guard.evals.swarm.session import RaySession, NodeLostError\n"
