@@ -82,6 +82,7 @@ def test_policy_solves_some_problems_and_leaves_room(
     assert 0.25 < share < 0.5
 
 
+@pytest.mark.slow
 @contained
 def test_samples_end_and_do_not_look_like_the_attack(
     drawn: list[tuple[Sampled, str, float]],

@@ -52,6 +52,7 @@ def test_phrase_is_rejected_at_its_span(phrase, place):
     assert end > place
 
 
+@pytest.mark.slow
 def test_random_words_and_foreign_language_are_not_accepted():
     for text in (
         "zebra quantum fork lamp seven oblique parsnip cathode Tuesday mural",

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -77,7 +78,7 @@ def test_ledger_does_not_grow_without_bound(ledger):
         names = ["busy", *(f"name {t} {k}" for k in range(20))]
         batch = [Completion("p", text, node=n, round=t) for n in names]
         ledger.record(batch, [reject("says", findings=findings)] * len(batch))
-    connection = ledger._open()
+    connection = sqlite3.connect(ledger.path)
     size = {
         table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         for table in ("nodes", "phrases", "reasons", "cells", "seen", "clock")
@@ -92,7 +93,8 @@ def test_ledger_does_not_grow_without_bound(ledger):
 
 def test_old_rounds_are_forgotten(ledger):
     play(ledger, 300, every=0, prompts=1, each=1)
-    (rounds,) = ledger._open().execute("SELECT count(DISTINCT clock) FROM rounds").fetchone()
+    connection = sqlite3.connect(ledger.path)
+    (rounds,) = connection.execute("SELECT count(DISTINCT clock) FROM rounds").fetchone()
     assert rounds <= 265
 
 

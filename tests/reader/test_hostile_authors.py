@@ -118,8 +118,8 @@ def evidence(rng, node, batches, foreign):
 
 def test_honest_answers_in_between_do_not_excuse_slogans():
     rng = random.Random(0)
-    assert all(evidence(rng, "d", 40, foreign=1) for _ in range(20))
-    assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(200)) <= 2
+    assert all(evidence(rng, "d", 40, foreign=1) for _ in range(10))
+    assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(50)) <= 1
 
 
 def test_many_findings_do_not_hide_one():
@@ -153,6 +153,7 @@ def test_lots_draw_without_replacement(there, most):
     assert len(some) == len(set(some)) == min(there, most)
 
 
+@pytest.mark.slow
 def test_every_sentence_is_equally_likely_to_be_drawn():
     drawn = [Lots().some(range(1000), MOST_SENTENCES) for _ in range(2000)]
     first, end = (sum(i in one for one in drawn) for i in (0, 999))
@@ -160,7 +161,7 @@ def test_every_sentence_is_equally_likely_to_be_drawn():
     assert 10 <= end <= 60
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=6), st.booleans())
 def test_one_verdict_each_in_order_and_none_abstains(texts, named):
     rows = [Completion("", f"{text}[x]", node="n" if named else None) for text in texts]

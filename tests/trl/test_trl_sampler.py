@@ -36,7 +36,7 @@ def warnings(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize("mixin", [False, True])
+@pytest.mark.parametrize("mixin", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_temperature_mismatch_warns_with_both_values(tmp_path, caplog, mixin):
     verifier = on(tiny_trl.model(tiny_trl.tokenizer()))
     with caplog.at_level(logging.WARNING):
