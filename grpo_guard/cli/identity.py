@@ -62,11 +62,11 @@ def verify(
     from grpo_guard.nodes.identity.ring import KeyRing
 
     counts: Counter[str] = Counter()
-    with bad_input(ValueError, ImportError), opened(source) as file:
+    with bad_input(ValueError, ImportError), opened(source) as lines:
         # Without a file of keys we check whether signatures are valid, not whose they are.
         ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
         gate = Identity(ring, run=run, late=ANY_ROUND)
-        rows = Rows(file, str(source))
+        rows = Rows(lines.file, str(source))
         for begin in range(0, len(rows), BATCH):
             read = [rows[i].completion for i in range(begin, min(begin + BATCH, len(rows)))]
             batch, given = gate.admit([c for c in read if c is not None])

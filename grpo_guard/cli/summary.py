@@ -55,6 +55,8 @@ class Summary:
         self.asked = self.tokens = self.cached = 0
         """Verdicts that a judge was asked for, its tokens, and answers from its cache."""
         self.usd, self._priced = 0.0, True
+        self.notes: list[str] = []
+        """Warnings about the whole file, repeated at the end."""
 
     def add(self, row: Row, verdict: Verdict) -> None:
         """Count one row, in the `table` as well if one was set."""
@@ -105,6 +107,7 @@ class Summary:
                     name: {o.value: count[o] for o in Outcome} for name, count in self._worst()
                 },
                 "rejected_for": self.commonest(),
+                "warnings": self.notes,
                 "out": out,
             }
         )
@@ -130,6 +133,7 @@ class Summary:
                 example = shown(self._example[cause], 400)
                 about = f"abstained, {cause.value}: {count}, such as {example}"
                 parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
+        parts += [f"warning: {note}" for note in self.notes]
         return "\n".join(parts)
 
     def _cost(self) -> str:
