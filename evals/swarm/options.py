@@ -35,8 +35,9 @@ class SwarmOptions:
     guard: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE.yaml|preset:NAME",
-            help="Your own guard, on the nodes' model and sampler; may be repeated.",
+            metavar="GUARD",
+            help="Your own, FILE.yaml or preset:NAME, on the nodes' model and sampler; may be "
+            "repeated.",
         ),
     ] = None
     setting: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grpo_guard.cli.calibrate_rules import calibrate_rules
-from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
+from grpo_guard.cli.inputs import bad_input, reads_log_probs, require_folder_of, writing
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def calibrate(
     try:
         with bad_input():
             require_other(out, source, config)
+            require_folder_of(out)
             completions = completions_of(source)
             verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
             result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
-from grpo_guard.cli.rows import group_of, whole_groups
+from grpo_guard.cli.inputs import bad_input, reads_log_probs, require_folder_of, writing
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
 
     with bad_input():
         require_other(out, source, config)
+        require_folder_of(out)
         completions = completions_of(source)
         if not completions:
             raise InputError(f"{source}: expected at least one completion, got none")
@@ -54,6 +54,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     Raises:
         ConfigError: the guard has none, two share a name, or one abstains on everything.
     """
+    from grpo_guard.cli.rows import group_of, whole_groups
     from grpo_guard.config import ConfigError
     from grpo_guard.core.calibrated import HonestScores
     from grpo_guard.core.supervise import supervised

@@ -19,6 +19,8 @@ SHOWN_NODES = 20
 SHOWN_REASONS = 10
 MOST_REASONS = 1_000
 """Reasons counted separately; an operator's own verifiers may invent kinds without end."""
+_MOST_KEPT = 400
+"""Characters of an example."""
 
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
@@ -32,6 +34,16 @@ REMEDIES = {
     Cause.UNINFORMATIVE: "too little to judge by: send ids, nodes or longer completions",
     Cause.NOT_APPLICABLE: "add a verifier that judges all completions",
 }
+
+
+def _shortened(text: str, most: int) -> str:
+    """Quote a text, cut between words if it is too long."""
+    quoted = shown(text, 4 * _MOST_KEPT)
+    if len(quoted) <= most:
+        return quoted
+    cut = quoted[1 : most - 5]
+    words = cut.rpartition(" ")[0] or cut
+    return f"{quoted[0]}{words} ...{quoted[0]}"
 
 
 class Summary:
@@ -71,7 +83,7 @@ class Summary:
             self.usd += verdict.usage.usd or 0.0
             self._priced &= verdict.usage.usd is not None or not verdict.usage.requests
         if verdict.abstained:
-            self._example.setdefault(verdict.cause, verdict.reason[:300])
+            self._example.setdefault(verdict.cause, verdict.reason[:_MOST_KEPT])
         if verdict.rejected:
             self._add_reason(verdict)
         if row.completion is not None and (name := row.completion.node) is not None:
@@ -86,7 +98,7 @@ class Summary:
         if key not in self.reasons and len(self.reasons) >= MOST_REASONS:
             key = ("(others)", "")
         self.reasons[key] += 1
-        self._shown.setdefault(key, verdict.reason[:300])
+        self._shown.setdefault(key, verdict.reason[:_MOST_KEPT])
 
     def commonest(self) -> list[dict[str, Any]]:
         """The `SHOWN_REASONS` commonest reasons of rejections, each with an example."""
@@ -123,14 +135,14 @@ class Summary:
         if self.asked:
             parts.append(self._cost())
         for reason in self.commonest():
-            example = shown(reason["example"], 120)
+            example = _shortened(reason["example"], 120)
             about = f"{reason['kind']} ({reason['verifier']})"
             parts.append(
                 f"rejected, {shown(about, 80)[1:-1]}: {reason['count']:,}, such as {example}"
             )
         for (outcome, cause), count in self.causes.most_common():
             if outcome is Outcome.ABSTAIN:
-                example = shown(self._example[cause], 400)
+                example = _shortened(self._example[cause], 400)
                 about = f"abstained, {cause.value}: {count}, such as {example}"
                 parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
         parts += [f"warning: {note}" for note in self.notes]
