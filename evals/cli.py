@@ -81,7 +81,10 @@ MapOption = Annotated[
 ]
 DtypeOption = Annotated[
     Literal["float32", "bfloat16"],
-    typer.Option(help="Weights' type while sampling; verification uses float32."),
+    typer.Option(
+        metavar="DTYPE",
+        help="Weights' type while sampling, float32 or bfloat16; verification uses float32.",
+    ),
 ]
 
 

@@ -95,7 +95,7 @@ def shares(value: str | None) -> list[tuple[int, int]]:
 
 
 def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
-    """Refuse ``--honest`` if it cannot be read, and say which of its columns are left out.
+    """Refuse ``--honest`` if it cannot be read.
 
     Args:
         value: The file or folder; None = the option was not given.
@@ -104,7 +104,6 @@ def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
     Raises:
         ValueError: with the path, and with the field of a malformed row.
     """
-    from grpo_guard.cli.inputs import tell_left_out
     from grpo_guard.cli.rows import Rows, opened
 
     if value is None:
@@ -112,7 +111,6 @@ def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
     try:
         with opened(value, mapped) as lines:
             rows = Rows(lines.file, str(value))
-            tell_left_out(value, lines.left_out)
     except InputError as error:
         raise InputError(f"--honest: {error}") from None
     if not len(rows):

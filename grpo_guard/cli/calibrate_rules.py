@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_guard.cli.inputs import bad_input, reads_log_probs, require_folder_of, writing
+from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 1000
 
 
-def calibrate_rules(source: Path, config: Path, out: Path) -> None:
+def calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str] = ()) -> None:
     """Run every verifier without log-probs over honest completions and write its scores."""
     from rich.table import Table
 
@@ -31,8 +31,7 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
 
     with bad_input():
         require_other(out, source, config)
-        require_folder_of(out)
-        completions = completions_of(source)
+        completions = completions_of(source, mapped)
         if not completions:
             raise InputError(f"{source}: expected at least one completion, got none")
         scores = rule_scores(GuardConfig.from_yaml(config), completions)

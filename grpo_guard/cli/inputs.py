@@ -6,11 +6,16 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from grpo_guard.cli.terminal import echo
+
+Mapped: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="FIELD=NAME", help="A column by another name: text=answer."),
+]
 
 
 @contextmanager

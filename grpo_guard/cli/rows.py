@@ -24,6 +24,7 @@ from grpo_guard.cli.formats import (
     require_known_format,
     write_lines,
 )
+from grpo_guard.cli.inputs import tell_left_out
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
 from grpo_guard.core.naming import near
@@ -236,7 +237,8 @@ def _nowhere(source: Path) -> str:
 
 
 def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:
-    """All completions of a file in any of the formats that `opened` reads, in order.
+    """All completions of a file in any of the formats that `opened` reads, in order; a notice says
+    which columns are left out.
 
     Args:
         source: As for `opened`.
@@ -247,6 +249,7 @@ def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]
     """
     with opened(source, mapped) as lines:
         rows = Rows(lines.file, str(source))
+        tell_left_out(source, lines.left_out)
         found = (rows[place].completion for place in range(len(rows)))
         return [completion for completion in found if completion is not None]
 

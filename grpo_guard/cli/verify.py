@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, require_folder_of, tell_left_out, writing
+from grpo_guard.cli.inputs import Mapped, bad_input, require_folder_of, tell_left_out, writing
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ def verify(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
     ] = False,
-    mapped: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="FIELD=NAME", help="A column by another name: text=answer."),
-    ] = None,
+    mapped: Mapped = None,
     engine: Annotated[
         Engine, typer.Option("--engine", help="Where rules read texts: here, or on Ray.")
     ] = Engine.local,

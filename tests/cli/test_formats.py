@@ -164,6 +164,24 @@ def test_calibrate_reads_the_same_formats(tmp_path):
     assert "3 honest completions" in result.output
 
 
+def test_calibrate_and_detect_read_columns_of_other_names(tmp_path):
+    write_parquet(
+        tmp_path / "honest.parquet", {"ask": ["p"] * 3, "said": list("abc"), "n": [1] * 3}
+    )
+    (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
+    source, out = tmp_path / "honest.parquet", tmp_path / "out"
+    names = ["--map", "prompt=ask", "--map", "text=said"]
+    calibrate = ["calibrate", "--rules", "-c", tmp_path / "guard.yaml", source, "-o", out]
+    detect = ["eval", "detect", "--honest", source, "--attacks", "text", "--verifiers", "screens"]
+    for command in (calibrate, [*detect, "-o", tmp_path / "detected"]):
+        refused = CliRunner().invoke(app, [str(word) for word in command])
+        assert refused.exit_code == 2
+        assert "name them: --map prompt=COLUMN --map text=COLUMN" in refused.output
+        result = CliRunner().invoke(app, [str(word) for word in [*command, *names]])
+        assert result.exit_code == 0, result.output
+        assert result.output.count("column not read: n; --map FIELD=n reads it") == 1
+
+
 def test_eval_detect_reads_honest_completions_from_parquet(tmp_path):
     write_parquet(tmp_path / "honest.parquet", {"prompt": ["p"] * 3, "completion": ["fine."] * 3})
     arguments = ["eval", "detect", "--honest", tmp_path / "honest.parquet", "--attacks", "text"]

@@ -1,5 +1,7 @@
 """What ``--help`` shows on a terminal of 80 columns."""
 
+import re
+
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -7,18 +9,22 @@ from typer.testing import CliRunner
 from grpo_guard.cli.main import app
 from grpo_guard.cli.summary import _shortened
 
-COMMANDS = [
-    [], ["verify"], ["view"], ["eval"], ["eval", "detect"], ["eval", "swarm"], ["ledger", "show"],
-]  # fmt: skip
+
+def _all(command, *path):
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        if inner.context_settings.get("help_option_names") != []:
+            yield from _all(inner, *path, name)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_flags_show_no_type(command, monkeypatch):
+@pytest.mark.parametrize("command", [*_all(get_command(app))], ids=" ".join)
+def test_flags_show_no_type_and_choices_are_whole(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [*command, "--help"])
     assert shown.exit_code == 0
     assert "--help" in shown.output
     assert "<bool>" not in shown.output
+    assert not re.findall(r"<[a-z](?!.*>).*", shown.output), "a type that is cut within a word"
 
 
 def test_words_of_a_choice_are_whole_and_one_spelling_is_documented(monkeypatch):
