@@ -161,6 +161,23 @@ FILES = {
         "preset: different_weights\nlength: 'yes'",
         "different_weights.length: expected true or false, got 'yes'",
     ),
+    "a list with two indentations": (
+        "verifier:\n  all:\n    - type: screens\n   - type: length\n",
+        r"an error in line 4, column 4: `   - type: ...`; is `-` indented as the one in line 3\?",
+    ),
+    "a key with another indentation": (
+        "preset: different_weights\nsampling:\n  engine: x\n temperature: 1\n",
+        "line 4, column 2: ` temperature: ...`; is it indented as the keys beside it?",
+    ),
+    "a tab": ("verifier:\n\ttype: screens", "line 2.*YAML is indented with blanks, not with tabs"),
+    "an open quote": (
+        'preset: different_weights\ncoin: "run\n',
+        "line 3, column 1; is the quote that opens in line 2 closed?",
+    ),
+    "an open bracket": (
+        "alpha: 0.1\nverifier: {type: screens\n",
+        "is the bracket that opens in line 2 closed, with a comma between entries?",
+    ),
     "no file of references": (
         "preset: different_weights\nreferences: nowhere.jsonl",
         "references: nowhere.jsonl: .*expected a readable file",
