@@ -71,19 +71,6 @@ def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
 
-def _spot_checks() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for share in ("none", "5", "10", "25", "50", "100"):
-        guard = share if share == "none" else f"spot_checks_{share}"
-        attacks = ("one_of_twelve", "one_of_twelve", "text")
-        rows.append([("spot-checks", attack, guard) for attack in attacks])
-        names.append(share if share == "none" else f"{share} %")
-    head = [f"`one_of_twelve`: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    head.append(f"`text`: {_SUCCESS}")
-    return side_by_side("share verified", rows, head, "|".join(names))
-
-
 def _incidents() -> str:
     rows: list[list[tuple[str, str, str]]] = []
     names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
@@ -113,7 +100,6 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-models": _models,
     "swarm-coin": _coin,
     "swarm-unread": partial(_against, "adaptive-unread", _UNREAD),
-    "spot-checks": _spot_checks,
     "incidents": _incidents,
     "shares": studies.shares,
     "figures": manifest,
@@ -126,7 +112,5 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reference-attacks": studies.reference_attacks,
     "recurrence": studies.recurrence,
     "seed-replay": studies.seed_replay,
-    "samplers": studies.samplers,
-    "untruncated": studies.untruncated,
     "detection": studies.detection,
 }
