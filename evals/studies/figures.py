@@ -52,7 +52,7 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
         "seed-replay-smollm2-gsm8k", "swarm-adaptive-coin", "swarm-adaptive-unread",
         "swarm-exchange", "swarm-leaves", "swarm-models",
         "swarm-no-gain-helpers", "swarm-no-gain-short", "swarm-no-gain", "swarm-shares",
-        "swarm-standard", "swarm-zero",
+        "swarm-standard",
     ),
     "0.2.0": (
         "announced-bundled", "demo-seed-0", "demo-seed-1", "demo-seed-2", "demo-seed-3",
