@@ -119,9 +119,8 @@ def reference_honest() -> str:
         "test, human": "GSM8K's own, by people",
         "shift, all": "all three with calculator notes, an uncalibrated format",
     }
-    levels = ("0.01", "0.05")
-    rows = [[v, *(of(found[k][f"rejected at {a}"]) for a in levels)] for k, v in names.items()]
-    return table(["honest completions", "rejected at 0.01", "at 0.05"], rows)
+    rows = [[label, of(found[name]["rejected at 0.01"])] for name, label in names.items()]
+    return table(["honest completions", "rejected at 0.01"], rows)
 
 
 _PLANTED: Final = (
