@@ -50,9 +50,9 @@ KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.1.0": (
         "benchmarks/cpu", "detect-smollm2-gsm8k-fresh", "samplers-trl",
         "seed-replay-smollm2-gsm8k", "swarm-adaptive-coin", "swarm-adaptive-unread",
-        "swarm-defences", "swarm-exchange", "swarm-leaves", "swarm-models",
+        "swarm-exchange", "swarm-leaves", "swarm-models",
         "swarm-no-gain-helpers", "swarm-no-gain-short", "swarm-no-gain", "swarm-shares",
-        "swarm-standard", "swarm-zero",
+        "swarm-standard",
     ),
     "0.2.0": (
         "announced-bundled", "demo-seed-0", "demo-seed-1", "demo-seed-2", "demo-seed-3",

@@ -22,6 +22,8 @@ over that of the first line, with the range within single rounds. Seconds are CP
 thread, otherwise wall time. Memory is the peak beyond what the process held before. The sums of the
 head are compiled before the first round, if there is a C++ compiler.
 """
+REPEATED = " N=2048 "
+"""A second size of the head with the first one's ratios: only in the JSON."""
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
 
@@ -37,7 +39,7 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         )
         pairs = [table for table in results["tables"] if len(table["rows"]) == 2]
         for i, table in enumerate(results["tables"]):
-            if table not in pairs:
+            if table not in pairs and REPEATED not in table["name"]:
                 name = f"{file.stem}-{i}.svg"
                 plots[name] = plot(table)
                 parts.append(section(table, name))

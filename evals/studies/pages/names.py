@@ -7,16 +7,14 @@ from functools import partial
 from typing import Final
 
 from grpo_guard.evals.studies.pages import studies
-from grpo_guard.evals.studies.pages.cells import table
 from grpo_guard.evals.studies.pages.manifest import manifest
-from grpo_guard.evals.studies.pages.swarms import find, pooled, runs, side_by_side
+from grpo_guard.evals.studies.pages.swarms import runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
 _SHARES: Final = "success, % (highest round)"
 _POISON: Final = "poison rejected"
 _RIGHT: Final = "honest right rejected"
 _REWARD: Final = "honest reward (attack-free)"
-_STACKS: Final = "paper_logit,homogeneous,heterogeneous"
 
 
 def _smollm2() -> str:
@@ -41,11 +39,7 @@ def _seeds() -> str:
 
 
 def _standard() -> str:
-    plan = []
-    for attack in ("text", "math", "code"):
-        plan += [("standard", attack, f"none,{_STACKS}")]
-        plan += [("no-gain", attack, "heterogeneous (no_gain)")]
-    plan += [("standard", "dos", "none,paper_logit,homogeneous")]
+    plan = [("standard", "text,math,code,dos", "none,paper_logit,homogeneous")]
     return runs(plan, [_SUCCESS, _POISON, _RIGHT])
 
 
@@ -54,38 +48,6 @@ def _untruncated() -> str:
         ("untruncated", "text,math,code,dos", "none,same_weights"),
     ]
     return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _recipe() -> str:
-    attacks = ("text", "math", "code", "dos")
-    defences = ("none", "authors_logit_100", "authors_logit_100")
-    rows = [[("authors", attack, name) for name in defences] for attack in attacks]
-    head = [f"undefended: {_SUCCESS}", f"top 100: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    return side_by_side("attack", rows, head, "|".join(f"`{attack}`" for attack in attacks))
-
-
-def _defences() -> str:
-    defences: tuple[str, ...] = ("none", "kl_0.1", "logprob_bound", "mask_span")
-    defences += ("mask_content_span", "cap_improbable", "shipped_judge")
-    attacks = ("text", "text", "math", "text")
-    rows = [[("defences", attack, name) for attack in attacks] for name in defences]
-    head = [f"TEXT: {_SHARES}", f"reward, TEXT: {_REWARD}", f"MATH: {_SHARES}"]
-    head.append(f"honest right rejected, TEXT: {_RIGHT}")
-    return side_by_side("defence", rows, head, "|".join(f"`{name}`" for name in defences))
-
-
-def _shares() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    played_shares = {"text": ("1/2", "1/4", "1/6", "1/12"), "math": ("1/2", "1/4", "1/8", "1/16")}
-    for attack, shares in played_shares.items():
-        for share in shares:
-            played = attack if share == "1/4" else f"{attack} ({share})"
-            stacks = ("none", "homogeneous", "heterogeneous")
-            rows.append([("shares", played, name) for name in stacks])
-            names.append(f"`{attack}`, {share}")
-    head = [f"undefended: {_SHARES}", f"`homogeneous`: {_SHARES}", f"`heterogeneous`: {_SHARES}"]
-    return side_by_side("attack, share", rows, head, "|".join(names))
 
 
 def _models() -> str:
@@ -109,25 +71,6 @@ def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
 
-def _exchange() -> str:
-    stacks = "none,heterogeneous,heterogeneous_signed"
-    plan = [("exchange", "impersonation,forged_reference", stacks)]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _spot_checks() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for share in ("none", "5", "10", "25", "50", "100"):
-        guard = share if share == "none" else f"spot_checks_{share}"
-        attacks = ("one_of_twelve", "one_of_twelve", "text")
-        rows.append([("spot-checks", attack, guard) for attack in attacks])
-        names.append(share if share == "none" else f"{share} %")
-    head = [f"`one_of_twelve`: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    head.append(f"`text`: {_SUCCESS}")
-    return side_by_side("share verified", rows, head, "|".join(names))
-
-
 def _incidents() -> str:
     rows: list[list[tuple[str, str, str]]] = []
     names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
@@ -135,16 +78,6 @@ def _incidents() -> str:
         rows.append([("incidents", name, guard) for name in names])
     head = [f"`{name}`: {_POISON}" for name in names]
     return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
-
-
-def _incidents_cost() -> str:
-    names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
-    rows = []
-    for preset, guard in _PRESETS.items():
-        found = [pair[1] for name in names if (pair := find("incidents", name, guard))]
-        cells = [pooled(series.rejected(kind) for series in found) for kind in _HONEST]
-        rows.append([f"`{preset}`", *cells])
-    return table(["preset", "honest rejected", "honest and right, rejected"], rows)
 
 
 _PRESETS: Final = {
@@ -155,7 +88,6 @@ _PRESETS: Final = {
     "failures_only": "preset:failures_only",
 }
 """The defence in the runs of `studies.incidents` by the preset's name."""
-_HONEST: Final = ("honest", "honest_correct")
 _UNREAD: Final = (
     "answer_unit,taken_back,inequality,ordinary_words,thesaurus,echoed_name,renamed_helpers"
 )
@@ -165,16 +97,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-seeds": _seeds,
     "swarm-standard": _standard,
     "swarm-untruncated": _untruncated,
-    "swarm-recipe": _recipe,
-    "swarm-defences": _defences,
-    "swarm-shares": _shares,
     "swarm-models": _models,
     "swarm-coin": _coin,
     "swarm-unread": partial(_against, "adaptive-unread", _UNREAD),
-    "swarm-exchange": _exchange,
-    "spot-checks": _spot_checks,
     "incidents": _incidents,
-    "incidents-cost": _incidents_cost,
     "shares": studies.shares,
     "figures": manifest,
     "searched-reader": studies.searched_reader,
@@ -186,7 +112,5 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reference-attacks": studies.reference_attacks,
     "recurrence": studies.recurrence,
     "seed-replay": studies.seed_replay,
-    "samplers": studies.samplers,
-    "untruncated": studies.untruncated,
     "detection": studies.detection,
 }

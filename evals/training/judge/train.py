@@ -1,8 +1,9 @@
-"""Train the judge that ships, in two stages::
+"""Train the judge that ships, in two stages, and choose its threshold::
 
     python -m grpo_guard.evals.training.judge.train --out STAGE1
     python -m grpo_guard.evals.training.judge.train --start STAGE1 --seed 1 --steps 800 \\
         --lr 1.5e-3 --carried 0.35
+    python -m grpo_guard.evals.training.judge.threshold
 
 The bundled policy, which calculates, is turned into a judge: its weights, two more layers that do
 nothing at first, and only generated text; seeded, on one CPU core. It learns three things at once:
