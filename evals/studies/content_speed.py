@@ -5,8 +5,9 @@
 Solution steps of real models from ``model_solutions.jsonl``, combined into completions of about 300
 tokens, of about 600, and a few of 32,000 characters, each with its answer at the end. All solutions
 are used once before any is used again. With ``--also FILE``, a model's own samples unchanged (JSONL
-with ``prompt``, ``text`` and ``reference``). No verifier caches anything between completions that
-could make it faster. CPU time of one thread; rounds alternate, and the median of the rounds counts.
+with ``prompt``, ``text`` and ``reference``). Between completions verifiers remember words and the
+last thousand sums, which is less than a batch holds: no round is faster for the one before it. CPU
+time of one thread; rounds alternate, and the median of the rounds counts.
 """
 
 from __future__ import annotations

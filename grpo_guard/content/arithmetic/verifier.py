@@ -156,11 +156,8 @@ class ArithmeticVerifier(RuleVerifier):
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
                 shown.append((kind, make))
             slips = sum(kind == "wrong_equation" for kind, _ in shown)
-            right_ones = {
-                (e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right
-            }
             # Without a node nothing can be counted.
-            if completion.node is not None and len(right_ones) >= _MANY * slips:
+            if slips and completion.node is not None and _right_ones(found) >= _MANY * slips:
                 among = {"wrong_equation": "wrong_among_many"}
                 shown = [(among.get(kind, kind), make) for kind, make in shown]
             # Rejecting ones first.
@@ -189,6 +186,11 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
     if right is False or flow.is_refuted(at) or (flow.is_failed_test(at) and not known):
         return "wrong_without_gain"
     return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
+
+
+def _right_ones(found: Sequence[Equation]) -> int:
+    """How many different right equations a text has; those of the same numbers are one."""
+    return len({(e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right})
 
 
 def _span_of(equation: Equation) -> tuple[int, int]:
