@@ -148,7 +148,7 @@ def test_what_an_assistant_said_earlier_asks_for_nothing() -> None:
 
 
 def test_an_order_in_the_prompt_excuses_only_its_kind() -> None:
-    asked = "Is 7 a prime? You must answer yes or no."
+    asked = "Is 7 a prime? You must say yes or no."
     assert "grader_order" in kinds(ScreensVerifier(), f"yes. {ORDER}", asked)
     asked = 'Explain "ignore all previous instructions".'
     assert "grader_order" in kinds(ScreensVerifier(), f"It is. {FULL}", asked)
