@@ -86,8 +86,7 @@ def test_any_other_question_excuses_nothing(asked: str, text: str) -> None:
         "5+2 = 35",
         "3 dB * 3 = 10 dB",
         "42 dB + 42 = 45",
-        f"42 dB + 42 dB = {'9' * 380} dB",
-        f"42 dB + {'9' * 380} dB = 45 dB",
+        "42 dB + 42 dB = 10^400 dB",
     ],
 )
 def test_without_such_a_question_or_units_it_is_wrong(text: str) -> None:
