@@ -82,6 +82,8 @@ def test_an_estimate_rounds_each_operand_and_nothing_else(form: str) -> None:
         "3 × 4 × 5 = 12.5 × 5 = 62.5",
         "10 / 4 × 3 = 2.6 × 3 = 7.8",
         "2 + 2 + 2 = 4.1 + 2.1 = 6.2",  # each within a digit, and together too much
+        "2 + 2 + 1 + 0 = 2.2 + 1.4 + 1.5 = 5.1",
+        "2 + 2 + 1 = 1.0 × 5.1 = 5.1",  # 1.0 is exact
         "100 - 99 + 1 = 100.1 - 98.2",
         "0.010 × 1000 = 10.4",  # two digits are no long decimal
         "600 m × 1 = 600 m = 1 km",  # neither about nor with decimals

@@ -14,7 +14,7 @@ from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 # 15 is about 20, and 6 is not about 10.
 _ROUGH: Final = Fraction(1, 3)
 _PRODUCT: Final = Fraction(1, 2)  # 15 * 15 is not about 20 * 20
-_PART: Final = Fraction(1, 50)
+_PART: Final = Fraction(1, 100)
 _MOST_PARTS: Final = 12
 _MOST_ZEROS: Final = 30
 
@@ -50,7 +50,7 @@ def is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
 def has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
     """``345 / 7 × 3 = 49.29 × 3``: decimals that only the shorter right side has are rounded.
 
-    By half of their last digit, and together by a fiftieth of the value at most.
+    By half of their last digit, and together by a hundredth of the value at most.
     """
     left, right = link.left, link.right
     gap = magnitude(exact - stated)
@@ -63,7 +63,8 @@ def has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
     slack: Rational = 0
     for token, decimals in parts:
         text = link.reader.tokens[token].text
-        if text in written or len(text.replace(".", "").lstrip("0")) < 2:
+        digits = text.replace(".", "").lstrip("0")
+        if text in written or len(digits) < (3 if digits[-1:] == "0" else 2):  # 1.0 is exact
             continue
         step = Fraction(1, 2 * 10**decimals)
         moved = [link.reader.again(right, ARITHMETIC, {token: by}) for by in (step, -step)]
