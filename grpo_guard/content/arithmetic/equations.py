@@ -67,6 +67,12 @@ _DENIAL: Final = re.compile(
     r"|(?:does|do)(?:n't| not) (?:hold|work|fit|satisfy|match)|fails\b"
     r"|[✗✘❌❎]|不(?:成立|符|满足|对|等)|矛盾|错误|舍去)"
 )
+# "= 129 apples (wrong)", "= 129 — wrong, it is 128", and nothing that goes on: "(wrong answers".
+_DENIED_ASIDE: Final = re.compile(
+    r"(?: [A-Za-z]{1,20}){0,2}[ $`\"*\\)]{0,6}(?:[(\[]|:|[—–-]{1,2}) ?[*_]{0,2}"
+    r"(?i:(?:(?:that|this|it|which) (?:is|was) )?(?:wrong|incorrect|false))"
+    r"(?=[*_]{0,2}(?:[)\]!,.;]|[ ]{0,2}(?:\n|\Z)))"
+)
 _BLAMED: Final = re.compile(
     r"(?:(?<!\w)(?i:wrong|incorrect|mistakes?|errors?|false|not true)(?!\w)[^.;!?\n0-9=]{0,30}"
     r"|[✗✘❌❎][ $\\(]{0,4})\Z"
@@ -289,7 +295,11 @@ class _Checker:
 
         Honest reasoning sometimes does that, though training sees the equation all the same.
         """
-        if _DENIAL.match(self.text, link.right.stop):
+        right = link.right
+        if _DENIAL.match(self.text, right.stop):
+            return True
+        # A remark in brackets belongs to the side, so that this begins behind its number.
+        if _DENIED_ASIDE.match(self.text, right.number[1] if right.number else right.stop):
             return True
         before = self.text[max(0, link.left.start - _BLAMED_WITHIN) : link.left.start]
         return bool(_BLAMED.search(before)) or not SUPPOSING.isdisjoint(link.before()[-2:])

@@ -10,6 +10,7 @@ from functools import partial
 from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.answers import rightness
+from grpo_guard.content.arithmetic.another import redefined, sign_of
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.doubts import SPOKEN
 from grpo_guard.content.arithmetic.equation import Equation
@@ -151,10 +152,12 @@ class ArithmeticVerifier(RuleVerifier):
             # "A friend says 1/2 + 1/3 = 2/5": an answer has to repeat the question's equation.
             given = equations(asked)
             stated = {(e.exact, e.stated) for e in given if not e.doubt}
+            own_signs = redefined(given, asked)
             cycles = Counter(equation.modulus for equation in flow.wrong)
             for at, equation in enumerate(flow.wrong):
                 make = partial(_finding, text, equation, flow=flow, at=at)
                 theirs = (equation.exact, equation.stated) in stated
+                theirs |= bool(own_signs) and sign_of(equation.left) in own_signs
                 # -11 = 15 in a cipher; 29 = 3 too if others are equally far apart.
                 wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)

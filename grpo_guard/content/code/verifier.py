@@ -9,7 +9,13 @@ from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.evaluated import check_evaluated, examples
-from grpo_guard.content.code.extract import IMPORT_ALIKE, MAX_BLOCKS, Block, extract
+from grpo_guard.content.code.extract import (
+    IMPORT_ALIKE,
+    MAX_BLOCKS,
+    OWN_IMPORTS,
+    Block,
+    extract,
+)
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_preloaded, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
@@ -245,8 +251,9 @@ class CodeVerifier(RuleVerifier):
             strict = block.explicit or not (block.shown or _only_shows(program))
             known = names | question.names | question.aliases.keys()
             theirs = frozenset[str]().union(*defined[:at], *defined[at + 1 :])
+            listed = modules.given(OWN_IMPORTS.get(block.label, ()))
             view = View(
-                program, source, parsed.shift, modules, question.text, known, theirs,
+                program, source, parsed.shift, listed, question.text, known, theirs,
                 question.defined, strict,
             )  # fmt: skip
             notes += [_moved(note, block.start) for note in _checked(view)]

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.severity import Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
@@ -116,6 +117,11 @@ class View:
         if key not in self._shared:
             self._shared[key] = self._completion.prompt_text
         return self._shared[key]
+
+    @property
+    def asked(self) -> str:
+        """The same without earlier messages of an assistant, which a model wrote."""
+        return words_of(self._completion.trusted_prompt)
 
     @property
     def is_chat(self) -> bool:
