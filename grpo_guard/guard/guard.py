@@ -26,6 +26,7 @@ from grpo_guard.guard.idle import IdleWarning
 from grpo_guard.guard.metrics import NodeFigures, metrics
 from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
+from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import require_rewards
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
@@ -120,6 +121,7 @@ class Guard:
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
         self.idle = IdleWarning(verifier, ledger)
+        self.rejections = RejectionWarning()
         # The lowest reward of recent groups, for completions that come without their group.
         self._lowest: deque[float] = deque(maxlen=REMEMBERED)
         self._by_policy: dict[Policy, Guard] = {}
@@ -234,6 +236,7 @@ class Guard:
             AbstainError: as `review`.
         """
         batch, verdicts = self.record_verdicts(admitted, found)
+        self.rejections.look_at(batch, verdicts)
         if not self.policy.watches:
             self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts) | admitted.waited
