@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.moved import renamed
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import decided
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
@@ -75,7 +77,8 @@ class Guard:
             cores for large batches.
 
     Raises:
-        TypeError: ``verifier`` is not a verifier, or ``environment`` cannot be called.
+        TypeError: ``verifier`` is not a verifier or has no name, or ``environment`` cannot be
+            called.
         ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
             another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
             make abstain.
@@ -102,6 +105,12 @@ class Guard:
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise expected_verifier("Guard.verifier", verifier)
+        for inner in inner_verifiers(verifier):
+            if not isinstance(inner.name, str) or not inner.name:
+                raise TypeError(
+                    f"{type(inner).__name__}.name: expected a text for verdicts and metrics, got "
+                    f'{shown(inner.name)}; write name = "long_words" in the class'
+                )
         if not isinstance(policy, Policy | None):
             raise not_a_policy("Guard.policy", policy)
         self.verifier = verifier

@@ -108,8 +108,12 @@ def test_completions_beyond_the_models_positions_warn_once(
     with caplog.at_level(logging.WARNING):
         made.train()
     found = [w for w in warnings(caplog) if "positions" in w]
-    assert found == [
-        "logprob_bound: a prompt of 4 tokens and max_completion_length=253 make 257, but the "
-        "model has 256 positions (max_position_embeddings). Longer completions are rejected as "
-        "overlong: set max_completion_length=252 or lower"
-    ] * warned
+    assert (
+        found
+        == [
+            "logprob_bound: a prompt of 4 tokens and max_completion_length=253 make 257, but the "
+            "model has 256 positions (max_position_embeddings). Longer completions are rejected as "
+            "overlong: set max_completion_length=252 or lower"
+        ]
+        * warned
+    )
