@@ -46,7 +46,9 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
 def check_room(trainer: Any, guard: Guard, prompts: Any) -> None:
     """Warn at a trainer's first batch if its longest completions would not fit into the model."""
     longest = getattr(trainer, "max_completion_length", None)
-    known = _measured.setdefault(trainer, set()) if isinstance(longest, int) else {id(guard)}
+    if not isinstance(longest, int):
+        return
+    known = _measured.setdefault(trainer, set())
     if id(guard) in known:
         return
     known.add(id(guard))

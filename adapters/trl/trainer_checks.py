@@ -95,8 +95,8 @@ def warn_of_half_precision(trainer: Any) -> None:
     sharded = any(getattr(trainer, f"is_{one}_enabled", False) for one in ("deepspeed", "fsdp"))
     if sharded or str(getattr(optimizer, "value", optimizer)) not in _OWN_FORMAT:
         return
-    parameters = getattr(getattr(trainer, "model", None), "parameters", list)()
-    half = any(str(p.dtype) == "torch.float16" and p.requires_grad for p in parameters)
+    parameters: Any = getattr(getattr(trainer, "model", None), "parameters", list)
+    half = any(str(p.dtype) == "torch.float16" and p.requires_grad for p in parameters())
     if half and trainer not in _warned_of:
         _warned_of.add(trainer)
         logger.warning(
