@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import blake2b
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -25,6 +25,7 @@ from grpo_guard.content.cut_off import CutOffVerifier
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.core.arguments import several_verifiers, worded
 from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.naming import near
 from grpo_guard.core.registry import needing_extra
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verifier import CompletionVerifier
@@ -53,6 +54,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The policy of each preset. Of several rules the first that the trainer can carry out applies; a
 single rule that it cannot carry out is refused."""
 
+_OF_POLICY: Final = frozenset(field.name for field in fields(Policy))
+
 F = TypeVar("F", bound=Callable[..., Guard])
 
 
@@ -66,6 +69,12 @@ def _called(preset: F) -> F:
             raise TypeError(
                 f"presets.{name}: expected options in brackets, got the function "
                 f"{args[0].__name__!r}; write @presets.{name}(...)"
+            )
+        for option in kwargs.keys() & _OF_POLICY:
+            rule = f"{option}={kwargs[option]!r:.40}"
+            raise TypeError(
+                f"presets.{name}: expected {option} in a policy, got it as an option; write "
+                f"policy=Policy({rule})"
             )
         if not isinstance(kwargs.get("policy"), Policy | None):
             raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
@@ -341,6 +350,15 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
     preset.__name__: preset
     for preset in (same_weights, shared_seed, different_weights, judged, failures_only)
 }
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        nearest = near(list(PRESETS), name)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        known = "" if name.startswith("__") else f"; the presets are {', '.join(PRESETS)}{hint}"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{known}")
 
 
 def _guard(

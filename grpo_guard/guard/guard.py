@@ -407,6 +407,28 @@ class Guard:
     def _lengths(self) -> object:
         return None if self.length_scaling is None else self.length_scaling.past
 
-    def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
-        """Wrap a reward function, or a list of them that share one veto."""
-        return adapter_for(reward, framework).wrap(reward, self)
+    def __call__(self, *reward: Any, framework: str | None = None, **given: Any) -> Any:
+        """Wrap a reward function, or a list of them that share one veto.
+
+        Args:
+            reward: The function, or the list.
+            framework: The trainer, as for `grpo_guard.guard`.
+            **given: None; a trainer passes some that takes the guard itself for a reward function.
+
+        Raises:
+            TypeError: it is called as a reward function, or with several.
+        """
+        reward = reward or tuple(given.pop(name) for name in ("reward",) if name in given)
+        if given or not reward or (len(reward) > 1 and not all(map(callable, reward))):
+            what = f", and was called with {', '.join(sorted(given)[:8])}" if given else ""
+            raise TypeError(
+                f"this guard wraps no reward function{what}: write guard(reward), and give the "
+                "trainer what that returns"
+            )
+        if len(reward) > 1:
+            names = ", ".join(str(getattr(one, "__name__", "...")) for one in reward)
+            raise TypeError(
+                f"guard: expected one reward function or one list, got {len(reward)} functions; "
+                f"guard all of them as one list: guard([{names}])"
+            )
+        return adapter_for(reward[0], framework).wrap(reward[0], self)

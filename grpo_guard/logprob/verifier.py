@@ -14,6 +14,7 @@ from typing import Any
 import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask, claimed_mask
 from grpo_guard.core.scope import Scope
@@ -121,7 +122,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         if not 0 < alpha < 1:
             raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
         if not isinstance(sampling, SamplingSpec):
-            raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
+            raise TypeError(f"sampling: expected a SamplingSpec, got {shown(sampling)}")
         if tokenizer is None:
             raise TypeError("tokenizer: expected the policy's tokenizer, got None")
         self.name = name or type(self).name

@@ -24,6 +24,7 @@ from grpo_guard.config.tree import verifier_options
 from grpo_guard.core.ensemble import only
 from grpo_guard.core.registry import VERIFIERS, load_class
 from grpo_guard.core.verdict import accept, reject
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
 
 class Shouting(CompletionVerifier):
@@ -37,6 +38,18 @@ def reward(completions, **kwargs):
     return [1.0] * len(completions)
 
 
+def another(completions, **kwargs):
+    return [0.0] * len(completions)
+
+
+class Tokenizer:
+    """All of a tokenizer that the checks look at."""
+
+    def convert_tokens_to_ids(self, tokens):
+        raise NotImplementedError
+
+
+SPEC = SamplingSpec("transformers", 1.0, 50, 1.0)
 HELLO = Completion("p", "t")
 CALLS = {
     "one verifier beside": (
@@ -74,6 +87,52 @@ CALLS = {
     "no sampler": (
         lambda: presets.same_weights("x", None),
         "same_weights.sampling: expected a value, got nothing; it is: The sampling that every node",
+    ),
+    "a policy's rule for a preset": (
+        lambda: presets.different_weights(on_reject="zero"),
+        r"different_weights: expected on_reject in a policy, .* policy=Policy\(on_reject='zero'\)",
+    ),
+    "a preset's misspelt name": (
+        lambda: presets.sameweights,
+        "no attribute 'sameweights'; the presets are .*; did you mean 'same_weights'?",
+    ),
+    "a folder with a tokenizer": (
+        lambda: presets.same_weights(WORD_PROBLEMS, Tokenizer(), SPEC),
+        "tokenizer: expected None with the name of a model.* got a Tokenizer. In training, pass "
+        "the model object that is trained",
+    ),
+    "a path that does not exist, with a tokenizer": (
+        lambda: presets.same_weights("./nowhere", Tokenizer(), SPEC),
+        "model: expected a model's folder or an id NAME/MODEL, got './nowhere', and it does not",
+    ),
+    "a tokenizer before the model": (
+        lambda: presets.same_weights(Tokenizer(), object(), SPEC),
+        r"model: expected a causal language model, got a tokenizer \(Tokenizer\); the order is "
+        "model, tokenizer, sampling",
+    ),
+    "a tokenizer before the reader": (
+        lambda: presets.different_weights(Tokenizer(), object()),
+        r"model: .*got a tokenizer \(Tokenizer\); the order is model, tokenizer",
+    ),
+    "a tokenizer for a sampler": (
+        lambda: presets.same_weights(object(), SPEC, Tokenizer()),
+        "sampling: expected a SamplingSpec, got Tokenizer",
+    ),
+    "a guard for a reward function": (
+        lambda: Guard(Shouting())(prompts=["p"], completions=["t"]),
+        r"this guard wraps no reward function, .*completions, prompts: write guard\(reward\), and",
+    ),
+    "a decorator for a reward function": (
+        lambda: guard(Shouting())(prompts=["p"], completions=["t"]),
+        r"this guard wraps no reward function.*: write guard\(reward\)",
+    ),
+    "a guard for a reward function of another trainer": (
+        lambda: Guard(Shouting())(["p"], ["t"], ["l"]),
+        r"this guard wraps no reward function: write guard\(reward\)",
+    ),
+    "two reward functions": (
+        lambda: Guard(Shouting())(reward, another),
+        r"got 2 functions; guard all of them as one list: guard\(\[reward, another\]\)",
     ),
     "a judge's bare name": (
         lambda: JudgeVerifier("openai"),
