@@ -108,9 +108,12 @@ def same_weights(
     likely; `shared_seed` can.
 
     Args:
-        model: The policy, the object that is being trained; or a folder or model id to load.
-        tokenizer: Its tokenizer; None if the model is loaded.
-        sampling: The sampling that every node declares.
+        model: The policy: the model object that is being trained, or the folder or id of one to
+            load, such as ``"org/policy"``.
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None with
+            a folder or id, whose own is loaded.
+        sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0.
         state: Folder for everything remembered about nodes, created if missing, which several
             processes may share, or its `NodeStore`; None = kept until the process ends.
         policy: Replaces ``POLICIES["same_weights"]``.
@@ -159,8 +162,14 @@ def shared_seed(
     `SeedReplayVerifier` at the start of each round.
 
     Args:
-        model, tokenizer, sampling: As for `same_weights`.
-        coin: The coin, or the name of a run that uses no beacons.
+        model: The policy: the model object that is being trained, or the folder or id of one to
+            load, such as ``"org/policy"``.
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None with
+            a folder or id, whose own is loaded.
+        sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0.
+        coin: The coin of the run, a `PublicCoin`, or the run's name, such as ``"run-7"``, if it
+            uses no beacons.
         state, alpha, share, beside, workers: As for `same_weights`. Below a share of 1 the verifier
             is ``guard.verifier.members[1].member``, unless there are others ``beside``.
         policy: Replaces ``POLICIES["shared_seed"]``.
@@ -286,7 +295,8 @@ def judged(
     """A language model decides, except for nodes that the ledger has convicted.
 
     Args:
-        backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
+        backend: Required: the model that judges, such as
+            ``{"type": "openai", "base_url": "http://127.0.0.1:8000/v1", "model": NAME}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside, workers: As for `different_weights`.
         policy: Replaces ``POLICIES["judged"]``.

@@ -56,10 +56,12 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     declared sampler's, or that cannot be checked, rejects the completion.
 
     Args:
-        model: The policy, a transformers causal language model. Pass the object that is being
-            trained: a verifier with older weights rejects honest work. Omit it with ``scorer``.
-        tokenizer: Its tokenizer; always needed.
-        sampling: The declared sampler of every node.
+        model: The policy, a transformers causal language model; in a guard file its folder or id,
+            such as ``org/policy``. Pass the object that is being trained: a verifier with older
+            weights rejects honest work. Omit it with ``scorer``.
+        tokenizer: The tokenizer of the policy; always needed.
+        sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0.
         scorer: Computes the statistics in place of ``model``, e.g. with another engine:
             ``LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=spec)``.
         alpha: Highest share of honest completions that may be rejected, in (0, 1).
