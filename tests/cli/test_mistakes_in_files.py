@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,7 +123,16 @@ FILES = {
     ),
     "an option of a log-prob verifier": (
         f"verifier: {{type: logprob_bound, modle: x, {SAMPLING}}}",
-        "verifier: expected one of .*got 'modle'; did you mean 'model'?",
+        "verifier: expected an option of logprob_bound, .*got 'modle'; did you mean 'model'?",
+    ),
+    "an option of a rule": (
+        "verifier: {all: [{type: screens, max_lenght: 5}]}",
+        r"verifier.all\[0\]: expected an option of screens, one of .*got 'max_lenght'; did you "
+        "mean 'max_characters'?",
+    ),
+    "a policy's number": (
+        "preset: different_weights\npolicy: {max_abstain_rate: 25}",
+        r"policy: Policy.max_abstain_rate: expected a number in \[0, 1\], got 25",
     ),
     "a path to no reader": (
         "preset: different_weights\nreader: ~/policy",
@@ -192,6 +202,7 @@ def test_mistakes_in_a_guard_file(case, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=said) as refused:
         GuardConfig.from_text(text, "guard.yaml").build()
     assert "\n" not in str(refused.value)
+    assert re.match("guard.yaml: (?!guard.yaml)", str(refused.value))
 
 
 @pytest.mark.slow

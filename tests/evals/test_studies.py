@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import Completion, ScreensVerifier
+from grpo_guard.evals.policies.bundled import BUNDLED
 from grpo_guard.evals.studies import harness
 from grpo_guard.evals.studies.solutions import of_gsm8k, of_models
 
@@ -37,6 +38,32 @@ def test_a_warm_start_becomes_a_policy_of_the_suite(tmp_path, monkeypatch, capsy
     assert "held-out problems" in capsys.readouterr().out
     _, tokenizer = named.load(str(tmp_path), dtype="float32", device="cpu")
     assert tokenizer.chat_template is None
+
+
+def test_a_trained_policy_loads_in_float32_although_its_file_holds_half_precision(tmp_path):
+    """transformers 5 loads what the folder names, and Adam in half precision ruins a policy."""
+    torch = pytest.importorskip("torch")
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    from grpo_guard.evals.training.policies.recipe import save
+    from tests.evals.tiny_eval_policy import tiny_policy, tiny_tokenizer
+
+    save(tiny_policy(), tiny_tokenizer(), tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as held:
+        assert {held.get_tensor(name).dtype for name in held.keys()} == {torch.float16}  # noqa: SIM118
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, "shipped judge"])
+def test_bundled_policies_load_in_float32(name):
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    folder = BUNDLED.get(name, ROOT / "grpo_guard" / "judge" / "shipped")
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
 
 
 def test_suite_root_stays_small():

@@ -73,11 +73,16 @@ class Steps:
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     """Write both into a folder, the weights as fp16 safetensors; the model is fp16 from then on."""
     out.mkdir(parents=True, exist_ok=True)
-    # Half precision halves the file; what loads it computes in float32.
+    # Half precision halves the file. transformers 5 would load it as such, and Adam, whose epsilon
+    # is 0 in fp16, ruins a policy within three steps; so the folder asks for float32.
     model.to(torch.float16).save_pretrained(out)
+    _set(out / "config.json", "dtype", "float32")
     tokenizer.save_pretrained(out)
     # transformers 5 writes a name of the class that 4 does not know; both know the older one.
-    config = out / "tokenizer_config.json"
-    told = json.loads(config.read_text())
-    told["tokenizer_class"] = "PreTrainedTokenizerFast"
-    config.write_text(json.dumps(told, indent=2) + "\n")
+    _set(out / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
+
+
+def _set(file: Path, name: str, value: str) -> None:
+    told = json.loads(file.read_text())
+    told[name] = value
+    file.write_text(json.dumps(told, indent=2) + "\n")

@@ -181,8 +181,8 @@ def _is_sum_of_levels(link: Link, stated: Rational) -> bool:
     if not levels or max(levels) > _LOUDEST or magnitude(stated) > 2 * _LOUDEST:
         return False
     total = 10 * math.log10(sum(10 ** (float(level) / 10) for level in levels))
-    decimals = min(link.right.decimals or 0, 3)
-    return abs(total - float(stated)) * 10**decimals <= 1
+    last_digit = 0.1 ** min(link.right.decimals or 0, 3)
+    return abs(total - float(stated)) <= last_digit
 
 
 def _holds_in(link: Link, base: int) -> bool:
