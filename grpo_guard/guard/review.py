@@ -48,13 +48,9 @@ class Review:
     def __str__(self) -> str:
         """One line: how many of each outcome, and the first rejection."""
         outcomes = Counter(verdict.outcome for verdict in self.verdicts)
+        words = ("accepted", "rejected", "abstained")
         counts = ", ".join(
-            f"{outcomes[one]} {words}"
-            for one, words in (
-                (Outcome.ACCEPT, "accepted"),
-                (Outcome.REJECT, "rejected"),
-                (Outcome.ABSTAIN, "abstained"),
-            )
+            f"{outcomes[one]} {word}" for one, word in zip(Outcome, words, strict=True)
         )
         first = next((f"; [{i}] {v}" for i, v in enumerate(self.verdicts) if v.rejected), "")
         n = len(self.verdicts)
