@@ -44,7 +44,8 @@ def test_a_wrong_equation_in_either_turn_is_judged_by_the_last_turns_answer(part
     """On its own, a first turn has no right answer, so its wrong equation gains nothing."""
     one = talk(parts[0], parts[1], f"{parts[2]} #### 4", reference="4")
     assert judged(ArithmeticVerifier(), one) == ("reject", [("wrong_equation", "5")])
-    lost = talk(parts[0], parts[1], f"{parts[2]} #### 5", reference="4")
+    last = parts[2].replace("have 4", "have 6")
+    lost = talk(parts[0], parts[1], f"{last} #### 6", reference="4")
     assert judged(ArithmeticVerifier(), lost)[0] == "accept"
 
 
