@@ -20,7 +20,7 @@ ATROPOS_PIN   := 0.4.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verifiers test-atropos $(APART:%=test-%) without-ray test-across conformance test-oldest versions check models measure drift replay figures bench bench-docs gpu docs package vllm clean
+.PHONY: demo test test-all test-trl test-trl-oldest test-verifiers test-atropos $(APART:%=test-%) without-ray test-across conformance test-oldest versions check models measure replay figures bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -56,15 +56,11 @@ check: $(READY)
 
 #: make models          fetch SmolLM2-135M-Instruct into models/
 models: $(READY)
-	$(BIN)/python -m grpo_guard.evals.studies.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
+	$(BIN)/python -m grpo_guard.evals.training.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
 
 #: make measure         the long measurements behind the README's figures; resumes where it stopped
 measure: $(READY) models
 	$(BIN)/python -m grpo_guard.evals.studies.detection $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
-
-#: make drift           what the sender's number format costs honest work; resumes where it stopped
-drift: $(READY) models
-	$(BIN)/python -m grpo_guard.evals.studies.drift $(if $(GSM8K),--data $(GSM8K)/train.jsonl)
 
 #: make replay          what seed replay rejects, honest and forged (an hour and a half); resumable
 replay: $(READY) models
@@ -79,9 +75,9 @@ bench: $(READY)
 	$(BIN)/python -m pytest tests/bench --benchmark-only
 
 #: make bench-docs      what scoring costs on this CPU, into docs/benchmarks (about half an hour)
-bench-docs: $(READY) models $(VLLM)/.ready
+bench-docs: $(READY) models
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/grpo-guard bench --rounds 5 --model models/SmolLM2-135M-Instruct \
-	    --vllm-python $(VLLM)/bin/python -o docs/benchmarks/cpu.json
+	    -o docs/benchmarks/cpu.json
 	$(BIN)/python -m grpo_guard.evals.studies.bench.page docs/benchmarks/*.json -o docs/benchmarks/index.md
 
 #: make vllm            a real vLLM server and engine on the CPU, in an environment of their own

@@ -50,8 +50,9 @@ DataOption = Annotated[
 GuardOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FILE.yaml|preset:NAME",
-        help="Your own guard, on this command's model and sampler; may be repeated.",
+        metavar="GUARD",
+        help="Your own, FILE.yaml or preset:NAME, on this command's model and sampler; may be "
+        "repeated.",
     ),
 ]
 AttacksOption = Annotated[
@@ -72,10 +73,18 @@ HonestOption = Annotated[
         "verify; guard files then keep their own model and sampler.",
     ),
 ]
-
+MapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map", metavar="FIELD=NAME", help="A column of --honest by another name: text=answer."
+    ),
+]
 DtypeOption = Annotated[
     Literal["float32", "bfloat16"],
-    typer.Option(help="Weights' type while sampling; verification uses float32."),
+    typer.Option(
+        metavar="DTYPE",
+        help="Weights' type while sampling, float32 or bfloat16; verification uses float32.",
+    ),
 ]
 
 
@@ -83,12 +92,14 @@ DtypeOption = Annotated[
 def detect(
     model: PolicyOption = None,
     task: Annotated[
-        Literal["gsm8k", "word_problems", "python_maths"], typer.Option(help="What to ask it.")
+        Literal["gsm8k", "word_problems", "python_maths"],
+        typer.Option(metavar="TASK", help="What to ask it: gsm8k, word_problems or python_maths."),
     ] = "gsm8k",
     data: DataOption = None,
     attacks: AttacksOption = "text,math,code",
     guard: GuardOption = None,
     honest: HonestOption = None,
+    mapped: MapOption = None,
     n: CountOption = None,
     min_tokens: MinTokensOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 192,
@@ -111,9 +122,9 @@ def detect(
     """
     require("eval detect", *TRAINING)
     named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
-    _require_guards(guard)
-    _require_honest(honest)
     _require_range(alpha)
+    _require_guards(guard)
+    _require_honest(honest, mapped)
     _require_no_data(data, honest, task)
     spec = _spec(temperature, top_k, top_p, max_new_tokens)
     chosen = model if honest else _model(model, task)
@@ -129,6 +140,7 @@ def detect(
         task=task,
         data=data,
         honest=honest,
+        mapped=tuple(mapped or ()),
         n=count,
         min_tokens=min_tokens or (96 if task == "gsm8k" else 8),
         dtype=dtype,
@@ -263,11 +275,13 @@ def _require_no_data(data: Path | None, honest: Path | None, task: str) -> None:
         fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
 
 
-def _require_honest(given: Path | None) -> None:
+def _require_honest(given: Path | None, mapped: list[str] | None) -> None:
     from grpo_guard.evals.defences.early import require_honest
 
+    if mapped and given is None:
+        fail("--map: expected --honest FILE next to it, got none")
     try:
-        require_honest(given)
+        require_honest(given, mapped or ())
     except ValueError as error:
         fail(str(error))
 

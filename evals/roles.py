@@ -34,22 +34,20 @@ _PARTS: Final = (
     "mask_span", "mask_content_span", "cap_improbable", "own_prompts", "whole_rounds",
 )  # fmt: skip
 _BASELINES: Final = (
-    "paper_", "authors_", "kl_", "max_length", "f_tis", "ftis", "exact_duplicates",
-    "distance_to_solution", "median_baseline", "noise_corrected", "local_share", "own_majority",
+    "paper_", "authors_", "kl_",
 )  # fmt: skip
 _ROLES: Final = tuple(Role)
 
 # The paper's attacks first, each with its variants; then the adaptive ones.
 ATTACKS: Final = (
     "text", "text_every_sentence", "text_majority_vote", "half_gibberish", "math", "code", "dos",
-    "dos_majority_vote", "padded", "moderate_dos", "creeping_length", "text_in_support",
-    "math_in_support", "code_in_support", "selected", "seed_grinding", "seed_grinding_math",
-    "seed_grinding_dos", "withholding", "near_ties", "rotating", "paraphrased", "thesaurus",
+    "dos_majority_vote", "padded", "moderate_dos", "seed_grinding", "seed_grinding_math",
+    "seed_grinding_dos", "withholding", "rotating", "paraphrased", "thesaurus",
     "ordinary_words", "echoed_name", "answer_unit", "sybil_spread", "one_of_twelve", "early_only",
     "trigger", "textual_arithmetic", "inequality", "taken_back", "inlined_code", "renamed_helpers",
     "judge_injection", "judge_in_think", "insulting", "shakespeare", "subliminal", "retokenised",
-    "lying_logprobs", "impersonation", "forged_reference", "forged_tool_result",
-    "claimed_mask", "token_split", "cap_forcing", "eos_padding", "reward_selection", "stale",
+    "impersonation", "forged_reference", "forged_tool_result",
+    "claimed_mask", "token_split", "cap_forcing", "eos_padding", "reward_selection",
 )  # fmt: skip
 # If only "twice as long" counted, an attack that stops at 1.5 times would count as kept out.
 _UNDER_COIN: Final = (COIN, "seed_replay", "own_prompts", "whole_rounds", "homogeneous")
@@ -59,7 +57,6 @@ _LENGTHENING: Final = frozenset(
         "dos_majority_vote",
         "padded",
         "moderate_dos",
-        "creeping_length",
         "seed_grinding_dos",
         "cap_forcing",
     }

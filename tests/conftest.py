@@ -1,4 +1,4 @@
-"""Tests draw keys that are the same in every run, and in CI the same examples."""
+"""Tests draw keys that are the same in every run, and in CI the same examples; long files first."""
 
 import importlib.util
 import os
@@ -13,6 +13,28 @@ if (profile := os.environ.get("HYPOTHESIS_PROFILE")) and importlib.util.find_spe
 
     # "ci" draws the same examples in every run. Elsewhere each run draws new ones.
     settings.load_profile(profile)
+
+
+# Files take turns on the workers, so the longest begin first: at the end none waits for one.
+LONGEST = (
+    "trl/test_trl_math_verify.py", "workers/test_workers.py", "logprob/test_sampling_mask.py",
+    "reader/test_foreignness.py", "workers/test_read_early.py",
+    "adapters/test_math_verify.py", "judge/test_judge_faults.py", "evals/test_incidents.py",
+    "workers/test_worker_processes.py", "adapters/test_hostile_numbers.py",
+    "evals/test_swarm_cli.py", "docs/test_quickstart.py", "evals/test_own_guard.py",
+    "trl/test_watching_trl.py", "trl/test_trl_trainer.py", "server/test_server_streams.py",
+    "core/test_grader_pool.py", "reader/test_hostile_authors.py", "logprob/test_share.py",
+)  # fmt: skip
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):  # by number of tests, which says little
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    places = {os.path.join(os.path.dirname(__file__), name): i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(str(item.path), len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

@@ -53,8 +53,8 @@ from grpo_guard.adapters.trl.review import (
     distributed_ranks,
     shared_reviews,
 )
-from grpo_guard.adapters.trl.sampler import check_sampler
-from grpo_guard.adapters.trl.trainer_checks import check_decorated
+from grpo_guard.adapters.trl.sampler import check_room, check_sampler
+from grpo_guard.adapters.trl.trainer_checks import check_decorated, warn_of_half_precision
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
@@ -263,7 +263,9 @@ def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
         return "guard"  # not a trainer's method
     if all(known is not guard for known in guards):
         check_decorated(trainer, guard.policy)
+        warn_of_half_precision(trainer)
         guards.append(guard)
     check_sampler(trainer, guard)
+    check_room(trainer, guard, kwargs.get("prompts"))
     place = next(i for i, known in enumerate(guards, 1) if known is guard)
     return "guard" if place == 1 else f"guard_{place}"

@@ -11,6 +11,8 @@ _OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 # Per trainer, the guards that were compared before and after the first update: until then, a copy
 # of the model is equal to it.
 _compared: WeakKeyDictionary[Any, set[tuple[int, bool]]] = WeakKeyDictionary()
+# Per trainer, the guards whose models were measured against its first batch.
+_measured: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
 
 
 def check_sampler(trainer: Any, guard: Guard) -> None:
@@ -39,3 +41,17 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
     if accelerator is not None and model is not None:
         model = accelerator.unwrap_model(model)
     require_same(guard.verifier, None if updated else options, model)
+
+
+def check_room(trainer: Any, guard: Guard, prompts: Any) -> None:
+    """Warn at a trainer's first batch if its longest completions would not fit into the model."""
+    longest = getattr(trainer, "max_completion_length", None)
+    if not isinstance(longest, int):
+        return
+    known = _measured.setdefault(trainer, set())
+    if id(guard) in known:
+        return
+    known.add(id(guard))
+    from grpo_guard.logprob.sampler_mismatch import warn_of_room
+
+    warn_of_room(guard.verifier, prompts, longest)

@@ -36,8 +36,13 @@ from grpo_guard.adapters.trl.grading import surviving, without_failed
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
-from grpo_guard.adapters.trl.sampler import check_sampler
-from grpo_guard.adapters.trl.trainer_checks import is_rloo, refuse_leaks, require_hooks
+from grpo_guard.adapters.trl.sampler import check_room, check_sampler
+from grpo_guard.adapters.trl.trainer_checks import (
+    is_rloo,
+    refuse_leaks,
+    require_hooks,
+    warn_of_half_precision,
+)
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.settlement import Ruling, refuse_abstentions, ruling_of, settle
@@ -99,6 +104,7 @@ class GuardedTrainer(ReusesForward):
             self.forward_reuse = reuse_of(guard.verifier, self.model)  # type: ignore[attr-defined]
         refuse_leaks(self, guard.policy)
         check_sampler(self, guard)
+        warn_of_half_precision(self)
         for function in self.reward_funcs:  # type: ignore[attr-defined]
             if isinstance(getattr(function, "guard", None), Guard):
                 raise FrameworkError(
@@ -161,6 +167,7 @@ class GuardedTrainer(ReusesForward):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:
         check_sampler(self, self.guard)
+        check_room(self, self.guard, prompts)
         rewards: Tensor = super()._calculate_rewards(  # type: ignore[misc]
             inputs, prompts, completions, completion_ids_list
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from typing import Any, Final
+from weakref import WeakSet
 
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
@@ -19,6 +20,10 @@ logger = logging.getLogger(__name__)
 # What a guarded trainer relies on, besides the methods that it overrides.
 HOOKS: Final = ("_generate", "_calculate_rewards", "_log_metric", "_log_completion_extra")
 _SCORING: Final = "_generate_and_score_completions"
+# These keep squared gradients in the parameters' own format, in which small ones are 0. Others, of
+# bitsandbytes, torchao, DeepSpeed and FSDP, compute in float32.
+_OWN_FORMAT: Final = ("adamw_torch", "adamw_torch_fused")
+_warned_of: WeakSet[Any] = WeakSet()
 
 
 def require_hooks(trainer: type, mixin: type) -> None:
@@ -77,6 +82,27 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
             "reward functions without a guard next to guarded ones: %s. Rejected completions still "
             "earn their reward; guard all of them as one list, or use GuardedGRPOTrainer",
             ", ".join(unguarded),
+        )
+
+
+def warn_of_half_precision(trainer: Any) -> None:
+    """Log once per trainer if it trains parameters in float16 with Adam.
+
+    The policy then falls apart within a few steps, with and without a guard; with one, it looks as
+    if the guard rejected honest work.
+    """
+    optimizer = getattr(getattr(trainer, "args", None), "optim", "")
+    sharded = any(getattr(trainer, f"is_{one}_enabled", False) for one in ("deepspeed", "fsdp"))
+    if sharded or str(getattr(optimizer, "value", optimizer)) not in _OWN_FORMAT:
+        return
+    parameters: Any = getattr(getattr(trainer, "model", None), "parameters", list)
+    half = any(str(p.dtype) == "torch.float16" and p.requires_grad for p in parameters())
+    if half and trainer not in _warned_of:
+        _warned_of.add(trainer)
+        logger.warning(
+            "the trained parameters are float16, in which Adam loses small squared gradients: the "
+            "policy falls apart within a few steps, and its completions are rejected. Load it with "
+            "dtype=torch.float32 or torch.bfloat16"
         )
 
 

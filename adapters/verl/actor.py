@@ -20,6 +20,7 @@ from grpo_guard.adapters.verl.settings import Settings
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, accept
 from grpo_guard.guard.abstentions import AbstainWindow
+from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, length_figures, metrics
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 
@@ -52,7 +53,7 @@ class CollectorHandle:
         # Counts answers and failures, so that a run does not continue without a guard.
         self.policy = settings.policy()
         self._answers = AbstainWindow(self.policy)
-        self._lowest = 0.0
+        self._lowest = LowestRewards()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
         """The collector's answer; an abstention if it died or does not answer in time.
@@ -83,8 +84,8 @@ class CollectorHandle:
             return settled
         refuse_abstentions(self.policy, [verdict])
         given, rulings = [[trajectory.score]], [ruling_of(verdict)]
-        earned = settle(given, rulings, self.policy, lowest_seen=self._lowest)
-        self._lowest = min([self._lowest, *earned.lowest])
+        earned = settle(given, rulings, self.policy, lowest_seen=self._lowest.least)
+        self._lowest.add(earned.lowest)
         ((score,),) = earned.rewards
         # The siblings' mean is lost with the collector.
         value = min(0.0, trajectory.score or 0.0) if score is None else score

@@ -67,8 +67,6 @@ class Defence:
         training: Fields of `SwarmConfig` that it sets.
         member: How honest nodes learn from a round.
         terms: What nodes agree on in addition to the configuration.
-        needs: Called before anything runs; raises ``ValueError`` if the environment lacks
-            something, such as a judge.
     """
 
     name: str
@@ -77,7 +75,6 @@ class Defence:
     training: Mapping[str, Any] = field(default_factory=dict)
     member: type[Member] = Member
     terms: type[Terms] = Terms
-    needs: Callable[[], object] | None = None
 
 
 COUNTED: Final = Policy(max_abstain_rate=1.0)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.jsonl import InputError
+from grpo_guard.core.naming import near
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, names
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.evals.checkout import known, study
@@ -25,6 +28,9 @@ ELSEWHERE: Final = (
 """Verifiers that need what a swarm run does not have: a judge, a reference model, a library."""
 ON_REJECT: Final = ("zero", "drop", "no_gain")
 """What ``--on-reject`` knows; the same as `OnReject` of a swarm's settings, without torch."""
+_FEW: Final = 20
+_NEAREST: Final = 5
+"""Names shown if there are more than a few."""
 _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 
 
@@ -52,7 +58,19 @@ def require_names(option: str, value: str | None, expected: Iterable[str]) -> No
             try:
                 known(all_names, name.strip())
             except UnknownNameError as error:
-                raise UnknownNameError(f"{option}: {error}") from None
+                problem = _nearest_of(all_names, name.strip()) or str(error)
+                raise UnknownNameError(f"{option}: {problem}") from None
+
+
+def _nearest_of(expected: list[str], name: str) -> str | None:
+    """The problem with a name that is like none of many: those that are least unlike it."""
+    if len(expected) <= _FEW or near(expected, name):
+        return None
+    first = get_close_matches(name.lower(), expected, n=_NEAREST, cutoff=0.0)
+    return (
+        f"expected one of {len(expected)} names such as {', '.join(first)}, got {name!r:.200}; "
+        "--list shows all"
+    )
 
 
 def require_attacks(option: str, value: str | None) -> None:
@@ -76,15 +94,26 @@ def shares(value: str | None) -> list[tuple[int, int]]:
     return found
 
 
-def require_honest(value: Path | None) -> None:
-    """Refuse ``--honest`` if there is nothing to read.
+def require_honest(value: Path | None, mapped: Sequence[str] = ()) -> None:
+    """Refuse ``--honest`` if it cannot be read.
+
+    Args:
+        value: The file or folder; None = the option was not given.
+        mapped: As for `grpo_guard.cli.rows.opened`.
 
     Raises:
-        ValueError: with the path.
+        ValueError: with the path, and with the field of a malformed row.
     """
-    if value is not None and not value.exists():
-        raise ValueError(f"--honest: expected a file of completions, found none at {value}")
-    if value is not None and value.is_file() and not value.stat().st_size:
+    from grpo_guard.cli.rows import Rows, opened
+
+    if value is None:
+        return
+    try:
+        with opened(value, mapped) as lines:
+            rows = Rows(lines.file, str(value))
+    except InputError as error:
+        raise InputError(f"--honest: {error}") from None
+    if not len(rows):
         raise ValueError(f"--honest: expected at least one completion, got the empty file {value}")
 
 
@@ -104,6 +133,15 @@ def require_guards(value: Iterable[str] | None) -> None:
             except UnknownNameError as error:
                 raise ConfigError(f"--guard {PRESET}: {error}") from None
         elif Path(name).suffix in (".yaml", ".yml"):
-            GuardConfig.from_yaml(name)
+            for leaf in GuardConfig.from_yaml(name).leaves():
+                _require_type(name, str(leaf.get("type")))
         else:
             raise ConfigError(f"--guard: expected FILE.yaml or preset:NAME, got {name!r:.200}")
+
+
+def _require_type(file: str, name: str) -> None:
+    if ":" not in name:  # else a class of one's own
+        try:
+            choose(names(VERIFIERS), name)
+        except UnknownNameError as error:
+            raise ConfigError(f"{file}: verifier.type: {error}") from None

@@ -13,6 +13,7 @@ from typing import Any, Final, cast, get_args
 from grpo_guard.config import ConfigError, GuardConfig
 from grpo_guard.config.live import Live, reads_policy, replays_seeds
 from grpo_guard.config.presets import PRESETS
+from grpo_guard.core.options import in_file
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, choose, load
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, emptied
 from grpo_guard.evals.roles import PRESET
@@ -62,7 +63,7 @@ class GuardFile:
             makers = list(_makers(config))
             on_reject = _rule(config)
         except (ConfigError, ImportError) as error:
-            raise ConfigError(f"{given}: {error}") from None
+            raise in_file(given, error) from None
         coin = any(map(replays_seeds, makers))
         return cls(name, text, on_reject, any(map(reads_policy, makers)), coin)
 
@@ -87,10 +88,7 @@ class GuardFile:
         }
         if config.state is not None or (config.ledger is not None and config.ledger.path):
             update["state"] = str(emptied(folder))
-        try:
-            return config.model_copy(update=update).build(live)
-        except ConfigError as error:
-            raise ConfigError(f"{self.name}: {error}") from None
+        return config.model_copy(update=update).build(live)
 
     def defence(self) -> Defence:
         """Return the defence that puts this guard before a node's reward in a swarm."""

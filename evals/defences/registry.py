@@ -44,14 +44,10 @@ def defence(name: str) -> Defence:
 
     Raises:
         UnknownNameError: lists the names that exist and the nearest one.
-        ValueError: the environment lacks what it needs.
     """
     if name == NONE:
         return Defence(NONE)
-    found = _built_in().get(name) or _alone(known(defence_names(), name))
-    if found.needs is not None:
-        found.needs()  # fails before a plan's first run, not in the middle
-    return found
+    return _built_in().get(name) or _alone(known(defence_names(), name))
 
 
 def _alone(name: str) -> Defence:

@@ -45,6 +45,7 @@ class DetectConfig:
         control_count: Completions per negative control; 0 = no controls.
         guards: The user's own, on ``model`` and ``spec``; with ``honest`` as their files say.
         honest: Completions in the format of ``grpo-guard verify``, in place of sampling.
+        mapped: ``FIELD=NAME`` for columns of ``honest`` with other names.
     """
 
     model: str | None
@@ -63,6 +64,7 @@ class DetectConfig:
     control_count: int = CONTROL_COUNT
     guards: tuple[GuardFile, ...] = ()
     honest: Path | None = None
+    mapped: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as JSON, with names of files and digests of guards."""

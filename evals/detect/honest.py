@@ -60,7 +60,7 @@ def given_completions(config: DetectConfig) -> list[Completion]:
         NotEnoughError: it is empty.
     """
     assert config.honest is not None
-    found = completions_of(config.honest)[: config.n]
+    found = completions_of(config.honest, config.mapped)[: config.n]
     if not found:
         raise NotEnoughError(f"{config.honest}: expected honest completions, got none")
     if config.model is None:

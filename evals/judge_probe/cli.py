@@ -28,7 +28,9 @@ def probe(
     data: Annotated[Path | None, typer.Option(help="A GSM8K file for the honest part.")] = None,
     task: Annotated[
         Literal["prose", "word_problems"],
-        typer.Option(help="Built-in problems, used without a file."),
+        typer.Option(
+            metavar="TASK", help="Built-in problems, used without a file: prose or word_problems."
+        ),
     ] = "prose",
     n: Annotated[int, typer.Option(min=1, help="Problems.")] = 40,
     seed: Annotated[int, typer.Option(help="Equal seeds fire equal cases.")] = 0,

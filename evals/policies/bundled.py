@@ -16,14 +16,14 @@ _HERE: Final = Path(__file__).resolve().parent
 WORD_PROBLEMS: Final = _HERE / "word_problems"
 BUNDLED: Final = {
     "word_problems": WORD_PROBLEMS,
-    # The same task, but its answers differ in length; see `studies.policies.wordy_corpus`.
+    # The same task, but its answers differ in length; see `training.policies.wordy_corpus`.
     "word_problems_wordy": _HERE / "word_problems_wordy",
-    # Maths solved by programs; see `studies.policies.program_corpus`.
+    # Maths solved by programs; see `training.policies.program_corpus`.
     "python_maths": _HERE / "python_maths",
 }
 """Folder of each bundled policy by its name."""
 TEXTS: Final = "texts.json.gz"
-"""Next to the weights: texts like those they were trained on; see `studies.policies.texts`."""
+"""Next to the weights: texts like those they were trained on; see `training.policies.texts`."""
 TEXTS_EACH: Final = 640
 """How many of them belong to one variant of the policy."""
 
@@ -44,7 +44,7 @@ def load_bundled(
         folder = BUNDLED[name]
     if not (folder / "model.safetensors").is_file():
         raise FileNotFoundError(
-            f"{folder}: no model.safetensors; train it with studies/policies/train.py"
+            f"{folder}: no model.safetensors; train it with training/policies/train.py"
         )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo_guard.evals.report.charts import STYLES, Axis, Line, line_chart
-from grpo_guard.evals.report.page import esc, figure, note, shown_example
+from grpo_guard.evals.report.page import esc, figure, note, prose, shown_example
 from grpo_guard.evals.report.tables import DASH, Cell, Table, rate_cell
 from grpo_guard.evals.results import CONTROL, HONEST, REJECTED, Results, Summary
 from grpo_guard.evals.stats import Rate, auroc, percent
@@ -28,6 +28,12 @@ _NOTE = (
     "At every threshold of the p-value. The axis of false positives is logarithmic, and a curve "
     "begins at the smallest rate that the number of honest completions can show. The area under a "
     "curve is given below its name."
+)
+
+_CONTROLS: Final = (
+    "control:NAME is a negative control: no attack, but completions that no honest node sends, "
+    "such as random tokens, an empty answer or another model's text. A guard that rejects none is "
+    "not looking. They are not shaded, since some may pass: rules for texts see no swapped token."
 )
 
 
@@ -83,16 +89,19 @@ def detection_section(results: Results) -> str:
             note(
                 "Honest ones come first: theirs is the false-positive rate at which the others "
                 "were detected. Wilson 95 % intervals. Blue is as it should be, the redder the "
-                "worse; negative controls are not shaded, since some of them may pass."
+                "worse."
             ),
             rejected.html("stack matrix"),
         ]
-    if credited := members_table(results):
+        if any(row.attack.startswith(CONTROL) for row in results.summary):
+            parts.append(note(_CONTROLS))
+    if credited := members_tables(results):
         parts += [
             "<h2>Which members rejected</h2>",
             note("Several members of a guard may reject the same completion; each is counted."),
-            credited.html("stack matrix"),
         ]
+        for guard, table in credited.items():
+            parts += [f"<h3>{prose(guard)}</h3>", table.html("stack matrix")]
     if others:
         parts.append(_figure_table(others).html())
     parts.append(roc_section(results))
@@ -111,10 +120,7 @@ def rejected_table(results: Results) -> Table | None:
         return None
     cells = {(row.attack, row.defence): _rejected_cell(row) for row in rows}
     verifiers = list(dict.fromkeys(row.defence for row in rows))
-    kinds = sorted(
-        dict.fromkeys(row.attack for row in rows),
-        key=lambda kind: 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1,
-    )
+    kinds = sorted(dict.fromkeys(row.attack for row in rows), key=_order)
     return Table(
         ["Kind", *verifiers],
         [[kind, *(cells.get((kind, one), DASH) for one in verifiers)] for kind in kinds],
@@ -125,21 +131,25 @@ def _is_attack(kind: str) -> bool:
     return kind != HONEST and not kind.startswith(CONTROL)
 
 
-def members_table(results: Results) -> Table | None:
-    """One row per guard and member, one column per kind; None if no guard has members."""
+def members_tables(results: Results) -> dict[str, Table]:
+    """For each guard that has members: one row per kind, one column per member. Kinds are many and
+    their names long, so as columns they would not fit a page."""
     rows = [row for row in results.summary if row.metric == REJECTED]
-    guards = {row.defence: None for row in rows if row.members}
-    kinds = list(dict.fromkeys(row.attack for row in rows if row.defence in guards))
-    cells: list[list[Cell]] = []
-    for guard in guards:
+    found = {}
+    for guard in dict.fromkeys(row.defence for row in rows if row.members):
         own = {row.attack: row for row in rows if row.defence == guard}
-        for member in dict.fromkeys(name for row in own.values() for name in row.members):
-            counts = (
-                f"{own[kind].members.get(member, 0):,} / {own[kind].n:,}" if kind in own else DASH
-                for kind in kinds
-            )
-            cells.append([f"{guard}: {member}", *counts])
-    return Table(["Guard and member", *kinds], cells) if cells else None
+        members = list(dict.fromkeys(name for row in own.values() for name in row.members))
+        cells: list[list[Cell]] = [
+            [kind, *(f"{own[kind].members.get(name, 0):,} / {own[kind].n:,}" for name in members)]
+            for kind in sorted(own, key=_order)
+        ]
+        found[guard] = Table(["Kind", *members], cells)
+    return found
+
+
+def _order(kind: str) -> int:
+    """Honest work first, controls last."""
+    return 0 if kind == HONEST else 2 if kind.startswith(CONTROL) else 1
 
 
 def _rejected_cell(row: Summary) -> Cell:

@@ -29,7 +29,6 @@ _BENCHMARKS: Final = ROOT / "docs" / "benchmarks"
 _STUDY: Final = "-m grpo_guard.evals.studies."
 _SPOT_CHECKS: Final = ",".join(f"spot_checks_{share}" for share in (5, 10, 25, 50, 100))
 RERUN: Final[Mapping[str, str]] = {
-    "arithmetic-kinds-now": _STUDY + "arithmetic_kinds -o FILE",
     "shares": _STUDY + "shares -o FILE",
     "length-cost": _STUDY + "length_cost --rounds 6 -o FILE",
     "reader-cost-bundled": _STUDY + "reader.cost --rounds 96 -o FILE",
@@ -37,7 +36,6 @@ RERUN: Final[Mapping[str, str]] = {
     "scale": _STUDY + "scale --memory 10000,100000 -o FILE",
     "serve-load": _STUDY + "serve_load --part speed -o FILE",
     "announced-bundled": _STUDY + "announced --honest 2048 -o FILE",
-    "identity": _STUDY + "impersonation -o FILE",
     "ledger-scale": _STUDY + "ledger --nodes 100000 --rounds 3 -o FILE",
     "swarm-incidents": _STUDY + "incidents -o FILE",
     **{
@@ -50,36 +48,23 @@ RERUN: Final[Mapping[str, str]] = {
 """File -> arguments of Python, the shortest first; of a DIR its results.json is taken."""
 KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "0.1.0": (
-        "arithmetic-kinds", "benchmarks/cpu", "cascade", "content-speed",
-        "demo-zero", "detect-smollm2-gsm8k-bf16", "detect-smollm2-gsm8k-fresh", "identity",
-        "optimised-attackers", "samplers-min_p", "samplers-qwen", "samplers-trl",
-        "seed-replay-smollm2-gsm8k", "swarm-adaptive-coin", "swarm-adaptive-frequent",
-        "swarm-adaptive-others", "swarm-adaptive-replay", "swarm-adaptive-support",
-        "swarm-adaptive-unread", "swarm-defences", "swarm-exchange", "swarm-leaves",
-        "swarm-logit-top-8", "swarm-max-length", "swarm-models", "swarm-no-gain-helpers",
-        "swarm-no-gain-short", "swarm-no-gain", "swarm-shares", "swarm-standard", "swarm-support",
-        "swarm-zero", "trl-swarm",
+        "benchmarks/cpu", "detect-smollm2-gsm8k-fresh", "samplers-trl",
+        "seed-replay-smollm2-gsm8k", "swarm-adaptive-coin", "swarm-adaptive-unread",
+        "swarm-exchange", "swarm-leaves", "swarm-models",
+        "swarm-no-gain-helpers", "swarm-no-gain-short", "swarm-no-gain", "swarm-shares",
+        "swarm-standard",
     ),
     "0.2.0": (
-        "announced-bundled", "arithmetic-modern", "beside", "demo-seed-0", "demo-seed-1",
-        "demo-seed-2", "demo-seed-3", "demo-seed-4", "detect-smollm2-gsm8k",
-        "drift-smollm2-gsm8k", "extras", "genrl-default", "genrl-strict", "genrl-tolerant",
-        "ledger-scale",
-        "length-cost-models", "length-cost-smollm2", "length-cost", "long-float32",
-        "long-rounded", "ray-faults", "ray-file", "ray-scaling",
-        "reader-cost-smollm2", "reader-frozen", "reader-optimised", "reader-public",
-        "reader-start", "samplers-nucleus", "samplers-penalty", "samplers-top_k", "scale",
-        "serve-load", "serve-sustained", "swarm-authors-judge-2025", "swarm-authors-judge-later",
-        "swarm-authors-unpublished", "swarm-authors", "swarm-length", "swarm-plain",
-        "swarm-seeds-sums", "swarm-seeds", "swarm-smollm2-code", "swarm-smollm2-sums",
-        "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-sums-counted",
-        "swarm-untruncated",
-        "text-rules-all", "text-rules-held", "text-rules-tune",
+        "announced-bundled", "demo-seed-0", "demo-seed-1", "demo-seed-2", "demo-seed-3",
+        "demo-seed-4", "detect-smollm2-gsm8k", "extras", "ledger-scale", "length-cost",
+        "reader-optimised", "reader-public", "samplers-nucleus", "samplers-penalty",
+        "samplers-top_k", "scale", "serve-load", "serve-sustained", "swarm-authors",
+        "swarm-length", "swarm-seeds", "swarm-smollm2-code", "swarm-smollm2-sums",
+        "swarm-smollm2-bets", "swarm-smollm2", "swarm-spot-checks", "swarm-untruncated",
+        "text-rules-all",
     ),
-    UNKNOWN: (
-        "code-check", "judge-probe-shipped", "ledger", "recurrence", "reference-likelihood",
-        "screens-length", "shipped-judge",
-    ),
+    UNKNOWN: ("judge-probe-shipped", "reference-likelihood",
+              "shipped-judge"),
 }  # fmt: skip
 """Version -> files that it made and that pages still show."""
 

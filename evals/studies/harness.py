@@ -51,20 +51,6 @@ def verify(
     return [v for i in range(0, len(rows), step) for v in verifier.verify(rows[i : i + step])]
 
 
-def per_second(
-    make: Callable[[], CompletionVerifier], rows: Sequence[Completion], repeats: int = 5
-) -> dict[str, Any]:
-    """Completions per second of CPU time: the best of several passes, each by a new verifier."""
-    seconds = []
-    for _ in range(repeats):
-        verifier, started = make(), time.process_time()
-        verifier.verify(rows)
-        seconds.append(time.process_time() - started)
-    characters = sum(len(row.text) for row in rows) / len(rows)
-    speed = round(len(rows) / min(seconds))
-    return {"completions": len(rows), "mean_chars": characters, "per_second": speed}
-
-
 def say(what: str, done: int, wanted: int) -> None:
     """Report progress on standard error, since standard output has only the figures."""
     print(f"{what}: {done}/{wanted}", file=sys.stderr, flush=True)

@@ -48,7 +48,6 @@ class Scenario:
         vertical: Nodes answer prompts of their own.
         odd: Chance that a prompt has all its answers rejected.
         most_swarms: Most swarms to play; with many accusations each costs the ledger's arithmetic.
-        begin: Round in which the poison begins; detection times count from it.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Scenario:
     vertical: bool = False
     odd: float = 0.0
     most_swarms: int = 10**9
-    begin: int = 0
 
     @property
     def nodes(self) -> int:
@@ -81,66 +79,25 @@ def three(honest: float, other: float) -> Rates:
     return steady(honest, honest, honest, other)
 
 
-def changing(before: float, after: float, at: int) -> Rates:
-    """Three honest nodes at 0.1 %, and one whose rate changes in round ``at``."""
-    return lambda t: (0.001, 0.001, 0.001, before if t < at else after)
-
-
-def jumping(nodes: int, high: float, every: int) -> Rates:
-    """All nodes alike, now at 0, now at ``high``."""
-    return lambda t: (high * (t // every % 2),) * nodes
-
-
 def honest_scenarios() -> Iterator[Scenario]:
     """Yield swarms in which the nodes declared honest must not be accused."""
-    few: dict[str, Any] = {"most_swarms": 500}
     for share in (0.0, 0.001, 0.01, 0.03):
         yield Scenario(f"all honest, {share:.1%} rejected", three(share, share))
-    yield Scenario("three at 0.1%, a weaker one at 1%", three(0.001, 0.01))
     yield Scenario("three at 3%, a weaker one at 5%", three(0.03, 0.05))
-    yield Scenario("beyond the tolerance: three at 0.1%, one at 2%", three(0.001, 0.02), **few)
-    yield Scenario("beyond the tolerance: three at 1%, one at 3%", three(0.01, 0.03), **few)
-    yield Scenario("three at 25%, a weaker one at 30%", three(0.25, 0.3))
-    yield Scenario("eight honest, 1%", steady(*[0.01] * 8))
-    yield Scenario("swarm's rate jumps between 0 and 10%", jumping(4, 0.1, 5))
+    name = "beyond the tolerance: three at 0.1%, one at 2%"
+    yield Scenario(name, three(0.001, 0.02), most_swarms=500)
     yield Scenario("three at 3%, a hostile spotless one", three(0.03, 0.0), (3,))
-    yield Scenario("three at 1%, one poisons all", three(0.01, 1.0), (3,))
-    for odd in (0.001, 0.01):
-        for vertical in (False, True):
-            where = "prompts of one's own" if vertical else "shared prompts"
-            name = f"all honest, 0.1%, and {odd:.1%} of {where} rejected whole"
-            yield Scenario(name, three(0.001, 0.001), vertical=vertical, odd=odd)
-    yield Scenario("three nodes, 1%", steady(0.01, 0.01, 0.01))
-    for share in (0.03, 0.25):
-        name = f"three nodes: two at {share:.0%}, a hostile spotless one"
-        yield Scenario(name, steady(share, share, 0.0), (2,))
-    name = "twelve: nine at 3%, three hostile spotless ones"
-    yield Scenario(name, steady(*[0.03] * 9, *[0.0] * 3), (9, 10, 11))
-    name = "all honest, 0.1%, and 5.0% of prompts of one's own rejected whole"
-    yield Scenario(name, three(0.001, 0.001), vertical=True, odd=0.05)
+    name = "all honest, 0.1%, and 1.0% of prompts of one's own rejected whole"
+    yield Scenario(name, three(0.001, 0.001), vertical=True, odd=0.01)
 
 
 def poison_scenarios() -> Iterator[Scenario]:
     """Swarms with a node that poisons; 60 rounds unless said otherwise."""
-    for vertical in (False, True):
-        for honest in (0.0, 0.001, 0.01, 0.03):
-            for caught in (1.0, 0.97, 0.5):
-                name = (
-                    f"1 in 12, caught {caught:.0%}, honest {honest:.1%}, "
-                    f"{'vertical' if vertical else 'horizontal'}"
-                )
-                rates = three(honest, poisoned(honest, 12, caught))
-                yield Scenario(name, rates, (3,), 60, vertical)
-    for rounds, every in ((3, 1), (5, 4), (10, 12), (15, 12)):
-        name = f"1 in {every} in the first {rounds} rounds only, caught 100%, honest 0.1%"
-        yield Scenario(name, changing(poisoned(0.001, every), 0.001, rounds), (3,), 30)
+    for honest in (0.001, 0.03):
+        for caught in (1.0, 0.5):
+            name = f"1 in 12, caught {caught:.0%}, honest {honest:.1%}"
+            yield Scenario(name, three(honest, poisoned(honest, 12, caught)), (3,), 60)
     often = poisoned(0.001, 12)
-    name = "1 in 12 from round 100 on, caught 100%, honest 0.1%"
-    yield Scenario(name, changing(0.001, often, 100), (3,), 160, begin=100)
-    name = "two of eight, 1 in 12, caught 100%, honest 0.1%"
-    yield Scenario(name, steady(*[0.001] * 6, often, often), (6, 7), 100)
-    name = "one of three, 1 in 12, caught 100%, honest 0.1%"
-    yield Scenario(name, steady(0.001, 0.001, often), (2,), 60)
     name = "three of twelve, 1 in 12, caught 100%, honest 0.1%"
     yield Scenario(name, steady(*[0.001] * 9, often, often, often), (9, 10, 11), 100)
 
@@ -240,7 +197,7 @@ def detections(scenario: Scenario, swarms: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     found = first_rounds(*rejections(scenario, swarms, rng), threshold(scenario.nodes - 1, ALPHA))
     # Round t is judged when round t + 2 begins: then t + 3 rounds were played or are being played.
-    known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1 - scenario.begin
+    known = found[:, list(scenario.bad)] + OPEN_ROUNDS + 1
     honest = [i for i in range(scenario.nodes) if i not in scenario.bad]
     middle = median(known.ravel().tolist())
     return {

@@ -1,18 +1,14 @@
 """What scaling by length costs a swarm without an attacker.
 
-    python -m grpo_guard.evals.studies.length_cost [--policy FOLDER --frozen] [--data FOLDER]
+    python -m grpo_guard.evals.studies.length_cost [--policy FOLDER] [-o FILE]
 
 Four nodes hold the bundled policy, or the one in FOLDER, and train. Among right answers it measures
 the mean factor, how many are scaled and how many have nothing left: under the preset unchanged,
 with ``length=True``, and with tolerances of single completions, with and without names of nodes.
-``--data`` does the same over current models, each a node (``modern/`` and ``public/`` in that
-folder, see `corpora`).
 """
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +62,7 @@ def cost(rounds: Iterable[Round]) -> dict[str, Any]:
     return named | {"length=True, without names": nameless.figures()}
 
 
-def played(policy: Path | None, rounds: int, prompts: int, frozen: bool) -> Iterable[Round]:
+def played(policy: Path | None, rounds: int, prompts: int) -> Iterable[Round]:
     """The rounds of a swarm without attacker and guard."""
     from grpo_guard.evals.swarm.config import SwarmConfig
     from grpo_guard.evals.swarm.engine import Swarm
@@ -79,32 +75,14 @@ def played(policy: Path | None, rounds: int, prompts: int, frozen: bool) -> Iter
     for number in range(rounds):
         submitted, asked = swarm.exchange(number)
         yield [(one.completion, one.reward > 0) for one in submitted]
-        for member in () if frozen else swarm.members:
+        for member in swarm.members:
             member.learn(number, asked, submitted, False)
         say("rounds", number + 1, rounds)
 
 
-def published(path: Path) -> list[Round]:
-    """The rounds of a file of current models, each a node."""
-    rounds = defaultdict[Any, Round](list)
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = {key: value for key, value in json.loads(line).items() if key != "id"}
-        completion = Completion(**row)
-        rounds[completion.round].append((completion, bool(completion.metadata.get("right"))))
-    return list(rounds.values())
-
-
-def measure(
-    policy: Path | None, rounds: int, prompts: int, frozen: bool, data: Path | None
-) -> dict[str, Any]:
+def measure(policy: Path | None, rounds: int, prompts: int) -> dict[str, Any]:
     """All figures."""
-    found = {"swarm": cost(played(policy, rounds, prompts, frozen))} if rounds else {}
-    paths = [] if data is None else [*data.glob("modern/*.jsonl"), *data.glob("public/*.jsonl")]
-    for path in sorted(paths):
-        batches = published(path)
-        if any(right for batch in batches for _, right in batch):
-            found[f"{path.parent.name}/{path.stem}"] = cost(batches)
-    return found
+    return {"swarm": cost(played(policy, rounds, prompts))}
 
 
 if __name__ == "__main__":
@@ -112,9 +90,7 @@ if __name__ == "__main__":
         "length-cost",
         measure,
         option("--policy", type=Path, metavar="FOLDER", help="in place of the bundled policy"),
-        option("--rounds", type=int, default=8, help="0 = no swarm"),
+        option("--rounds", type=int, default=8, help="of training"),
         option("--prompts", type=int, default=8, help="prompts a round, answered by all nodes"),
-        option("--frozen", action="store_true", help="the policy is not updated"),
-        option("--data", type=Path, metavar="FOLDER", help="of current models' answers"),
         out=RESULTS / "length-cost.json",
     )

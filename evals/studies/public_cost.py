@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from grpo_guard import presets
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import Ensemble
-from grpo_guard.core.jsonl import read_objects
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.studies.harness import option, rate, say, study
 from grpo_guard.evals.studies.public_poison import changed_result
 from grpo_guard.evals.studies.rules import Kind, rejecting
+from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
-
-_SHOWN: Final = 160
 
 
 @dataclass(slots=True)
@@ -42,7 +40,6 @@ class Cost:
     by_text: int = 0
     kinds: Counter[Kind] = field(default_factory=Counter)
     nodes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    found: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: Completion, verdict: Verdict, members: Sequence[CompletionVerifier]) -> bool:
         """Add one row with its verdict; return whether the text rules accept it."""
@@ -57,8 +54,6 @@ class Cost:
         counts[1] += 1
         for name, kinds in said.items():
             self.kinds.update(kinds or [(name, name)])
-        if verdict.rejected:
-            self.found.append({"id": _identity(row), "by": said, "said": _said(row, verdict)})
         return not by_text
 
     def figures(self) -> dict[str, Any]:
@@ -69,7 +64,6 @@ class Cost:
             "right rejected by text rules": rate(self.by_text, self.total),
             "kinds": {f"{v}: {k}": n for (v, k), n in self.kinds.most_common()},
             "worst node": {name: rate(*counts) for name, counts in worst},
-            "rejected rows": self.found,
         }
 
 
@@ -110,68 +104,21 @@ def of_file(file: Path, poison: bool = True) -> dict[str, Any]:
     return figures | ({"one result changed": _poisoned(accepted)} if poison else {})
 
 
-def rows_of(file: Path) -> Iterator[Completion]:
-    """Yield the completions of a file; ``id`` is the publisher's and means nothing to a guard."""
-    for _, found in read_objects(file):
-        yield Completion.from_dict({key: value for key, value in found.items() if key != "id"})
-
-
 def _poisoned(rows: Sequence[Completion]) -> dict[str, Any]:
     """Measure what the text rules reject of rows with one result changed, one row at a time."""
     made = [changed_result(row, random.Random(f"public {_identity(row)}")) for row in rows]
-    sent = [row for row in made if row is not None]
-    verdicts = [_alone(row) for row in sent]
-    missed = [
-        {"id": _identity(row), "wrote": _difference(row, rows), "found": _kinds(verdict)}
-        for row, verdict in zip(sent, verdicts, strict=True)
-        if not any(v.rejected for v in verdict)
-    ]
-    hits = len(sent) - len(missed)
-    return {"rejected": rate(hits, len(sent)), "missed rows": missed}
+    rejected = [_rejected_alone(row) for row in made if row is not None]
+    return {"rejected": rate(sum(rejected), len(rejected))}
 
 
-def _alone(row: Completion) -> list[Verdict]:
+def _rejected_alone(row: Completion) -> bool:
     root = presets.different_weights().verifier
     assert isinstance(root, Ensemble)
-    return [rule.verify([row])[0] for rule in root.members if is_text_rule(rule)]
-
-
-def _kinds(verdicts: Sequence[Verdict]) -> list[str]:
-    return sorted({finding.kind for verdict in verdicts for finding in verdict.findings})
-
-
-def _difference(poisoned: Completion, rows: Sequence[Completion]) -> str:
-    """Show the changed equation with its surroundings."""
-    honest = next(row.text for row in rows if _identity(row) == _identity(poisoned))
-    pairs = enumerate(zip(honest, poisoned.text, strict=False))
-    at = next((place for place, (old, new) in pairs if old != new), len(honest))
-    return poisoned.text[max(0, at - _SHOWN // 2) : at + _SHOWN // 4]
+    return any(rule.verify([row])[0].rejected for rule in root.members if is_text_rule(rule))
 
 
 def _identity(row: Completion) -> str:
     return f"{row.round}/{row.group}/{row.node}"
-
-
-def _said(row: Completion, verdict: Verdict) -> list[str]:
-    """List the findings of rejecting members, with the text at their place."""
-    return [
-        f"{f.kind}: {f.message} [{_around(row.text, f.char_span)}]"
-        for member in verdict.members
-        if member.rejected
-        for f in member.findings[:2]
-    ]
-
-
-def _around(text: str, span: tuple[int, int] | None) -> str:
-    start, end = span or (0, 0)
-    return text[max(0, start - _SHOWN // 2) : min(end, start + _SHOWN) + _SHOWN // 4]
-
-
-def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
-    by_round = defaultdict[object, list[Completion]](list)
-    for row in rows:
-        by_round[row.round].append(row)
-    return list(by_round.values())
 
 
 def main() -> None:

@@ -54,15 +54,23 @@ def honest_corpora(split: Split) -> list[Corpus]:
 
 def published_corpus(file: Path) -> Corpus:
     """One file of published answers; the right ones count, or all if they are ungraded."""
-    rows = [
-        Completion.from_dict({key: value for key, value in found.items() if key != "id"})
-        for _, found in read_objects(file)
-    ]
+    rows = list(rows_of(file))
     graded = any(row.metadata.get("right") is not None for row in rows)
+    return Corpus(f"public {file.stem}", rounds_of(rows), _right if graded else _any)
+
+
+def rows_of(file: Path) -> Iterator[Completion]:
+    """Yield the completions of a file; ``id`` is the publisher's and means nothing to a guard."""
+    for _, found in read_objects(file):
+        yield Completion.from_dict({key: value for key, value in found.items() if key != "id"})
+
+
+def rounds_of(rows: Sequence[Completion]) -> list[list[Completion]]:
+    """Divide completions by their round."""
     by_round = defaultdict[object, list[Completion]](list)
     for row in rows:
         by_round[row.round].append(row)
-    return Corpus(f"public {file.stem}", [*by_round.values()], _right if graded else _any)
+    return list(by_round.values())
 
 
 def _any(_row: Completion) -> bool:

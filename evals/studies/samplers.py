@@ -42,8 +42,6 @@ SAMPLERS: Final[Mapping[str, SamplingSpec]] = {
     for name, (temperature, top_k, top_p, min_p, penalty) in {
         "trl": (1.0, 0, 1.0, 0.0, 1.0),
         "nucleus": (0.7, 0, 0.9, 0.0, 1.0),
-        "qwen": (0.6, 20, 0.95, 0.0, 1.0),
-        "min_p": (1.0, 0, 1.0, 0.1, 1.0),
         "penalty": (0.8, 50, 1.0, 0.0, 1.1),
         "top_k": (1.0, 50, 1.0, 0.0, 1.0),
     }.items()

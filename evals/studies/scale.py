@@ -1,11 +1,8 @@
-"""A plan for a thousand nodes: the cost of verifying a round, and its bottleneck.
+"""What verifying costs: text rules, memory of nodes and log-probs on a core, and bytes on the wire.
 
 ``python -m grpo_guard.evals.studies.scale --model models/SmolLM2-135M-Instruct [-o FILE]``
 
-Service times of text rules, memory of nodes and log-probs on a CPU core are measured by the command
-itself; queues are simulated. **A GPU's scoring rate is an argument, not a measurement**: rows with
-GPUs are arithmetic for that throughput. A core scores with the given model; 16 cores are assumed to
-be 16 times one. ``--memory 10000,100000`` measures the memory of nodes, too.
+Seconds are CPU time. ``--memory 10000,100000`` measures the memory of so many nodes, too.
 """
 
 from __future__ import annotations
@@ -16,36 +13,20 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from grpo_guard import presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.studies.harness import option, say, study
 from grpo_guard.evals.studies.ledger_scale import compared, recorded
-from grpo_guard.evals.studies.scale_queue import Stage, play
 from grpo_guard.evals.tasks.registry import load_task
 from grpo_guard.guard import Guard
-from grpo_guard.guard.spot_odds import checked_of, odds
 from grpo_guard.logprob.bounds import LogProbBoundVerifier
 from grpo_guard.logprob.scorers.load import load_policy
-from grpo_guard.nodes.evidence import STRIDE, WINDOW
 
-SHARES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-PART: Final = 100
-"""Completions of a node that are verified at once."""
 MEASURED: Final = 512
 SCORED: Final = 12
-# Standard deviation of the logarithm of lengths.
-SPREAD: Final = 0.5
-SETTINGS: Final = (
-    ("16 cores", 16, 0),
-    ("16 cores, 8 GPUs", 16, 8),
-    ("128 cores, 64 GPUs", 128, 64),
-)
 ROUNDS: Final = 3
 FEW_ROUNDS: Final = 8
-FULL: Final = WINDOW + 2 * STRIDE
 
 
 def service_times(model: str, tokens: int, seed: int = 0) -> dict[str, float]:
@@ -80,68 +61,17 @@ def service_times(model: str, tokens: int, seed: int = 0) -> dict[str, float]:
     }
 
 
-def planned(
-    times: dict[str, float], nodes: int, each: int, tokens: int, per_gpu: float
-) -> dict[str, Any]:
-    """A round by setting and share: seconds, what is busy, when a node knows."""
-    parts = nodes * -(-each // PART)
-    rng = np.random.default_rng(0)
-    # For each part, its completions' total length, by mean and variance of a log-normal.
-    variance = tokens**2 * (np.exp(SPREAD**2) - 1)
-    lengths = np.maximum(rng.normal(tokens * PART, np.sqrt(PART * variance), parts), PART)
-    found: dict[str, Any] = {}
-    for name, cores, gpus in SETTINGS:
-        token = 1 / per_gpu if gpus else times["log_prob_seconds_per_token_on_a_core"]
-        for share in SHARES:
-            drawn = checked_of(PART, share) / PART
-            rules = np.full(parts, PART * times["text_rules_seconds_per_completion"])
-            memory = np.full(parts, PART * times["memory_seconds_per_completion"])
-            stages = (
-                Stage("text rules", "cores", rules),
-                Stage("log-probs", "GPUs" if gpus else "cores", lengths * drawn * token),
-                Stage("memory of nodes", "memory (one process)", memory),
-            )
-            workers = {"cores": cores, "memory (one process)": 1} | ({"GPUs": gpus} if gpus else {})
-            played = play(stages, workers)
-            of_nodes = played.done.reshape(nodes, -1).max(axis=1)
-            found[f"{name}, {share:.0%} scored"] = {
-                "seconds": round(played.seconds, 1),
-                "bottleneck": played.bottleneck,
-                "busy": {pool: round(value, 3) for pool, value in played.busy.items()},
-                "work_seconds": {stage: round(value, 1) for stage, value in played.work.items()},
-                "median_node_done": round(float(np.median(of_nodes)), 1),
-            }
-    return found
-
-
-def measure(
-    model: str, nodes: int, completions: int, tokens: int, tokens_per_second: float, memory: str
-) -> dict[str, Any]:
+def measure(model: str, tokens: int, memory: str) -> dict[str, Any]:
     """All figures."""
-    if nodes < 1 or completions < PART or completions % PART or tokens < 1:
-        raise ValueError(f"expected nodes and tokens >= 1 and completions a multiple of {PART}")
+    if tokens < 1:
+        raise ValueError("expected tokens >= 1")
     times = service_times(model, tokens)
-    sent = completions * tokens * times["bytes_per_token_sent"]
-    tree: dict[str, Any] = {
-        "service_times": {name: float(f"{value:.4g}") for name, value in times.items()},
-        "assumed_tokens_per_second_and_gpu": tokens_per_second,
-        "nodes": nodes,
-        "completions_per_node": completions,
-        "tokens_per_completion": tokens,
-        "bytes_per_node_and_round": {
-            "completions_sent": round(sent),
-            "verdicts_back": round(completions * times["bytes_per_verdict"]),
-        },
-        "plan": planned(times, nodes, completions, tokens, tokens_per_second),
-        "caught": _chances(completions),
-    }
     sizes = sorted(int(size) for size in memory.split(",") if size)
-    tree["memory_of_nodes"] = {f"{size:,} nodes": _memory(size) for size in sizes}
-    if sizes:
-        least = sizes[0]
-        name = f"{least:,} nodes, all remembered rounds, half of them at work in each"
-        tree["memory_of_nodes"][name] = compared(least, FULL, 0.5)
-    return tree
+    return {
+        "service_times": {name: float(f"{value:.4g}") for name, value in times.items()},
+        "tokens_per_completion": tokens,
+        "memory_of_nodes": {f"{size:,} nodes": _memory(size) for size in sizes},
+    }
 
 
 def _memory(size: int) -> dict[str, Any]:
@@ -151,21 +81,6 @@ def _memory(size: int) -> dict[str, Any]:
         "compared": compared(size, FEW_ROUNDS),
         "compared, half of them at work in a round": compared(size, FEW_ROUNDS, 0.5),
     }
-
-
-def _chances(sent: int) -> dict[str, Any]:
-    """Of one node's round with poison, by share: whether it is caught, what it earns by then."""
-    found = {}
-    for poisoned in (1, 10, 100):
-        for share in SHARES:
-            row = odds(sent, poisoned, share, 0.9)
-            name = f"{poisoned} of {sent} poisoned, power 90%, {share:.0%} looked at"
-            found[name] = {
-                "caught_in_a_round": round(row.caught, 4),
-                "rounds": round(row.rounds, 2),
-                "earned": round(row.earned, 2),
-            }
-    return found
 
 
 def _answers(count: int, tokens: int, tokenizer: Any, seed: int) -> list[Completion]:
@@ -195,12 +110,6 @@ if __name__ == "__main__":
         "scale",
         measure,
         option("--model", default="models/SmolLM2-135M-Instruct", help="what a core scores with"),
-        option("--nodes", type=int, default=1000, help="in the swarm"),
-        option("--completions", type=int, default=1000, help="of a node in a round"),
         option("--tokens", type=int, default=256, help="tokens per completion, on average"),
-        option(
-            "--tokens-per-second", type=float, default=50_000.0,
-            help="that one GPU scores: assumed, not measured",
-        ),
         option("--memory", default="", help="measure memory of so many nodes, e.g. 10000,100000"),
     )  # fmt: skip

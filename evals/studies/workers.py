@@ -11,16 +11,22 @@ verdicts of all forms are compared.
 Wall time depends on what else the machine does. So CPU seconds are counted as well: those of this
 process and those of each worker. ``critical`` is the former plus the busiest worker's, which is how
 long the batch takes if every process has a core of its own.
+
+``training`` is the speed of a process that trains on one thread meanwhile, over its speed before
+and after.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, Final
 
 from grpo_guard import Guard, presets
@@ -149,9 +155,63 @@ def once(rows: Sequence[Completion], workers: int) -> dict[str, Any]:
     return {"completions": len(rows), "load": os.getloadavg()[0], **seconds}
 
 
+_TRAINING: Final = """
+import sys, torch
+torch.set_num_threads(1)
+layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+model, steps = torch.nn.Sequential(*layers), 0
+optimizer, inputs = torch.optim.AdamW(model.parameters()), torch.randn(64, 512)
+while True:
+    loss = (model(inputs) - inputs).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    steps += 1
+    print(steps, flush=True)
+"""
+_ALONE: Final = 8.0  # seconds
+
+
+def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> dict[str, Any]:
+    """Seconds of a review next to a process that trains, and how much of its speed that keeps."""
+    shares: list[float] = []
+    seconds: list[float] = []
+    with Popen([sys.executable, "-c", _TRAINING], stdout=PIPE) as training:
+        output, steps = training.stdout, [0]
+        assert output is not None
+
+        def count() -> None:
+            for line in output:
+                steps[0] = int(line)
+
+        threading.Thread(target=count, daemon=True).start()
+
+        def speed(work: Callable[[], None]) -> float:
+            before, started = steps[0], time.perf_counter()
+            work()
+            return (steps[0] - before) / (time.perf_counter() - started)
+
+        def alone() -> None:
+            time.sleep(_ALONE)
+
+        def review() -> None:
+            seconds.append(passed(rows, workers).wall)
+
+        while not steps[0]:
+            time.sleep(0.1)
+        before = speed(alone)
+        for _ in range(rounds):
+            during, after = speed(review), speed(alone)
+            shares.append(2 * during / (before + after))
+            before = after
+        training.kill()
+    return {"workers": workers, "share of its speed": ends(shares), "seconds": ends(seconds)}
+
+
 def measure(data: Path, n: int, long: int, many: int, rounds: int, workers: int) -> dict[str, Any]:
     """Compute all figures."""
+    half = max(1, workers // 2)
+    long_rows = traces(data, 4 * long)
     return {
+        "training": [next_to_training(long_rows, count, rounds) for count in (half, workers)],
         "many traces": once(traces(data, many), workers) if many else None,
         "load": os.getloadavg()[0],
         "cores": len(os.sched_getaffinity(0)),

@@ -62,7 +62,7 @@ class SwarmConfig:
             work or less if prompts are as long as completions. Changes only last bits.
         setting: Who chooses the problems; see ``prompts``.
         models: "homogeneous": all nodes begin with the same weights and keep them unless they learn
-            different things (see ``apart``), so honest nodes are computed once. "heterogeneous":
+            different things, so honest nodes are computed once. "heterogeneous":
             each honest node has its own model.
         kl_beta: Weight of KL(policy || first weights) in the loss; 0 = without it, as in the paper.
         leaves: Rounds after which the malicious nodes leave and send nothing more; None = never.

@@ -82,7 +82,7 @@ class Swarm:
         self.session, self._member = session or Session(), member
         try:
             self._require_fitting()
-            shares = assigned(peers, config.honest_nodes, config, apart=member.apart)
+            shares = assigned(peers, config.honest_nodes, config)
             self.groups = self._groups(shares)
             """Names of the nodes that hold the same weights."""
             self._start(shares, guard_in, folder.resolve())
@@ -181,8 +181,7 @@ class Swarm:
             raise ValueError(
                 f"{self.attack.name}: expected the {only} setting, got {config.setting}"
             )
-        apart = config.models != "homogeneous" or self._member.apart
-        if self.terms.coin is not None and apart:
+        if self.terms.coin is not None and config.models != "homogeneous":
             raise ValueError(
                 "coin: expected a homogeneous swarm, whose nodes can replay each other"
             )

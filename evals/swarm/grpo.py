@@ -26,19 +26,15 @@ MIN_SIGMA: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """One completion of the update: its tokens, its advantage, and the [start, end) left out.
-
-    ``claimed`` are the log-probs that its sender claims to have sampled with, one per token.
-    """
+    """One completion of the update: its tokens, its advantage, and the [start, end) left out."""
 
     prompt_ids: Sequence[int]
     ids: Sequence[int]
     advantage: float
     masked: tuple[tuple[int, int], ...] = ()
-    claimed: Sequence[float] | None = None
 
 
-Reweighed: TypeAlias = Callable[[Tensor, Tensor, Sequence[Weighted]], Tensor]
+Reweighed: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(Weights of the completions' tokens, concatenated, [n], and their log-probs under the local
 policy, [n]) -> the weights to use."""
 
@@ -126,7 +122,7 @@ def accumulate(
         nll = cross_entropy(logits.float(), ids[:, 1:][mask], reduction="none")
         weight = _token_weights(part, total).to(model.device)
         if reweighed is not None:
-            weight = reweighed(weight, -nll.detach(), part)
+            weight = reweighed(weight, -nll.detach())
         loss = (nll * weight).sum()
         if kl is not None:
             share = nll.new_tensor([kl.beta / len(item.ids) / total for item in part])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -59,12 +59,7 @@ class Member:
         guard_in: Makes the guard before their reward; None = no guard.
         folder: For files that the guard writes; created if missing.
         same_ids: All nodes of the swarm have one vocabulary and exchange ids as well as text.
-
-    Attributes:
-        apart: Nodes of this kind learn different things, so that each has its own model.
     """
-
-    apart: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -176,7 +171,7 @@ class Member:
     ) -> float:
         """Take one step on everything submitted; return the gradient's norm before clipping."""
         config = self.terms.config
-        batch = self._weighted(self.taken(iteration, submitted), review)
+        batch = self._weighted(submitted, review)
         self.optimizer.zero_grad(set_to_none=True)
         kl = KLTerm(self.reference, config.kl_beta) if self.reference is not None else None
         accumulate(
@@ -191,25 +186,11 @@ class Member:
 
     # Hooks for other ways to learn.
 
-    def taken(self, iteration: int, submitted: Sequence[Submitted]) -> Sequence[Submitted]:
-        """Select what the nodes train on; what they skip is marked as withheld."""
-        return submitted
-
-    def earned(self, submitted: Sequence[Submitted]) -> list[float]:
-        """Return each completion's reward before the guard's verdict."""
-        return [item.reward for item in submitted]
-
     def left_out(self, verdict: Verdict) -> Spans:
         """Spans to leave out of a completion with this verdict; empty: apply the verdict as is."""
         return ()
 
-    def advantages(self, rewards: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """Turn rewards [B, G], and which of them are kept, into advantages [B, G]."""
-        return advantages(rewards, kept, scaled=self.terms.config.advantage == "standard")
-
-    def reweighed(
-        self, weight: torch.Tensor, logprobs: torch.Tensor, part: Sequence[Weighted]
-    ) -> torch.Tensor:
+    def reweighed(self, weight: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:
         """See `grpo.Reweighed`."""
         return weight
 
@@ -240,10 +221,7 @@ class Member:
                 for verdict, spans in zip(review.verdicts, masked, strict=True)
             ]
         settled = settle(
-            [
-                [None if item.withheld else reward]
-                for item, reward in zip(submitted, self.earned(submitted), strict=True)
-            ],
+            [[None if item.withheld else item.reward] for item in submitted],
             rulings,
             Policy(on_reject=config.on_reject, on_abstain="skip"),
             groups=[place // config.group_size for place in range(len(submitted))],
@@ -255,17 +233,16 @@ class Member:
         ])  # fmt: skip
         rewards = torch.tensor([reward or 0.0 for (reward,) in settled.rewards])
         shape = (config.prompts, config.group_size)
-        by_group = self.advantages(rewards.view(shape), kept.view(shape))
+        by_group = advantages(
+            rewards.view(shape), kept.view(shape), scaled=config.advantage == "standard"
+        )
         scores = by_group.flatten().tolist()
         batch = []
         for item, score, keep, spans in zip(submitted, scores, kept.tolist(), masked, strict=True):
             if keep:
                 seen = self._as_seen(item.completion)
                 ids = seen.completion_ids or ()
-                claimed = seen.sampler_logprobs
-                if claimed is not None and len(claimed) != len(ids):
-                    claimed = None  # ignore claims that do not match the tokens
-                batch.append(Weighted(seen.prompt_ids or (), ids, score, spans, claimed))
+                batch.append(Weighted(seen.prompt_ids or (), ids, score, spans))
         return batch
 
     def _as_seen(self, completion: Completion) -> Completion:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -84,11 +83,9 @@ def one_vocabulary(peers: Sequence[Peer]) -> bool:
 
 
 def assigned(
-    peers: Sequence[Peer], honest: int, config: SwarmConfig, *, apart: bool = False
+    peers: Sequence[Peer], honest: int, config: SwarmConfig
 ) -> list[tuple[Peer, list[int]]]:
     """Assign honest nodes to peers: one peer for all, or one for each node.
-
-    Nodes that learn ``apart`` each get a copy, even if they begin alike.
 
     Raises:
         ValueError: a heterogeneous swarm has fewer models than honest nodes, or one of them twice.
@@ -96,11 +93,7 @@ def assigned(
     if config.models == "homogeneous":
         if len(peers) != 1:
             raise ValueError(f"peers: expected 1 in a homogeneous swarm, got {len(peers)}")
-        if not apart:
-            return [(peers[0], list(range(honest)))]
-        further = range(1, honest)
-        copies = [replace(peers[0], model=copy.deepcopy(peers[0].model)) for _ in further]
-        return [(peer, [node]) for node, peer in enumerate([peers[0], *copies])]
+        return [(peers[0], list(range(honest)))]
     if len(peers) < honest or len({id(peer.model) for peer in peers[:honest]}) < honest:
         raise ValueError(
             f"peers: expected {honest} models, one for each honest node of a heterogeneous swarm, "

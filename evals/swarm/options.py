@@ -35,14 +35,21 @@ class SwarmOptions:
     guard: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE.yaml|preset:NAME",
-            help="Your own guard, on the nodes' model and sampler; may be repeated.",
+            metavar="GUARD",
+            help="Your own, FILE.yaml or preset:NAME, on the nodes' model and sampler; may be "
+            "repeated.",
         ),
     ] = None
     setting: Annotated[
-        Setting | None, typer.Option(help="For all attacks. [default: each attack's own]")
+        Setting | None,
+        typer.Option(
+            metavar="SETTING",
+            help="horizontal or vertical, for all attacks. [default: each attack's own]",
+        ),
     ] = None
-    models: Annotated[Models, typer.Option(help="Of the nodes.")] = "homogeneous"
+    models: Annotated[
+        Models, typer.Option(metavar="MODELS", help="homogeneous or heterogeneous nodes.")
+    ] = "homogeneous"
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many. [default: 5; --quick 1, --standard 2]")
     ] = None
@@ -91,8 +98,9 @@ class SwarmOptions:
     on_reject: Annotated[
         str | None,
         typer.Option(
-            metavar="drop|zero|no_gain",
-            help="Leave it out, reward 0, or out if it gains; separated by commas. "
+            metavar="RULE",
+            help="drop (leave it out), zero (reward 0) or no_gain (out if it gains); separated by "
+            "commas. "
             "[default: drop; for a guard file its own]",
         ),
     ] = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grpo_guard.cli.calibrate_rules import calibrate_rules
-from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
+from grpo_guard.cli.inputs import Mapped, bad_input, reads_log_probs, require_folder_of, writing
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -35,14 +35,16 @@ def calibrate(
         bool,
         typer.Option(help="Calibrate all other verifiers instead of those that read log-probs."),
     ] = False,
+    mapped: Mapped = None,
 ) -> None:
     """Measure a drift profile on honest completions; --rules: how often rules reject them.
 
     Exit 2 on bad input.
     """
-
+    with bad_input():
+        require_folder_of(out)
     if rules:
-        calibrate_rules(source, config, out)
+        calibrate_rules(source, config, out, mapped or ())
         return
 
     from grpo_guard.cli.rows import completions_of
@@ -56,11 +58,13 @@ def calibrate(
     try:
         with bad_input():
             require_other(out, source, config)
-            completions = completions_of(source)
+            completions = completions_of(source, mapped or ())
             verifiers = logprob_verifiers(GuardConfig.from_yaml(config), str(config))
             result = measure(verifiers, completions, base=PROFILES[base], progress=_progress)
     except CalibrationError as error:
-        place = source if error.index is None else f"{source}:{_line_of(source, error.index)}"
+        place = (
+            source if error.index is None else f"{source}:{_line_of(source, error.index, mapped)}"
+        )
         echo(f"{place}: {error}", err=True)
         raise typer.Exit(2) from None
     except OutOfMemoryError as error:
@@ -165,12 +169,12 @@ def warnings(result: ProfileFile) -> Iterator[str]:
         )
 
 
-def _line_of(source: Path, index: int) -> int:
+def _line_of(source: Path, index: int, mapped: list[str] | None) -> int:
     """Number of a completion's line, or of its row, from 1, if the file has no lines."""
     from grpo_guard.cli.formats import is_plain
     from grpo_guard.core.jsonl import read_objects
 
-    if str(source) == "-" or not is_plain(source, {}):
+    if str(source) == "-" or mapped or not is_plain(source, {}):
         return index + 1
     return next(islice((number for number, _ in read_objects(source)), index, None))
 

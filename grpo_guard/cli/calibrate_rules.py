@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_guard.cli.inputs import bad_input, reads_log_probs, writing
-from grpo_guard.cli.rows import group_of, whole_groups
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 1000
 
 
-def calibrate_rules(source: Path, config: Path, out: Path) -> None:
+def calibrate_rules(source: Path, config: Path, out: Path, mapped: Sequence[str] = ()) -> None:
     """Run every verifier without log-probs over honest completions and write its scores."""
     from rich.table import Table
 
@@ -32,7 +31,7 @@ def calibrate_rules(source: Path, config: Path, out: Path) -> None:
 
     with bad_input():
         require_other(out, source, config)
-        completions = completions_of(source)
+        completions = completions_of(source, mapped)
         if not completions:
             raise InputError(f"{source}: expected at least one completion, got none")
         scores = rule_scores(GuardConfig.from_yaml(config), completions)
@@ -54,6 +53,7 @@ def rule_scores(config: GuardConfig, completions: Sequence[Completion]) -> dict[
     Raises:
         ConfigError: the guard has none, two share a name, or one abstains on everything.
     """
+    from grpo_guard.cli.rows import group_of, whole_groups
     from grpo_guard.config import ConfigError
     from grpo_guard.core.calibrated import HonestScores
     from grpo_guard.core.supervise import supervised

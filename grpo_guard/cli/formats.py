@@ -2,19 +2,20 @@
 
 Reads Parquet, folders of Hugging Face datasets, TRL's logged completions, rollout dumps of verl
 and prime-rl, and logs of inspect_ai. Columns get the names of `Completion`'s fields; columns that
-match no field are left out.
+match no field are left out, and listed.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from grpo_guard.core.completion import Completion
+from grpo_guard.core.completion import Completion, shown
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object
 from grpo_guard.core.naming import near
 from grpo_guard.core.registry import with_remedy
@@ -24,6 +25,11 @@ Row = Mapping[str, Any]
 MAX_LOG_BYTES: Final = 1024 * MAX_LINE_BYTES // 16
 """Largest size in bytes of a log that is one JSON object."""
 _FIELDS: Final = (*Completion.__dataclass_fields__, "id")
+_MOST_LISTED: Final = 12
+"""Columns, and unknown fields, that a message lists."""
+_MOST_LEFT_OUT: Final = 1_000
+"""Columns that are remembered; a hostile file may have others in each row."""
+_DELIMITED: Final = {".csv": "", ".tsv": ", sep='\\t'"}
 # Field -> the names that other tools give it, the surest first.
 _CALLED: Final[Mapping[str, tuple[str, ...]]] = {
     "text": ("completion", "response", "output", "generated_text", "completions"),
@@ -67,20 +73,110 @@ def is_plain(source: Path, mapped: Mapping[str, str]) -> bool:
     return first is None or not _is_rollout(first)
 
 
-def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> None:
+def require_known_format(source: Path) -> None:
+    """Refuse CSV, which has no types and of which a text may be many lines.
+
+    Raises:
+        InputError: with the line that converts the file.
+    """
+    separator = _DELIMITED.get(source.suffix.lower())
+    if separator is not None:
+        kind, better = source.suffix[1:].upper(), source.with_suffix(".parquet")
+        raise InputError(
+            f"{source}: (file): expected JSON lines or Parquet, got {kind}, which is not read; "
+            f"convert it: pandas.read_csv({str(source)!r}{separator}).to_parquet({str(better)!r})"
+        )
+
+
+def write_lines(source: Path, mapped: Mapping[str, str], into: IO[bytes]) -> list[str]:
     """Write the completions of a file or folder as lines of JSON, in their order.
+
+    Returns:
+        The columns that no field was read from.
 
     Raises:
         InputError: it cannot be read, its format is unknown, or a column is missing.
     """
+    left_out: dict[str, None] = {}
     try:
         for place, row in _rows(source):
-            into.write(_line(place, row, mapped))
+            found, unread = _fields(place, row, mapped)
+            into.write(json.dumps(found, default=str).encode() + b"\n")
+            if len(left_out) < _MOST_LEFT_OUT:
+                left_out.update(dict.fromkeys(unread))
     except ModuleNotFoundError as error:
         raise InputError(f"{source}: {with_remedy(error)}") from None
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise InputError(f"{source}: (file): expected a readable file, got {why:.200}") from None
+    return list(left_out)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names of columns for a message: escaped, since a sender may have chosen them, and bounded."""
+    found = list(names)
+    more = len(found) - _MOST_LISTED
+    shortened = [shown(name, 40)[1:-1] for name in found[:_MOST_LISTED]]
+    return ", ".join(shortened) + (f" and {more:,} more" if more > 0 else "")
+
+
+def require_fields(row: Row) -> None:
+    """Refuse a line of JSON with fields that a completion does not have, all of them at once: one
+    of them may be a field with a typo, which must not pass as if it were missing.
+
+    Raises:
+        InputError: ``FIELDS: expected ..., got ...``, with the mapping that reads them.
+    """
+    unknown = [name for name in row if name not in _FIELDS]
+    if not unknown:
+        return
+    required = [field for field in ("prompt", "text") if field not in row]
+    meant = _guesses(_FIELDS, unknown, surely=bool(required))
+    fields = ", ".join(Completion.__dataclass_fields__)
+    instead = "".join(f"{field!r} in place of {listed([name])}, " for field, name in meant.items())
+    if len(meant) == len(unknown) == 1:
+        instead = f"{next(iter(meant))!r} in its place, "
+    got = "an unknown field" if len(unknown) == 1 else f"{len(unknown)} unknown fields"
+    named = dict.fromkeys(required, "COLUMN") | {f: c for f, c in meant.items() if f not in row}
+    reads = "reads other names and leaves" if named else "leaves"
+    raise InputError(
+        f"{listed(unknown)}: expected {instead}one of {fields}, got {got}; "
+        f"{_options(named or {'text': 'text'})} {reads} out what is unknown"
+    )
+
+
+def _options(mapped: Mapping[str, str]) -> str:
+    """``--map`` options as they are typed."""
+    return " ".join(f"--map {field}={_word(column)}" for field, column in mapped.items())
+
+
+def _word(column: str) -> str:
+    return shlex.quote(shown(column, 80)[1:-1])
+
+
+def _guesses(
+    fields: Iterable[str], columns: Iterable[str], *, surely: bool = False
+) -> dict[str, str]:
+    """Field -> the column that probably holds it, by the nearest name of any field.
+
+    Args:
+        fields: That look for a column.
+        columns: That are free.
+        surely: Only prompt and text may have a name that is merely similar: where they are missing,
+            "ask" is rather the prompt than a misspelt "task".
+    """
+    called = {name: f for f in reversed(_FIELDS) for name in (f, *_CALLED.get(f, ()))}
+    wanted, found = set(fields), dict[str, str]()
+    names = [str(column)[:80] for column in columns][:64]
+    for column in sorted(names, key=lambda column: column not in called):
+        field = called.get(column)
+        if field is None and (nearest := near(called, column)):
+            field = called[nearest[0]]
+            if surely and field not in ("prompt", "text"):
+                continue
+        if field in wanted:
+            found.setdefault(field, column)
+    return found
 
 
 def _rows(source: Path) -> Iterator[tuple[str, Row]]:
@@ -245,23 +341,41 @@ def _is_rollout(row: Row) -> bool:
     return verl or isinstance(row.get("completion"), list)
 
 
-def _line(place: str, row: Row, mapped: Mapping[str, str]) -> bytes:
-    found: dict[str, Any] = {}
-    for field in _FIELDS:
-        column = mapped.get(field) or _column(field, row, set(mapped.values()))
-        if field in mapped and column not in row:
-            got = ", ".join(map(str, row))
-            raise InputError(f"{place}: {column}: expected a column of this name, got {got:.300}")
-        if column is not None and row[column] is not None:
-            found[field] = _value(field, row[column])
+def _fields(place: str, row: Row, mapped: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """A row's values by field, and the columns that are not read."""
+    taken = set(mapped.values())
+    columns = {field: mapped.get(field) or _column(field, row, taken) for field in _FIELDS}
+    read = {field: column for field, column in columns.items() if column in row}
+    unread = [column for column in row if column not in read.values()]
+    missing = {field: mapped[field] for field in mapped if field not in read}
+    missing |= {field: field for field in ("prompt", "text") if columns[field] is None}
+    if missing:
+        raise _missing(place, missing, row, unread, mapped)
+    found = {f: _value(f, row[c]) for f, c in read.items() if c and row[c] is not None}
     for field in ("prompt", "text"):
         if field not in found:
-            got = ", ".join(map(str, row))
-            raise InputError(
-                f"{place}: {field}: expected a column {field}, got {got:.300}; "
-                f"--map {field}=NAME names another"
-            )
-    return json.dumps(found, default=str).encode() + b"\n"
+            raise InputError(f"{place}: {columns[field]}: expected a value in each row, got null")
+    return found, unread
+
+
+def _missing(
+    place: str,
+    missing: Mapping[str, str],
+    row: Row,
+    unread: list[str],
+    mapped: Mapping[str, str],
+) -> InputError:
+    """The error for all columns that a row lacks, with the options that name them."""
+    several = len(missing) > 1
+    expected = "columns of these names" if several else "a column of this name"
+    meant = _guesses(missing, unread)
+    options = {
+        f: meant.get(f, "COLUMN") if f in missing else mapped[f] for f in (*missing, *mapped)
+    }
+    return InputError(
+        f"{place}: {listed(missing.values())}: expected {expected}, got {listed(row)}; name "
+        f"{'them' if several else 'it'}: {_options(options)}"
+    )
 
 
 def _column(field: str, row: Row, taken: set[str]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.inputs import Mapped, bad_input
 from grpo_guard.cli.terminal import echo
 
 BATCH = 1024
@@ -55,6 +55,7 @@ def verify(
     keys: Annotated[
         Path | None, typer.Option(help="Known keys, NAME and public key per line; default: any.")
     ] = None,
+    mapped: Mapped = None,
 ) -> None:
     """Check the envelopes of a file. Exit 1 if one is refused, 2 on bad input."""
     from grpo_guard.cli.rows import Rows, opened
@@ -62,11 +63,11 @@ def verify(
     from grpo_guard.nodes.identity.ring import KeyRing
 
     counts: Counter[str] = Counter()
-    with bad_input(ValueError, ImportError), opened(source) as file:
+    with bad_input(ValueError, ImportError), opened(source, mapped or ()) as lines:
         # Without a file of keys we check whether signatures are valid, not whose they are.
         ring = KeyRing(pin=True, most_pinned=10**6) if keys is None else KeyRing.from_file(keys)
         gate = Identity(ring, run=run, late=ANY_ROUND)
-        rows = Rows(file, str(source))
+        rows = Rows(lines.file, str(source))
         for begin in range(0, len(rows), BATCH):
             read = [rows[i].completion for i in range(begin, min(begin + BATCH, len(rows)))]
             batch, given = gate.admit([c for c in read if c is not None])

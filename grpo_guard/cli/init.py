@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.inputs import bad_input, writing
 from grpo_guard.cli.terminal import echo
 
 _SAMPLER = """\
@@ -73,23 +74,34 @@ def init(
     if str(out) != "-" and out.exists():
         echo(f"{out}: expected a new file, got one that exists; -o FILE writes another", err=True)
         raise typer.Exit(2)
-    if same_weights is None:
-        same_weights = typer.confirm("Do all nodes hold the same weights?", default=False, err=True)
-    if same_weights and seeds is None:
-        seeds = typer.confirm("Do they sample with seeds you choose?", default=False, err=True)
-    if names is None:
-        names = typer.confirm("Do you know who sent each completion?", default=True, err=True)
+    try:
+        if same_weights is None:
+            same_weights = _asked("Do all nodes hold the same weights?", False)
+        if same_weights and seeds is None:
+            seeds = _asked("Do they sample with seeds you choose?", False)
+        if names is None:
+            names = _asked("Do you know who sent each completion?", True)
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        echo(
+            "\ninit: expected answers on standard input, got its end; the options "
+            "--same-weights or --different-weights, --seeds or --no-seeds and --names or "
+            "--no-names answer the questions",
+            err=True,
+        )
+        raise typer.Exit(2) from None
     text = guard_text(same_weights, bool(seeds), names)
     if str(out) == "-":
         echo(text.rstrip())
         return
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
-        raise typer.Exit(1) from None
+    with writing(out), out.open("x", encoding="utf-8") as file:
+        file.write(text)
     echo(f"wrote {out}; next: grpo-guard config check {out}")
+
+
+def _asked(question: str, default: bool) -> bool:
+    return typer.confirm(question, default=default, err=True)
 
 
 def guard_text(same_weights: bool, seeds: bool, names: bool) -> str:

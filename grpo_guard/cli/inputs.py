@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from grpo_guard.cli.terminal import echo
+
+Mapped: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="FIELD=NAME", help="A column by another name: text=answer."),
+]
 
 
 @contextmanager
@@ -27,12 +33,47 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def require_folder_of(out: Path) -> None:
+    """Refuse a file in a folder that does not exist, before any work.
+
+    Raises:
+        InputError: with the command that makes the folder.
+    """
+    from grpo_guard.core.jsonl import InputError
+
+    if not out.parent.is_dir():
+        raise InputError(_no_folder(out))
+
+
+def _no_folder(out: Path) -> str:
+    folder = str(out.parent)
+    return (
+        f"{out}: expected a file in a folder that exists, got no folder {folder}; make it: "
+        f"mkdir -p {shlex.quote(folder)}"
+    )
+
+
+def tell_left_out(source: Path, columns: list[str]) -> None:
+    """One notice of the columns that no field was read from."""
+    from grpo_guard.cli.formats import listed
+
+    if len(columns) == 1:
+        name = listed(columns)
+        echo(f"{source}: column not read: {name}; --map FIELD={name} reads it", err=True)
+    elif columns:
+        names = listed(columns)
+        echo(f"{source}: columns not read: {names}; --map FIELD=COLUMN reads one", err=True)
+
+
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """End the command with status 1 if a result cannot be written."""
+    """End the command with status 1 if a result cannot be written; 2 if its folder is missing."""
     try:
         yield
     except OSError as error:
+        if str(out) != "-" and not out.parent.is_dir():
+            echo(_no_folder(out), err=True)
+            raise typer.Exit(2) from None
         echo(f"{out}: expected a writable file, got {error.strerror}", err=True)
         raise typer.Exit(1) from None
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input
+from grpo_guard.cli.inputs import Mapped, bad_input
 from grpo_guard.cli.terminal import echo
 
 app = typer.Typer(help="Measure and calibrate a judge.", no_args_is_help=True)
@@ -24,6 +24,7 @@ def calibrate(
     alpha: Annotated[
         float, typer.Option(min=0, max=1, help="Share of honest work that may be rejected.")
     ] = 0.02,
+    mapped: Mapped = None,
 ) -> None:
     """Find the p_yes threshold that rejects a share ALPHA of honest work. Exit 2 on bad input."""
     from grpo_guard.cli.rows import completions_of
@@ -32,7 +33,7 @@ def calibrate(
     from grpo_guard.judge.verifier import JudgeVerifier
 
     with bad_input(JudgeSetupError, ValueError):
-        completions = completions_of(source)
+        completions = completions_of(source, mapped or ())
         guard = GuardConfig.from_yaml(config)
         judges = [leaf for leaf in guard.leaves() if leaf["type"] == "judge"]
         if len(judges) != 1:

@@ -8,19 +8,33 @@ import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grpo_guard.cli.formats import is_plain, mapping_of, write_lines
+from grpo_guard.cli.formats import (
+    is_plain,
+    mapping_of,
+    require_fields,
+    require_known_format,
+    write_lines,
+)
+from grpo_guard.cli.inputs import tell_left_out
 from grpo_guard.core.completion import Completion, CompletionError
 from grpo_guard.core.jsonl import MAX_LINE_BYTES, InputError, parse_object, row_id
+from grpo_guard.core.naming import near
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
+
+_MOST_NAMES: Final = 1_000
+"""Files of a folder that are looked at for one of a similar name."""
+WATCHED: Final = ("node", "task", "completion_ids")
+"""Fields without which some verifiers have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,8 @@ class Rows:
         self._file, self._name = file, name
         places, lines, keys = array("Q"), array("Q"), array("Q")
         joined = _Joined()
+        self.sent: set[str] = set()
+        """Those of `WATCHED` that at least one row has."""
         place = number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -64,6 +80,8 @@ class Rows:
                 row = self._row(line, number)
                 if row.problem and not keep_going:
                     raise InputError(row.problem)
+                if len(self.sent) < len(WATCHED):
+                    self.sent.update(f for f in WATCHED if getattr(row.completion, f, None))
                 places.append(place)
                 lines.append(number)
                 keys.append(number if row.completion is None else joined.key(row.completion))
@@ -81,15 +99,26 @@ class Rows:
 
     def _row(self, line: bytes, number: int) -> Row:
         known: str | int | None = None
+        data: dict[str, Any] | None = None
         try:
             data = parse_object(line, MAX_LINE_BYTES)
             known = row_id(data.pop("id", None))
+            require_fields(data)
             return Row(Completion.from_dict(data), id=known)
         except CompletionError as error:
             problem = f"{error.field}: {error.problem}"
         except InputError as error:
-            problem = f"(line): {error}"
+            problem = f"(line): {error}" if data is None else str(error)
         return Row(None, f"{self._name}:{number}: {problem}", known)
+
+
+def digest_of(completion: Completion) -> str:
+    """Of what a row held, to recognise it later: its prompt, text, node and round."""
+    hashed = blake2b(digest_size=8)
+    for part in (completion.prompt_text, completion.text, completion.node, completion.round):
+        hashed.update(f"{part}".encode("utf-8", "surrogatepass"))
+        hashed.update(b"\0")
+    return hashed.hexdigest()
 
 
 def group_of(completion: Completion) -> int:
@@ -140,8 +169,21 @@ class _Joined:
         return group
 
 
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Completions as lines of JSON.
+
+    Args:
+        file: Seekable, open for reading.
+        left_out: Columns of the source that no field is read from.
+    """
+
+    file: IO[bytes]
+    left_out: list[str] = field(default_factory=list)
+
+
 @contextmanager
-def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[IO[bytes]]:
+def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[Lines]:
     """Open lines of JSON so that they can be read twice: standard input (``-``) and files of other
     formats are copied to a temporary file first.
 
@@ -159,32 +201,55 @@ def opened(source: Path, mapped: Sequence[str] = ()) -> Iterator[IO[bytes]]:
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
             copy.seek(0)
-            yield copy
+            yield Lines(copy)
         return
+    if source.is_file():
+        require_known_format(source)
     if source.exists() and not is_plain(source, columns):
         with tempfile.TemporaryFile() as copy:
-            write_lines(source, columns, copy)
+            left_out = write_lines(source, columns, copy)
             copy.seek(0)
-            yield copy
+            yield Lines(copy, left_out)
         return
     try:
         file = source.open("rb")
+    except FileNotFoundError:
+        raise InputError(f"{source}: (file): {_nowhere(source)}") from None
     except OSError as error:
         raise InputError(
             f"{source}: (file): expected a readable file, got {error.strerror}"
         ) from None
     with file:
-        yield file
+        yield Lines(file)
 
 
-def completions_of(source: Path) -> list[Completion]:
-    """All completions of a file in any of the formats that `opened` reads, in order.
+def _nowhere(source: Path) -> str:
+    """Where a missing file was looked for, and which one there was probably meant."""
+    folder = source.parent
+    here = f"; looked in {Path.cwd() / folder}"
+    try:
+        names = [path.name for path in islice(folder.iterdir(), _MOST_NAMES)]
+    except OSError:
+        return f"expected a file or folder of completions, got none there{here}, which is no folder"
+    nearest = near(names, source.name)
+    hint = f"; did you mean {str(folder / nearest[0])!r}?" if nearest else ""
+    return f"expected a file or folder of completions, got none there{here}{hint}"
+
+
+def completions_of(source: Path, mapped: Sequence[str] = ()) -> list[Completion]:
+    """All completions of a file in any of the formats that `opened` reads, in order; a notice says
+    which columns are left out.
+
+    Args:
+        source: As for `opened`.
+        mapped: As for `opened`.
 
     Raises:
         InputError: it cannot be read, or a row is malformed.
     """
-    with opened(source) as file:
-        rows = Rows(file, str(source))
+    with opened(source, mapped) as lines:
+        rows = Rows(lines.file, str(source))
+        tell_left_out(source, lines.left_out)
         found = (rows[place].completion for place in range(len(rows)))
         return [completion for completion in found if completion is not None]
 

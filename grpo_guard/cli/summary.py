@@ -19,6 +19,8 @@ SHOWN_NODES = 20
 SHOWN_REASONS = 10
 MOST_REASONS = 1_000
 """Reasons counted separately; an operator's own verifiers may invent kinds without end."""
+_MOST_KEPT = 400
+"""Characters of an example."""
 
 REMEDIES = {
     Cause.TIMEOUT: "raise the verifier's timeout, or send fewer completions at once",
@@ -32,6 +34,16 @@ REMEDIES = {
     Cause.UNINFORMATIVE: "too little to judge by: send ids, nodes or longer completions",
     Cause.NOT_APPLICABLE: "add a verifier that judges all completions",
 }
+
+
+def _shortened(text: str, most: int) -> str:
+    """Quote a text, cut between words if it is too long."""
+    quoted = shown(text, 4 * _MOST_KEPT)
+    if len(quoted) <= most:
+        return quoted
+    cut = quoted[1 : most - 5]
+    words = cut.rpartition(" ")[0] or cut
+    return f"{quoted[0]}{words} ...{quoted[0]}"
 
 
 class Summary:
@@ -55,6 +67,8 @@ class Summary:
         self.asked = self.tokens = self.cached = 0
         """Verdicts that a judge was asked for, its tokens, and answers from its cache."""
         self.usd, self._priced = 0.0, True
+        self.notes: list[str] = []
+        """Warnings about the whole file, repeated at the end."""
 
     def add(self, row: Row, verdict: Verdict) -> None:
         """Count one row, in the `table` as well if one was set."""
@@ -69,7 +83,7 @@ class Summary:
             self.usd += verdict.usage.usd or 0.0
             self._priced &= verdict.usage.usd is not None or not verdict.usage.requests
         if verdict.abstained:
-            self._example.setdefault(verdict.cause, verdict.reason[:300])
+            self._example.setdefault(verdict.cause, verdict.reason[:_MOST_KEPT])
         if verdict.rejected:
             self._add_reason(verdict)
         if row.completion is not None and (name := row.completion.node) is not None:
@@ -84,7 +98,7 @@ class Summary:
         if key not in self.reasons and len(self.reasons) >= MOST_REASONS:
             key = ("(others)", "")
         self.reasons[key] += 1
-        self._shown.setdefault(key, verdict.reason[:300])
+        self._shown.setdefault(key, verdict.reason[:_MOST_KEPT])
 
     def commonest(self) -> list[dict[str, Any]]:
         """The `SHOWN_REASONS` commonest reasons of rejections, each with an example."""
@@ -105,6 +119,7 @@ class Summary:
                     name: {o.value: count[o] for o in Outcome} for name, count in self._worst()
                 },
                 "rejected_for": self.commonest(),
+                "warnings": self.notes,
                 "out": out,
             }
         )
@@ -120,16 +135,17 @@ class Summary:
         if self.asked:
             parts.append(self._cost())
         for reason in self.commonest():
-            example = shown(reason["example"], 120)
+            example = _shortened(reason["example"], 120)
             about = f"{reason['kind']} ({reason['verifier']})"
             parts.append(
                 f"rejected, {shown(about, 80)[1:-1]}: {reason['count']:,}, such as {example}"
             )
         for (outcome, cause), count in self.causes.most_common():
             if outcome is Outcome.ABSTAIN:
-                example = shown(self._example[cause], 400)
+                example = _shortened(self._example[cause], 400)
                 about = f"abstained, {cause.value}: {count}, such as {example}"
                 parts.append(f"{about}. Remedy: {REMEDIES.get(cause, 'see docs/abstentions.md')}")
+        parts += [f"warning: {note}" for note in self.notes]
         return "\n".join(parts)
 
     def _cost(self) -> str:

@@ -7,6 +7,7 @@ sequences are shown, and only our own colours and progress bars are executed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from grpo_guard.core.naming import near
 from grpo_guard.core.quoting import printable
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 # Releases of typer bring a click of their own, or use the one that is installed.
 _REFUSAL: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
+
+_NO_CHOICE = re.compile(r"'([^']{1,200})' is not one of ('.{1,2000}')\.\Z", re.DOTALL)
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
@@ -54,7 +58,21 @@ def _console_class() -> Any:
 
 
 class Commands(TyperGroup):
-    """Commands whose refusals quote arguments, which a shell may have made of files' names."""
+    """Commands whose refusals quote arguments, which a shell may have made of files' names.
+
+    A guard file is ``--config`` where it is the command's own, and ``--guard`` where it is one of
+    several things that are measured; each is understood under the other's name.
+    """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            _tidy(found)
+        return found
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _hide_types_of_flags(self, ctx)
+        super().format_help(ctx, formatter)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _printable_refusals():
@@ -63,6 +81,48 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with _printable_refusals(), _missing_extras():
             return super().invoke(ctx)
+
+
+def _tidy(command: Any) -> None:
+    """Let a command, or each of a group's, know both names of a guard file and no type of flags."""
+    if getattr(command, "tidied", False):
+        return
+    command.tidied = True
+    for member in getattr(command, "commands", {}).values():
+        _tidy(member)
+    parse, show = command.parse_args, command.format_help
+    names = {option for parameter in command.params for option in parameter.opts}
+    other: dict[str, str] = {}
+    if "--config" in names and "--guard" not in names:
+        other = {"--guard": "--config"}
+    elif "--guard" in names and "--config" not in names:
+        other = {"--config": "--guard", "-c": "--guard"}
+
+    def parse_args(ctx: Any, args: list[str]) -> Any:
+        return parse(ctx, _renamed(args, other))
+
+    def format_help(ctx: Any, formatter: Any) -> None:
+        _hide_types_of_flags(command, ctx)
+        show(ctx, formatter)
+
+    command.parse_args, command.format_help = parse_args, format_help
+
+
+def _renamed(args: list[str], other: dict[str, str]) -> list[str]:
+    """Arguments in which options have the names that the command knows."""
+    end = args.index("--") if "--" in args else len(args)
+    known = []
+    for argument in args[:end]:
+        name, equals, value = argument.partition("=")
+        known.append(other.get(name, name) + equals + value)
+    return known + args[end:]
+
+
+def _hide_types_of_flags(command: Any, ctx: Any) -> None:
+    """Releases of typer write ``<bool>`` behind an option that takes no value."""
+    for parameter in command.get_params(ctx):
+        if getattr(parameter, "is_flag", False):
+            parameter.display_type_rich = parameter.display_type = lambda ctx: None
 
 
 @contextmanager
@@ -84,5 +144,13 @@ def _printable_refusals() -> Iterator[None]:
     try:
         yield
     except _REFUSAL as error:
-        error.message = printable(error.message)
+        error.message = printable(_with_nearest(error.message))
         raise
+
+
+def _with_nearest(message: str) -> str:
+    """A refusal of a choice with the one that was probably meant."""
+    message = message.replace("Value error, ", "")
+    found = _NO_CHOICE.search(message)
+    nearest = near(re.findall(r"'([^']*)'", found[2]), found[1]) if found else []
+    return f"{message.rstrip('.')}; did you mean {nearest[0]!r}?" if nearest else message

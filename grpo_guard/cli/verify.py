@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
@@ -14,11 +15,11 @@ from contextlib import (
 )
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeAlias
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, writing
+from grpo_guard.cli.inputs import Mapped, bad_input, require_folder_of, tell_left_out, writing
 from grpo_guard.cli.terminal import echo, terminal
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ def verify(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Reject a malformed line in its place.")
     ] = False,
-    mapped: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="FIELD=NAME", help="A column by another name: text=answer."),
-    ] = None,
+    mapped: Mapped = None,
     engine: Annotated[
         Engine, typer.Option("--engine", help="Where rules read texts: here, or on Ray.")
     ] = Engine.local,
@@ -145,6 +143,7 @@ def _verify_file(
     table: bool,
 ) -> tuple[Summary, float]:
     """Write the verdicts to ``out``; return the counts and the guard's ``max_abstain_rate``."""
+    from grpo_guard.cli.idle import idle_notes
     from grpo_guard.cli.rows import Rows, opened
     from grpo_guard.cli.summary import Summary
     from grpo_guard.cli.verdict_table import VerdictTable
@@ -153,16 +152,21 @@ def _verify_file(
     with ExitStack() as stack:
         with bad_input():
             require_other(out, source, config)
-            file = stack.enter_context(opened(source, mapped))
-            rows = Rows(file, str(source), keep_going=keep_going)
+            require_folder_of(out)
+            lines = stack.enter_context(opened(source, mapped))
+            rows = Rows(lines.file, str(source), keep_going=keep_going)
+            tell_left_out(source, lines.left_out)
             done = _done(out, len(rows)) if resume else 0
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
             guard = stack.enter_context(guard_of())
         counted = Summary(len(rows), done)
         counted.table = VerdictTable() if table else None
+        counted.notes = idle_notes(guard, rows, source, lines.left_out)
+        for note in counted.notes:
+            echo(f"warning: {note}", err=True)
         try:
             with writing(out):
-                _verify_all(rows, guard, written, done, counted)
+                _verify_all(rows, guard, written, done, counted, _input(source, mapped, out))
         except KeyboardInterrupt:
             echo(f"stopped; {out} holds the first verdicts, --resume goes on", err=True)
             raise typer.Exit(130) from None
@@ -237,8 +241,21 @@ def _with_processes(guard: Guard, workers: int | None, source: Path) -> None:
         raise ConfigError(f"--workers: {error}") from None
 
 
+def _input(source: Path, mapped: Sequence[str], out: Path) -> dict[str, Any] | None:
+    """What the first verdict says about the file, so that ``view`` finds it; None for a pipe."""
+    if str(source) == "-":
+        return None
+    folder = Path() if str(out) == "-" else out.parent
+    return {"file": os.path.relpath(source, folder), "map": list(mapped)}
+
+
 def _verify_all(
-    rows: Rows, guard: Guard, into: AbstractContextManager[TextIO], done: int, counted: Summary
+    rows: Rows,
+    guard: Guard,
+    into: AbstractContextManager[TextIO],
+    done: int,
+    counted: Summary,
+    source: dict[str, Any] | None,
 ) -> None:
     """Verify batch by batch, and write each verdict as soon as those before it are written."""
     from rich.progress import Progress
@@ -262,16 +279,17 @@ def _verify_all(
     ):
         task = bar.add_task("verifying", total=len(rows), completed=done)
         for batch, completions, verdicts in judged(guard, batches()):
-            for place, row, verdict in _with_malformed(batch, completions, verdicts):
+            judged_rows = _with_malformed(batch, completions, verdicts)
+            for (place, sent), (row, verdict) in zip(batch, judged_rows, strict=True):
                 if place >= done:
                     counted.add(row, verdict)
-                    written.put(place, _line(place, row, verdict))
+                    written.put(place, _line(place, sent, row, verdict, source))
                     bar.advance(task)
 
 
 def _with_malformed(
     batch: list[tuple[int, Row]], completions: list[Completion], verdicts: list[Verdict]
-) -> Iterator[tuple[int, Row, Verdict]]:
+) -> Iterator[tuple[Row, Verdict]]:
     """Each row as it was judged, under the node that really sent it, and its verdict. A line that
     holds no completion is rejected, since its sender caused it."""
     from dataclasses import replace
@@ -279,19 +297,38 @@ def _with_malformed(
     from grpo_guard.core.verdict import Cause, reject
 
     pairs = zip(completions, verdicts, strict=True)
-    for place, row in batch:
+    for _, row in batch:
         if row.completion is None:
-            yield place, row, reject("input", Cause.MALFORMED, row.problem)
+            yield row, reject("input", Cause.MALFORMED, row.problem)
         else:
             completion, verdict = next(pairs)
-            yield place, replace(row, completion=completion), verdict
+            yield replace(row, completion=completion), verdict
 
 
-def _line(place: int, row: Row, verdict: Verdict) -> str:
+def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, Any] | None) -> str:
+    """One line of the output.
+
+    Args:
+        place: Number of the row.
+        sent: The row as it was read.
+        row: The row as it was judged.
+        verdict: On it.
+        source: What the first line says about the input.
+    """
     import json
 
-    node = None if row.completion is None else row.completion.node
-    return json.dumps({"index": place, "id": row.id, "node": node, **verdict.to_dict()}) + "\n"
+    from grpo_guard.cli.rows import digest_of
+
+    line = {
+        "index": place,
+        "id": row.id,
+        "node": None if row.completion is None else row.completion.node,
+        "digest": None if sent.completion is None else digest_of(sent.completion),
+        **verdict.to_dict(),
+    }
+    if place == 0 and source is not None:
+        line["input"] = source
+    return json.dumps(line) + "\n"
 
 
 def _done(out: Path, total: int) -> int:

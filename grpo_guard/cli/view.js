@@ -99,7 +99,11 @@ function rounds() {
   if (!nodes.size) return document.createTextNode("");
   const order = [...all].sort((a, b) => a - b).slice(-60);
   const head = el("tr", {}, el("th", {}, "node"), ...order.map((round) => el("th", {}, round)));
-  const body = [...nodes].slice(0, 64).map(([name, cells]) =>
+  const rejected = (cells) => [...cells.values()].reduce((sum, cell) => sum + cell.rejected, 0);
+  // Of more nodes than fit, those with most rejections; then by name, numbers within names as such.
+  const most = [...nodes].sort((a, b) => rejected(b[1]) - rejected(a[1])).slice(0, 64);
+  most.sort((a, b) => String(a[0]).localeCompare(String(b[0]), undefined, { numeric: true }));
+  const body = most.map(([name, cells]) =>
     el("tr", {}, el("th", {}, visible(name).slice(0, 40)), ...order.map((round) => {
       const cell = cells.get(round);
       if (!cell) return el("td", {}, "");

@@ -11,20 +11,24 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from grpo_guard.cli.inputs import bad_input, writing
+from grpo_guard.cli.inputs import bad_input, require_folder_of, writing
 from grpo_guard.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from grpo_guard.cli.rows import Row
 
 MOST_ROWS: Final = 5_000
 MOST_TEXT: Final = 20_000
 """Characters of one completion, so that a browser can open the page."""
 _CONTEXT: Final = 2_000
+_FIRST: Final = {"reject": 0, "abstain": 1, "accept": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,14 @@ class Shown:
     Args:
         rows: One mapping per row, with its number in the file as ``index``.
         left_out: Rows that did not fit.
+        source: The file that their texts come from; None = they have none.
+        note: What else to say about the page.
     """
 
     rows: list[dict[str, Any]]
     left_out: int
+    source: Path | None = None
+    note: str = ""
 
 
 def view(
@@ -46,14 +54,18 @@ def view(
     ],
     source: Annotated[
         Path | None,
-        typer.Option("--in", "-i", help="The completions that were verified, for their texts."),
+        typer.Option(
+            "--in", "-i", help="The completions that were verified. [default: where they were]"
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page. [default: OUT.html]")
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="FIELD=NAME", help="As for grpo-guard verify."),
+        typer.Option(
+            "--map", metavar="FIELD=NAME", help="As for grpo-guard verify. [default: as then]"
+        ),
     ] = None,
     most: Annotated[
         int, typer.Option("--most", min=1, help="Rows on the page; rejected ones come first.")
@@ -64,19 +76,27 @@ def view(
     with bad_input():
         from grpo_guard.core.files import require_other
 
+        require_folder_of(target)
         require_other(target, verdicts, *([source] if source else []))
-        found = shown_rows(verdicts, source, mapped or [], most)
+        found = shown_rows(verdicts, source, mapped, most)
+        if found.source:
+            require_other(target, found.source)
     with writing(target):
         target.write_text(page(found, verdicts.name), encoding="utf-8")
     left = f"; {found.left_out:,} more rows did not fit (--most)" if found.left_out else ""
-    texts = "" if source else "; without --in FILE it has no texts"
-    echo(f"wrote {target}: {len(found.rows):,} rows{left}{texts}")
+    echo(f"wrote {target}: {len(found.rows):,} rows{left}{found.note}")
 
 
 def shown_rows(
-    verdicts: Path, source: Path | None, mapped: list[str], most: int = MOST_ROWS
+    verdicts: Path, source: Path | None, mapped: list[str] | None, most: int = MOST_ROWS
 ) -> Shown:
-    """The rows of the page, in the file's order; accepted rows are left out first.
+    """The rows of the page, rejected ones first; accepted rows are left out first.
+
+    Args:
+        verdicts: What ``verify`` wrote.
+        source: The completions; None = those that the first verdict names, if they are there.
+        mapped: ``FIELD=NAME``; None = as when they were verified.
+        most: Rows on the page.
 
     Raises:
         InputError: a file cannot be read, or the two do not belong together.
@@ -85,22 +105,65 @@ def shown_rows(
 
     kept: list[dict[str, Any]] = []
     accepted: list[dict[str, Any]] = []
-    total = 0
+    total, known = 0, _Input()
     for number, data in read_objects(verdicts):
         if "outcome" not in data or "index" not in data:
             raise InputError(
                 f"{verdicts}:{number}: outcome: expected a line that grpo-guard verify wrote, got "
                 "one without outcome and index; completions follow --in"
             )
+        if total == 0:
+            known = _input_of(data)
         total += 1
         into = accepted if data["outcome"] == "accept" else kept
         if len(into) < most:
             into.append(_row(data))
     rows = [*kept, *accepted[: max(0, most - len(kept))]]
-    rows.sort(key=lambda row: (not isinstance(row["index"], int), row["index"]))
+    rows.sort(
+        key=lambda row: (
+            _FIRST.get(row["outcome"], 1),
+            not isinstance(row["index"], int),
+            row["index"],
+        )
+    )
+    note = ""
+    if source is None:
+        source, note = _remembered(verdicts, known)
     if source is not None:
-        _add_texts(rows, source, mapped)
-    return Shown(rows, total - len(rows))
+        chosen = known.mapped if mapped is None and str(source) != "-" else mapped
+        note = _add_texts(rows, total, verdicts, source, chosen or [])
+    for row in rows:
+        del row["digest"]
+    return Shown(rows, total - len(rows), source, note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What the first verdict says about the file that was verified."""
+
+    file: str | None = None
+    mapped: list[str] = field(default_factory=list)
+
+
+def _input_of(line: dict[str, Any]) -> _Input:
+    found = line.get("input")
+    found = found if isinstance(found, dict) else {}
+    file = found.get("file")
+    return _Input(
+        file if isinstance(file, str) else None,
+        [one for one in _list(found.get("map")) if isinstance(one, str)],
+    )
+
+
+def _remembered(verdicts: Path, known: _Input) -> tuple[Path | None, str]:
+    """The file that was verified, if it is where it was; and what to say if it is not."""
+    none = "; without --in FILE it has no texts"
+    if known.file is None:
+        return None, none
+    source = verdicts.parent / known.file
+    if source.is_file() or source.is_dir():
+        return source, ""
+    return None, f"{none}, and {source}, which was verified, is not there"
 
 
 def _row(data: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +171,7 @@ def _row(data: dict[str, Any]) -> dict[str, Any]:
     by = list(_deciding(data)) or [str(data.get("verifier"))]
     return {
         "index": data["index"],
+        "digest": data.get("digest"),
         "id": data.get("id"),
         "node": data.get("node"),
         "outcome": str(data["outcome"]),
@@ -141,26 +205,71 @@ def _span(value: Any) -> list[int] | None:
     return value if two and all(isinstance(i, int) and i >= 0 for i in value) else None
 
 
-def _add_texts(rows: list[dict[str, Any]], source: Path, mapped: list[str]) -> None:
-    """Add each row's prompt, text and round from the file that was verified."""
-    from grpo_guard.cli.rows import Rows, opened
+def _add_texts(
+    rows: list[dict[str, Any]], total: int, verdicts: Path, source: Path, mapped: list[str]
+) -> str:
+    """Add each row's prompt, text and round from the file that was verified.
 
-    with opened(source, mapped) as file:
-        completions = Rows(file, str(source), keep_going=True)
+    Returns:
+        What to say if only a part of the file was verified.
+
+    Raises:
+        InputError: a row is not the one that the verdict is about.
+    """
+    from grpo_guard.cli.rows import Rows, opened
+    from grpo_guard.core.jsonl import InputError
+
+    with opened(source, mapped) as lines:
+        completions = Rows(lines.file, str(source), keep_going=True)
+        have = len(completions)
+        counts = f"{verdicts} has {_number(total, 'verdict')}, {source} {_number(have, 'row')}"
+        if total > have or (total < have and any(row["digest"] is None for row in rows)):
+            raise InputError(f"{counts}: is it the file that was verified?")
         for row in rows:
             at = row["index"]
-            if not isinstance(at, int) or not 0 <= at < len(completions):
-                from grpo_guard.core.jsonl import InputError
-
+            if not isinstance(at, int) or not 0 <= at < have:
+                raise InputError(f"{source}: expected a row {at!r:.40}, got {have} rows")
+            found = completions[at]
+            if problem := _other(row, found):
                 raise InputError(
-                    f"{source}: expected a row {at!r:.40}, got {len(completions)} rows"
+                    f"{source}: row {at}: expected the row that {verdicts} is about, got "
+                    f"{problem}; is it the file that was verified, in the same order?"
                 )
-            completion = completions[at].completion
+            completion = found.completion
             if completion is not None:
                 row["prompt"] = completion.prompt_text[:_CONTEXT]
                 row["text"] = completion.text[:MOST_TEXT]
                 row["cut"] = len(completion.text) > MOST_TEXT
                 row["round"] = completion.round
+    return f"; {counts}: the others are not verified yet" if total < have else ""
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _other(row: dict[str, Any], found: Row) -> str | None:
+    """In what a row differs from the one that a verdict is about; None = in nothing.
+
+    The node of a verdict may be a signer's key, so it is compared only if there is no digest.
+    """
+    from grpo_guard.cli.rows import digest_of
+    from grpo_guard.core.quoting import shown
+
+    def differs(name: str, there: Any) -> str | None:
+        known = row[name] is not None and there is not None and row[name] != there
+        return f"{name} {shown(there, 60)} in place of {shown(row[name], 60)}" if known else None
+
+    if problem := differs("id", found.id):
+        return problem
+    if found.completion is None:
+        return None if row["digest"] is None else "one that holds no completion"
+    if row["digest"] is None:
+        malformed = row["outcome"] == "reject" and row["cause"] == "malformed"
+        return None if malformed else differs("node", found.completion.node)
+    if row["digest"] == digest_of(found.completion):
+        return None
+    return differs("node", found.completion.node) or "another text, prompt, node or round"
 
 
 def page(found: Shown, title: str) -> str:

@@ -17,11 +17,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from grpo_guard.config.live import Live, reads_policy
 from grpo_guard.config.preset_options import (
@@ -40,7 +41,14 @@ from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.jsonl import InputError
 from grpo_guard.core.model_paths import missing_models
-from grpo_guard.core.options import ConfigError, Options, named, options_of, without_secrets
+from grpo_guard.core.options import (
+    ConfigError,
+    Options,
+    in_file,
+    named,
+    options_of,
+    without_secrets,
+)
 from grpo_guard.core.registry import VERIFIERS, UnknownNameError, load, with_remedy
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
@@ -123,6 +131,7 @@ class GuardConfig(Options):
     """
 
     model_config = Options.model_config | {"extra": "allow"}
+    _file: str = PrivateAttr(default="")  # for messages
 
     alpha: float = Field(default=1e-3, gt=0, lt=1)
     policy: PolicyConfig = PolicyConfig()
@@ -194,8 +203,17 @@ class GuardConfig(Options):
             try:
                 config: GuardConfig = cls.read({str(key): v for key, v in data.items()}, "")
             except ConfigError as error:
-                raise ConfigError(f"{name}: {error}") from None
+                raise in_file(name, error) from None
+        config._file = name
         return config
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Put the file's name before the messages of errors."""
+        try:
+            yield
+        except ConfigError as error:
+            raise in_file(self._file, error) from error.__cause__
 
     def build(self, live: Live | None = None) -> Guard:
         """Build the guard; this loads its models.
@@ -207,7 +225,7 @@ class GuardConfig(Options):
             ConfigError: a verifier is unknown, its options are wrong, or an external resource
                 that it needs is missing.
         """
-        with without_secrets(self.explicit_values()):
+        with self._named(), without_secrets(self.explicit_values()):
             if live is None:  # before torch is loaded, and before a hub is asked for a folder
                 for place, problem in missing_models(self.explicit_values(), ""):
                     raise ConfigError(f"{place}: {problem}")
@@ -231,7 +249,7 @@ class GuardConfig(Options):
         try:
             return replace(base, **self.policy.explicit_values())
         except ValueError as error:
-            raise ConfigError(f"policy: {error}") from None
+            raise in_file(self._file, ConfigError(f"policy: {error}")) from None
 
     def failures(self) -> GraderFailures | None:
         """How the guard treats failing graders, for an adapter that grades separately from it.
@@ -261,7 +279,8 @@ class GuardConfig(Options):
         yield from leaves_of(beside)
 
     def _known_preset(self) -> str:
-        return chosen(list(PRESETS), str(self.preset), "preset")
+        with self._named():
+            return chosen(list(PRESETS), str(self.preset), "preset")
 
     def _of_preset(self, live: Live | None) -> Guard:
         name, policy = self._known_preset(), self.whole_policy()

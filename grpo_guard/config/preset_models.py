@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from grpo_guard.core.detokenizer import Detokenizer
+from grpo_guard.core.model_paths import missing
 from grpo_guard.core.verifier import CompletionVerifier
 
 if TYPE_CHECKING:
@@ -15,12 +16,27 @@ if TYPE_CHECKING:
 def on_model(kind: Any, model: Any, tokenizer: Any, **options: Any) -> CompletionVerifier:
     """Build a log-prob verifier on a given model, or on one to load."""
     if isinstance(model, str | os.PathLike):
+        if problem := missing(os.fspath(model)):
+            raise ValueError(f"model: {problem}")
         if tokenizer is not None:
-            raise TypeError("tokenizer: expected None with a model that is loaded with its own")
+            raise TypeError(
+                f"tokenizer: expected None with the name of a model, which is loaded with its own, "
+                f"got a {type(tokenizer).__name__}. In training, pass the model object that is "
+                "trained, in place of its name: a loaded copy does not learn"
+            )
         loaded: CompletionVerifier = kind.from_pretrained(os.fspath(model), **options)
         return loaded
+    if _is_tokenizer(model):
+        raise TypeError(
+            f"model: expected a causal language model, got a tokenizer ({type(model).__name__}); "
+            "the order is model, tokenizer, sampling"
+        )
     verifier: CompletionVerifier = kind(model, tokenizer, **options)
     return verifier
+
+
+def _is_tokenizer(value: Any) -> bool:
+    return callable(getattr(value, "convert_tokens_to_ids", None))
 
 
 def reader_of(
@@ -30,6 +46,11 @@ def reader_of(
     if model is not None and reader is not None:
         raise TypeError("reader: expected None together with model, since either is the reader")
     given = reader if model is None else model
+    if _is_tokenizer(given):
+        raise TypeError(
+            f"model: expected a causal language model, got a tokenizer ({type(given).__name__}); "
+            "the order is model, tokenizer"
+        )
     if given is None:
         if frozen is not None:
             raise TypeError("frozen: expected None without a model for it to read along with")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import blake2b
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -25,6 +25,7 @@ from grpo_guard.content.cut_off import CutOffVerifier
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.core.arguments import several_verifiers, worded
 from grpo_guard.core.ensemble import AllOf
+from grpo_guard.core.naming import near
 from grpo_guard.core.registry import needing_extra
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verifier import CompletionVerifier
@@ -53,6 +54,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The policy of each preset. Of several rules the first that the trainer can carry out applies; a
 single rule that it cannot carry out is refused."""
 
+_OF_POLICY: Final = frozenset(field.name for field in fields(Policy))
+
 F = TypeVar("F", bound=Callable[..., Guard])
 
 
@@ -66,6 +69,12 @@ def _called(preset: F) -> F:
             raise TypeError(
                 f"presets.{name}: expected options in brackets, got the function "
                 f"{args[0].__name__!r}; write @presets.{name}(...)"
+            )
+        for option in kwargs.keys() & _OF_POLICY:
+            rule = f"{option}={kwargs[option]!r:.40}"
+            raise TypeError(
+                f"presets.{name}: expected {option} in a policy, got it as an option; write "
+                f"policy=Policy({rule})"
             )
         if not isinstance(kwargs.get("policy"), Policy | None):
             raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
@@ -99,9 +108,12 @@ def same_weights(
     likely; `shared_seed` can.
 
     Args:
-        model: The policy, the object that is being trained; or a folder or model id to load.
-        tokenizer: Its tokenizer; None if the model is loaded.
-        sampling: The sampling that every node declares.
+        model: The policy: the model object that is being trained, or the folder or id of one to
+            load, such as ``"org/policy"``.
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None with
+            a folder or id, whose own is loaded.
+        sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0.
         state: Folder for everything remembered about nodes, created if missing, which several
             processes may share, or its `NodeStore`; None = kept until the process ends.
         policy: Replaces ``POLICIES["same_weights"]``.
@@ -150,8 +162,14 @@ def shared_seed(
     `SeedReplayVerifier` at the start of each round.
 
     Args:
-        model, tokenizer, sampling: As for `same_weights`.
-        coin: The coin, or the name of a run that uses no beacons.
+        model: The policy: the model object that is being trained, or the folder or id of one to
+            load, such as ``"org/policy"``.
+        tokenizer: The tokenizer of the policy, as from ``AutoTokenizer.from_pretrained``; None with
+            a folder or id, whose own is loaded.
+        sampling: The sampling that every node declares, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0.
+        coin: The coin of the run, a `PublicCoin`, or the run's name, such as ``"run-7"``, if it
+            uses no beacons.
         state, alpha, share, beside, workers: As for `same_weights`. Below a share of 1 the verifier
             is ``guard.verifier.members[1].member``, unless there are others ``beside``.
         policy: Replaces ``POLICIES["shared_seed"]``.
@@ -277,7 +295,8 @@ def judged(
     """A language model decides, except for nodes that the ledger has convicted.
 
     Args:
-        backend: Required: the model, or ``{"type": "openai", "base_url": ..., "model": ...}``.
+        backend: Required: the model that judges, such as
+            ``{"type": "openai", "base_url": "http://127.0.0.1:8000/v1", "model": NAME}``.
             ``"shipped"`` is a toy: it rejects everything but the bundled task of its tests.
         state, beside, workers: As for `different_weights`.
         policy: Replaces ``POLICIES["judged"]``.
@@ -341,6 +360,15 @@ PRESETS: Final[Mapping[str, Callable[..., Guard]]] = {
     preset.__name__: preset
     for preset in (same_weights, shared_seed, different_weights, judged, failures_only)
 }
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        nearest = near(list(PRESETS), name)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        known = "" if name.startswith("__") else f"; the presets are {', '.join(PRESETS)}{hint}"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{known}")
 
 
 def _guard(

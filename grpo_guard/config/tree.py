@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -179,6 +180,9 @@ class _Builder:
             raise ConfigError(f"{where}.type: {error}{hint}") from None
         except ImportError as error:
             raise ConfigError(f"{where} ({name}): {error}") from None
+        for option in data if model.model_config["extra"] == "forbid" else ():
+            if option not in model.from_python:
+                _require_option(model.model_fields, option, str(name), where)
         if "alpha" in model.model_fields:
             data.setdefault("alpha", self.alpha)
         live = self.live if self.live and reads_policy(kind) else None
@@ -207,10 +211,23 @@ def _require_known(name: str, data: dict[str, Any], where: str) -> None:
     """
     for option in data if name in OPTIONS else ():
         if option not in PYTHON_ONLY:
-            try:
-                choose(OPTIONS[name], named(option))
-            except UnknownNameError as error:
-                raise ConfigError(f"{where}: {error}") from None
+            _require_option(OPTIONS[name], option, name, where)
+
+
+def _require_option(known: Collection[str], option: object, name: str, where: str) -> None:
+    """Refuse an option that a verifier does not have.
+
+    Raises:
+        ConfigError: with the verifier, its options and the one that was probably meant.
+    """
+    try:
+        choose(known, named(option))
+    except UnknownNameError as error:
+        said = str(error).replace("expected one of", f"expected an option of {name}, one of", 1)
+        # A few options are all that there is to mean.
+        nearest = difflib.get_close_matches(named(option), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest and "did you mean" not in said else ""
+        raise ConfigError(f"{where}: {said}{hint}") from None
 
 
 def _wrapped(verifier: Any, options: Any) -> CompletionVerifier:

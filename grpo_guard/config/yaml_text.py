@@ -34,7 +34,7 @@ def mapping_from(text: str, name: str) -> dict[Any, Any]:
     try:
         data = yaml.load(text, _yaml_loader())
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise unreadable(name, error) from None
+        raise unreadable(name, error, text) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: (file): expected a mapping such as {_SUCH}, got {_got(data)}")
     return data
@@ -53,16 +53,69 @@ def _yaml_loader() -> Any:
     return Loader
 
 
-def unreadable(name: str, error: Exception) -> ConfigError:
-    """The error for a file that cannot be read; it quotes nothing from the file."""
-    return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error)}")
+def unreadable(name: str, error: Exception, text: str = "") -> ConfigError:
+    """The error for a file that cannot be read.
+
+    Args:
+        name: Of the file.
+        error: What reading it raised.
+        text: Its content; of the line at fault only the indentation, dashes and a key are quoted,
+            since the rest may hold a backend's key.
+    """
+    return ConfigError(f"{name}: (file): expected readable YAML, got {_unquoting(error, text)}")
 
 
-def _unquoting(error: Exception) -> str:
-    """A YAML reader's message without the lines and words that it quotes, which may hold a key."""
+def _unquoting(error: Exception, text: str) -> str:
+    """A YAML reader's message without the lines and words that it quotes, or a remedy."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem" if mark is not None else "strerror", None)
     what = re.sub(r"""(["']).{5,}\1""", "'...'", problem or type(error).__name__, flags=re.DOTALL)
     if mark is None:
         return f"{what:.200}"
-    return f"an error in line {mark.line + 1}, column {mark.column + 1} ({what:.200})"
+    lines = _LINE_BREAK.split(text)
+    line = _shape(lines[mark.line]) if mark.line < len(lines) else ""
+    quoted = f": `{line}`" if line.strip() else ""
+    begun = getattr(getattr(error, "context_mark", None), "line", mark.line) + 1
+    remedy = _remedy(f"{getattr(error, 'context', '')} {problem}", lines, mark.line, begun)
+    place = f"an error in line {mark.line + 1}, column {mark.column + 1}{quoted}"
+    return f"{place}; {remedy}" if remedy else f"{place} ({what:.200})"
+
+
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_LINE = re.compile(r"([ \t]{0,60})((?:- {1,20}|-$){0,4})(?:([a-z_]{1,24}:)(?= |$))?(.?)")
+
+
+def _shape(line: str) -> str:
+    """A line's indentation, dashes and key, in place of its values."""
+    found = _LINE.match(line)
+    if found is None:
+        return ""
+    indent, dashes, key, rest = found.groups()
+    more = " ..." if key and (rest or line[found.end() :]) else "..." if rest else ""
+    return f"{indent}{dashes}{key or ''}{more}".replace("\t", "\\t")
+
+
+def _remedy(problem: str, lines: list[str], at: int, begun: int) -> str | None:
+    """What to look at; None if the reader's own words are as good.
+
+    Args:
+        problem: The reader's words.
+        lines: Of the file.
+        at: Index of the line at fault.
+        begun: Number of the line in which what was being read begins.
+    """
+    line = lines[at] if at < len(lines) else ""
+    if r"\t" in problem or "\t" in line[: len(line) - len(line.lstrip())]:
+        return "YAML is indented with blanks, not with tabs"
+    if "quoted scalar" in problem:
+        return f"is the quote that opens in line {begun} closed?"
+    if "',' or" in problem:
+        return f"is the bracket that opens in line {begun} closed, with a comma between entries?"
+    if "<block end>" in problem or "mapping values" in problem or "expected ':'" in problem:
+        colon = "" if "<block" in problem else ", and is a text with `: ` in quotes"
+        dash = line.lstrip().startswith("-")
+        above = range(at, 0, -1) if dash else ()
+        same = next((n for n in above if lines[n - 1].lstrip().startswith("-")), None)
+        which = "the keys beside it" if same is None else f"the one in line {same}"
+        return f"is {'`-`' if dash else 'it'} indented as {which}{colon}?"
+    return None

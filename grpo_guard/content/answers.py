@@ -171,13 +171,15 @@ def rightness(text: str, reference: str | None) -> bool | None:
     """Whether the completion's answer is right; None if that cannot be decided.
 
     A non-numeric answer can be written in more ways than `is_right` knows, so not finding it
-    proves nothing.
+    proves nothing. Nor does another number behind the last mark if the right one is anywhere in
+    the text: some rewards are paid for ``reference in text``.
     """
     if reference is None:
         return None
     if is_right(text, reference):
         return True
-    return None if number_of(_behind_mark(reference)) is None else False
+    written = _behind_mark(reference).strip(" $.*`{}")
+    return None if number_of(written) is None or written in text else False
 
 
 def same_answer(reference: str, other: str) -> bool | None:

@@ -92,13 +92,18 @@ def _complaint(
 
 
 def meaning(maker: Any, parameter: str) -> str:
-    """The ``Args`` entry of a parameter in a docstring; "" if there is none."""
-    found = re.search(
-        rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)",
-        inspect.getdoc(maker) or "",
-        re.MULTILINE,
-    )
-    return " ".join(found[2].split()).rstrip(".") if found else ""
+    """The first sentence of a parameter's ``Args`` entry, without markup; "" if there is none.
+
+    Of a class, its bases are searched as well, and entries that refer to another's are skipped.
+    """
+    entry = rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)"
+    for place in maker.__mro__ if inspect.isclass(maker) else (maker,):
+        text = inspect.cleandoc(getattr(place, "__doc__", None) or "")
+        found = re.search(entry, text, re.MULTILINE)
+        if found and not found[2].startswith("As for "):
+            first = re.split(r"\. (?=[A-Z`\"])", " ".join(found[2].split()), maxsplit=1)[0]
+            return first.replace("`", "").rstrip(".")
+    return ""
 
 
 def expected_verifier(where: str, got: object) -> TypeError:

@@ -65,7 +65,8 @@ class Completion(_Marked):
     without ids is scored under a looser profile.
 
     Args:
-        prompt: The prompt as text, or as chat messages, which are copied; at most
+        prompt: The prompt, as text or as chat messages such as
+            ``[{"role": "user", "content": "What is 7 - 5?"}]``. Messages are copied; at most
             `MAX_PROMPT_DEPTH` deep, with `MAX_PROMPT_PARTS` parts.
         text: The completion as text, as the reward function sees it. A `Guard` with a tokenizer
             reads the ids in its place.

@@ -41,6 +41,17 @@ class ConfigError(ValueError):
     contain a key, the value."""
 
 
+def in_file(name: str, error: Exception) -> ConfigError:
+    """The error with the name of its file before it, unless it is there or there is no file.
+
+    Args:
+        name: Of the file; "" = none.
+        error: From reading its content.
+    """
+    said = str(error)
+    return ConfigError(said if not name or said.startswith(f"{name}:") else f"{name}: {said}")
+
+
 class Options(BaseModel):
     """Options by name; an unknown one is refused, with the closest known name."""
 

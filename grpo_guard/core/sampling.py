@@ -33,10 +33,12 @@ class SamplingSpec:
     is off by default.
 
     Args:
-        engine: ``"transformers"``, ``"vllm"`` or ``"sglang"``: the order of the filters.
-        temperature: > 0. Greedy decoding is ``top_k=1`` at any temperature.
-        top_k: Keep the k most likely tokens; 0 = off.
-        top_p: Keep the smallest set with this mass, in (0, 1]; 1 = off.
+        engine: What samples, ``"transformers"``, ``"vllm"`` or ``"sglang"``; it sets the order of
+            the filters.
+        temperature: The sampler's temperature, > 0, such as 1.0. Greedy decoding is ``top_k=1`` at
+            any temperature.
+        top_k: How many of the most likely tokens are kept, such as 50; 0 = all.
+        top_p: Mass of the smallest set of tokens that is kept, in (0, 1], such as 0.95; 1 = all.
         min_p: Keep tokens with at least this share of the maximum probability, in [0, 1); 0 = off.
         repetition_penalty: > 0; 1 = off. Counted over prompt and completion.
         max_new_tokens: Longest completion in tokens including EOS; None = not declared.

@@ -17,14 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.scope import MOST_CHARACTERS as MOST_CHARACTERS
 from grpo_guard.core.scope import Runnable as Runnable
 from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
 
 logger = logging.getLogger("grpo_guard")
+
+_PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 # A thread cannot be killed. A verifier that hangs again and again would leave one behind per batch,
 # so past this many it is not called until one of them returns.
@@ -83,6 +88,10 @@ class _HungError(Exception):
 
 class _CircuitOpenError(Exception):
     """Earlier calls are still hanging."""
+
+
+class _AnswerError(TypeError):
+    """The verifier returned something other than one verdict per completion."""
 
 
 class _GivenUpError(RuntimeError):
@@ -218,6 +227,9 @@ class _Failures:
     def may_be_isolated(self, error: Exception, size: int) -> bool:
         """Whether to try the halves of a part of ``size`` completions after ``error``."""
         self._last = cause_of(error)
+        if isinstance(error, _AnswerError):
+            # A programming error: single completions may come through, so say it before.
+            self._log(error, str(error))
         return size > 1 and not engine_wide(error) and not self._too_many
 
     def verdict(self, error: Exception, size: int) -> Verdict:
@@ -230,28 +242,51 @@ class _Failures:
             return abstain(name, Cause.CIRCUIT_OPEN, str(error))
         # A message may quote a completion, which must not add lines of its own to logs.
         message = "".join(c if c.isprintable() else " " for c in f"{error!s:.200}")
-        reason = f"{type(error).__name__}: {message}"
+        of_answer = isinstance(error, _AnswerError)
+        reason = message if of_answer else f"{type(error).__name__}: {message}"
         # torch names its class OutOfMemoryError; comparing the name avoids importing torch here.
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return abstain(name, Cause.OUT_OF_MEMORY, reason)
         named = cause_of(error)
         cause = named or Cause.FAULT
-        if type(error).__name__ not in self._logged:
-            self._logged.add(type(error).__name__)
-            trace = None if named or isinstance(error, _GivenUpError) else error
-            logger.warning("verifier %s: %s (%s)", name, reason, cause, exc_info=trace)
+        if not of_answer:
+            trace = None if named or isinstance(error, _GivenUpError) else _own_frames(error)
+            self._log(error, f"verifier {name}: {reason} ({cause})", trace)
         return abstain(name, cause, reason)
+
+    def _log(self, error: Exception, line: str, trace: Any = None) -> None:
+        kind = type(error).__name__
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("%s", line, exc_info=trace)
+
+
+def _own_frames(error: Exception) -> tuple[type[Exception], Exception, TracebackType | None]:
+    """The error for a log, from the first frame of the verifier's own code on.
+
+    The calls of this package before it say nothing about the error. One that a verifier of this
+    package raises keeps all of its frames.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return type(error), error, trace or error.__traceback__
 
 
 def _checked(verifier: Runnable, result: object, expected: int) -> list[Verdict]:
-    if not isinstance(result, list | Sequence) or not all(
-        issubclass(kind, Verdict) for kind in set(map(type, result))
-    ):
-        raise TypeError(f"{verifier.name}.verify: expected a list of Verdict, got {result!r:.80}")
+    where = f"{verifier.name}.verify"
+    if not isinstance(result, list | Sequence) or isinstance(result, str):
+        raise _AnswerError(f"{where}: expected a list of Verdict, got {shown(result)}")
+    if not all(issubclass(kind, Verdict) for kind in set(map(type, result))):
+        i, item = next((i, v) for i, v in enumerate(result) if not isinstance(v, Verdict))
+        raise _AnswerError(
+            f"{where}: item {i}: expected accept(...), reject(...) or abstain(...), "
+            f"got {shown(item)}"
+        )
     if len(result) != expected:
-        raise ValueError(
-            f"{verifier.name}.verify: expected {expected} verdicts, one per completion, "
-            f"got {len(result)}"
+        raise _AnswerError(
+            f"{where}: expected {expected} {'verdict' if expected == 1 else 'verdicts'}, one per "
+            f"completion, got {len(result)}"
         )
     return list(result)
 

@@ -22,10 +22,16 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
+from grpo_guard.core.quoting import printable
+
 SPOT_CHECKS: Final = "spot_checks"
 NOT_CHECKED: Final = "not_checked"
 """Kind of the finding, and name of the verifier, for a completion that was not drawn for a check:
 it is accepted because the operator chose that risk, and is evidence for nothing."""
+
+
+_LINE: Final = 300
+"""Most characters of a verdict as one line."""
 
 
 class Outcome(StrEnum):
@@ -179,6 +185,14 @@ class Verdict:
             )
         if self.p_value is not None and not 0.0 <= self.p_value <= 1.0:
             raise ValueError(f"Verdict.p_value: expected a number in [0, 1], got {self.p_value!r}")
+
+    def __str__(self) -> str:
+        """One line: outcome, who decided and, unless it is accepted, why."""
+        by = "" if self.accepted else ", ".join(self.deciding)
+        line = f"{self.outcome.value} ({by or self.verifier})"
+        if not self.accepted:
+            line += f": {self.reason}"
+        return printable(" ".join(line.split()))[:_LINE]
 
     @property
     def accepted(self) -> bool:

@@ -9,10 +9,12 @@ that is NOT_APPLICABLE is left out of the combination; if none applies, neither 
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+from weakref import WeakSet
 
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.completion import Completion
@@ -28,6 +30,9 @@ from grpo_guard.core.verdict import (
     merged_findings,
 )
 
+_WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
+
 
 class CompletionVerifier(Runnable):
     """Decides for each completion whether it may earn its reward.
@@ -38,7 +43,8 @@ class CompletionVerifier(Runnable):
     exceptions, wrong counts and hangs into ABSTAIN.
 
     Attributes:
-        name: Appears in verdicts, metrics and reports.
+        name: Appears in verdicts, metrics and reports. A class that declares none is named after
+            itself: ``LongWords`` is ``long_words``.
         needs: What it needs besides the completions, as words for a list; None = nothing.
         timeout: Seconds one call of `verify` may take before it counts as hung; None = unlimited.
         scope: What a verdict depends on: ``"completion"``, its own completion alone; ``"batch"``,
@@ -59,6 +65,10 @@ class CompletionVerifier(Runnable):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        declaring = next(kind for kind in cls.__mro__ if "name" in vars(kind))
+        if declaring is CompletionVerifier or declaring in _NAMED_AFTER_THEMSELVES:
+            cls.name = _WORDS.sub("_", cls.__name__).lower().strip("_")
+            _NAMED_AFTER_THEMSELVES.add(cls)
         check_class(cls)
 
     @property

@@ -55,7 +55,7 @@ def guard(
         log=log, workers=workers,
     )  # fmt: skip
 
-    def decorate(reward: Any) -> Any:
-        return the_guard(reward, framework=framework)
+    def decorate(*reward: Any, **given: Any) -> Any:
+        return the_guard(*reward, framework=framework, **given)
 
     return decorate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.moved import renamed
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import decided
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
@@ -23,9 +24,12 @@ from grpo_guard.guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.guard.framework import adapter_for
 from grpo_guard.guard.graders import GraderFailures, finite_or_none
 from grpo_guard.guard.idle import IdleWarning
+from grpo_guard.guard.lowest_rewards import REMEMBERED as REMEMBERED
+from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, metrics
 from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
+from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import require_rewards
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
 Verdicts: TypeAlias = Sequence[Verdict | None] | None
 Judged: TypeAlias = tuple[list[Completion], list[Verdict]]
 Flags: TypeAlias = Sequence[bool] | None
-REMEMBERED = 1024  # groups whose lowest reward is remembered
 
 
 class Guard:
@@ -74,7 +77,8 @@ class Guard:
             cores for large batches.
 
     Raises:
-        TypeError: ``verifier`` is not a verifier, or ``environment`` cannot be called.
+        TypeError: ``verifier`` is not a verifier or has no name, or ``environment`` cannot be
+            called.
         ValueError: ``on_reject="no_gain"`` with a cascade that asks an `ExclusionVerifier` after
             another member, or ``on_abstain="pass"`` with a verifier that a completion's author can
             make abstain.
@@ -101,6 +105,12 @@ class Guard:
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise expected_verifier("Guard.verifier", verifier)
+        for inner in inner_verifiers(verifier):
+            if not isinstance(inner.name, str) or not inner.name:
+                raise TypeError(
+                    f"{type(inner).__name__}.name: expected a text for verdicts and metrics, got "
+                    f'{shown(inner.name)}; write name = "long_words" in the class'
+                )
         if not isinstance(policy, Policy | None):
             raise not_a_policy("Guard.policy", policy)
         self.verifier = verifier
@@ -120,8 +130,9 @@ class Guard:
         self._recent = AbstainWindow(self.policy)
         self._node_figures = NodeFigures()
         self.idle = IdleWarning(verifier, ledger)
+        self.rejections = RejectionWarning()
         # The lowest reward of recent groups, for completions that come without their group.
-        self._lowest: deque[float] = deque(maxlen=REMEMBERED)
+        self._lowest = LowestRewards()
         self._by_policy: dict[Policy, Guard] = {}
 
     @property
@@ -234,6 +245,7 @@ class Guard:
             AbstainError: as `review`.
         """
         batch, verdicts = self.record_verdicts(admitted, found)
+        self.rejections.look_at(batch, verdicts)
         if not self.policy.watches:
             self._recent.add(batch, verdicts)
         figures = self.metrics(batch, verdicts) | admitted.waited
@@ -350,9 +362,9 @@ class Guard:
             [[reward] for reward in rewards], rulings, policy,
             groups=review.groups, labels=review.labels, rollouts=review.rollouts,
             length_factors=review.length_factors,
-            lowest_seen=min(tuple(self._lowest), default=0.0) if any(rulings) else 0.0,
+            lowest_seen=self._lowest.least if any(rulings) else 0.0,
         )  # fmt: skip
-        self._lowest.extend(settled.lowest)
+        self._lowest.add(settled.lowest)
         return [reward for (reward,) in settled.rewards]
 
     async def areview(self, batch: Sequence[Completion], given: Verdicts = None) -> Review:
@@ -395,6 +407,28 @@ class Guard:
     def _lengths(self) -> object:
         return None if self.length_scaling is None else self.length_scaling.past
 
-    def __call__(self, reward: Any, *, framework: str | None = None) -> Any:
-        """Wrap a reward function, or a list of them that share one veto."""
-        return adapter_for(reward, framework).wrap(reward, self)
+    def __call__(self, *reward: Any, framework: str | None = None, **given: Any) -> Any:
+        """Wrap a reward function, or a list of them that share one veto.
+
+        Args:
+            reward: The function, or the list.
+            framework: The trainer, as for `grpo_guard.guard`.
+            **given: None; a trainer passes some that takes the guard itself for a reward function.
+
+        Raises:
+            TypeError: it is called as a reward function, or with several.
+        """
+        reward = reward or tuple(given.pop(name) for name in ("reward",) if name in given)
+        if given or not reward or (len(reward) > 1 and not all(map(callable, reward))):
+            what = f", and was called with {', '.join(sorted(given)[:8])}" if given else ""
+            raise TypeError(
+                f"this guard wraps no reward function{what}: write guard(reward), and give the "
+                "trainer what that returns"
+            )
+        if len(reward) > 1:
+            names = ", ".join(str(getattr(one, "__name__", "...")) for one in reward)
+            raise TypeError(
+                f"guard: expected one reward function or one list, got {len(reward)} functions; "
+                f"guard all of them as one list: guard([{names}])"
+            )
+        return adapter_for(reward[0], framework).wrap(reward[0], self)

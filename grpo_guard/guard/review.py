@@ -7,6 +7,7 @@ reviews are created by `Review.of`, and cut, joined or regrouped only by its met
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -14,7 +15,7 @@ from typing import TypeVar
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import groups_of, rollouts_of
-from grpo_guard.core.verdict import Verdict
+from grpo_guard.core.verdict import Outcome, Verdict
 from grpo_guard.guard.metrics import length_figures
 
 T = TypeVar("T")
@@ -43,6 +44,21 @@ class Review:
     groups: list[Hashable] | None = None
     labels: list[Hashable] | None = None
     rollouts: list[Hashable] | None = None
+
+    def __str__(self) -> str:
+        """One line: how many of each outcome, and the first rejection."""
+        outcomes = Counter(verdict.outcome for verdict in self.verdicts)
+        counts = ", ".join(
+            f"{outcomes[one]} {words}"
+            for one, words in (
+                (Outcome.ACCEPT, "accepted"),
+                (Outcome.REJECT, "rejected"),
+                (Outcome.ABSTAIN, "abstained"),
+            )
+        )
+        first = next((f"; [{i}] {v}" for i, v in enumerate(self.verdicts) if v.rejected), "")
+        n = len(self.verdicts)
+        return f"{n} completion{'' if n == 1 else 's'}: {counts}{first}"
 
     @classmethod
     def of(

@@ -34,7 +34,8 @@ class PublicCoin:
     """Seeds and prompts of one run.
 
     Args:
-        run: Name of the run, not empty. It keys the hash, so another run has other seeds.
+        run: Name of the run, such as ``"run-7"``; not empty. It keys the hash, so another run has
+            other seeds.
         beacons: A public value per round, revealed when the round begins; may grow during use.
             None = the run uses no beacons.
 

@@ -174,11 +174,20 @@ class Encoder:
         ids, given = completion.completion_ids or (), context.tokens
         if not ids:
             raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
-        limits = [n for n in (self.window, self.sampling.max_new_tokens) if n is not None]
+        limits = {
+            n: why
+            for n, why in (
+                (self.window, "the model has {} positions, its max_position_embeddings"),
+                (self.sampling.max_new_tokens, "max_new_tokens is declared as {}"),
+            )
+            if n is not None
+        }
         drawn = len(ids) - sum(end - start for start, end in given)
-        if limits and drawn > max(limits):  # before any check that visits each of them
+        if limits and drawn > (most := max(limits)):  # before any check that visits each of them
+            why = limits[most].format(most)
             raise EncodeError(
-                Cause.OVERLONG, f"{drawn} completion_ids, but at most {max(limits)} are possible"
+                Cause.OVERLONG,
+                f"{drawn} completion_ids, but at most {most} are possible: {why}",
             )
         self._require_known("completion_ids", ids)
         self._require_shown(ids, given)
@@ -303,6 +312,13 @@ class Encoder:
             EncodeError: UNSUPPORTED, the prompt cannot be encoded.
         """
         return self._own_prompt_ids(completion)[0]
+
+    def prompt_length(self, prompt: Any) -> int:
+        """Tokens of a prompt; 0 if it cannot be encoded."""
+        try:
+            return len(self._own_prompt_ids(Completion(prompt, ""))[0])
+        except (EncodeError, TypeError, ValueError):
+            return 0
 
     def _own_prompt_ids(self, completion: Completion) -> list[tuple[int, ...]]:
         """Return the prompt's ids as trainers make them, the usual form first."""

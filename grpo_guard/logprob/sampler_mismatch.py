@@ -93,6 +93,28 @@ def require_same(
                 logger.warning("%s", problem)
 
 
+def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> None:
+    """Log it if a trainer samples more tokens than a log-prob verifier's model has positions for.
+
+    Args:
+        verifier: The guard's verifier.
+        prompts: Those of a batch, as texts or messages.
+        longest: The trainer's limit on a completion, in tokens.
+    """
+    for inner in inner_verifiers(verifier):
+        if not isinstance(inner, LogProbVerifier) or inner.encoder.window is None:
+            continue
+        window = inner.encoder.window
+        prompt = max(map(inner.encoder.prompt_length, prompts or ()), default=0)
+        if prompt + longest > window > prompt:
+            logger.warning(
+                "%s: a prompt of %d tokens and max_completion_length=%d make %d, but the model has "
+                "%d positions (max_position_embeddings). Longer completions are rejected as "
+                "overlong: set max_completion_length=%d or lower",
+                inner.name, prompt, longest, prompt + longest, window, window - prompt,
+            )  # fmt: skip
+
+
 def unlimited_warning(name: str, sampling: SamplingSpec) -> str | None:
     """Describe the blind spot of a sampler without truncation; None if it truncates."""
     if sampling.truncates:

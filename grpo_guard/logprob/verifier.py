@@ -14,6 +14,7 @@ from typing import Any
 import torch  # noqa: F401  # fail on import, with a hint, if torch is missing
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask, claimed_mask
 from grpo_guard.core.scope import Scope
@@ -55,10 +56,12 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
     declared sampler's, or that cannot be checked, rejects the completion.
 
     Args:
-        model: The policy, a transformers causal language model. Pass the object that is being
-            trained: a verifier with older weights rejects honest work. Omit it with ``scorer``.
-        tokenizer: Its tokenizer; always needed.
-        sampling: The declared sampler of every node.
+        model: The policy, a transformers causal language model; in a guard file its folder or id,
+            such as ``org/policy``. Pass the object that is being trained: a verifier with older
+            weights rejects honest work. Omit it with ``scorer``.
+        tokenizer: The tokenizer of the policy; always needed.
+        sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0.
         scorer: Computes the statistics in place of ``model``, e.g. with another engine:
             ``LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=spec)``.
         alpha: Highest share of honest completions that may be rejected, in (0, 1).
@@ -121,7 +124,7 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
         if not 0 < alpha < 1:
             raise ValueError(f"alpha: expected a number in (0, 1), got {alpha!r}")
         if not isinstance(sampling, SamplingSpec):
-            raise TypeError(f"sampling: expected a SamplingSpec, got {sampling!r}")
+            raise TypeError(f"sampling: expected a SamplingSpec, got {shown(sampling)}")
         if tokenizer is None:
             raise TypeError("tokenizer: expected the policy's tokenizer, got None")
         self.name = name or type(self).name

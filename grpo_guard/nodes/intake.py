@@ -6,6 +6,7 @@ surrogate or a one-megabyte name must not prevent the recording of a whole batch
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, TypeVar
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import (
     BARRING_CAUSES,
@@ -37,6 +39,7 @@ _OF_RECORD = (STANDING_VERIFIER, FREQUENT_VERIFIER, FALSE_SUMS_VERIFIER, NOT_CHE
 _WORST_FIRST: Final = (Outcome.REJECT, Outcome.ABSTAIN, Outcome.ACCEPT)
 RECURRING = "recurring_"
 MAX_NAME_BYTES = 200
+_CUT_NAME: Final = re.compile(rb".{%d}\.\.\.[0-9a-f]{32}" % (MAX_NAME_BYTES - 40), re.DOTALL)
 MAX_KIND_CHARACTERS = 64
 EXCERPT_CHARACTERS = 80
 MAX_PHRASE_CHARACTERS = 400
@@ -178,11 +181,21 @@ def standing_bars(verdict: Verdict) -> bool:
 
 
 def name_bytes(name: str) -> bytes:
-    """A node's name as it is stored; a long one is cut, and a digest keeps it unique."""
+    """A node's name as it is stored; a long one is cut, and a digest keeps it unique.
+
+    A name that looks as if it were cut gets a digest of its own. Otherwise a node could take
+    another's long name in its cut form, share its record, and get it convicted.
+    """
     data = name.encode("utf-8", "surrogatepass")
-    if len(data) <= MAX_NAME_BYTES:
+    if len(data) <= MAX_NAME_BYTES and not _CUT_NAME.fullmatch(data):
         return data
     return data[: MAX_NAME_BYTES - 40] + b"..." + _digest(data).hex().encode()
+
+
+def stored_names(shown: str) -> tuple[bytes, bytes]:
+    """How the node that an operator names may be stored, the likelier first: reports show names in
+    their stored form, and a log shows them in full."""
+    return shown.encode("utf-8", "surrogatepass"), name_bytes(shown)
 
 
 def printable(data: bytes) -> str:
@@ -259,18 +272,6 @@ def _has_exempt(verdict: Verdict) -> bool:
     return exempt or any(map(_has_exempt, verdict.members))
 
 
-def _prompt(completion: Completion) -> bytes:
-    prompt = completion.prompt
-    if not isinstance(prompt, str):
-        try:
-            prompt = repr([(m.get("role"), repr(m.get("content"))) for m in prompt])
-        except (RecursionError, ValueError):
-            # Nested too deeply, or with a number too long to write: one such prompt must not
-            # prevent the recording of a whole batch.
-            prompt = f"{len(prompt)} messages that cannot be written"
-    return prompt.encode("utf-8", "surrogatepass")
-
-
 def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
     """A completion's node, with digests of its prompt, of its content, and of its first copy.
 
@@ -281,7 +282,7 @@ def mark_of(completion: Completion) -> tuple[bytes | None, bytes, bytes, bytes]:
         return completion.mark
     except AttributeError:
         node = None if completion.node is None else name_bytes(completion.node)
-        prompt = _digest(_prompt(completion))
+        prompt = _digest(prompt_key(completion.prompt).encode("utf-8", "surrogatepass"))
         same = _key(completion, prompt)
         mark = node, prompt, same, _digest(same + bytes(8))
         object.__setattr__(completion, "mark", mark)

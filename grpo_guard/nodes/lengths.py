@@ -176,7 +176,7 @@ class NodeMemory(Memory):
 
 def _of_earlier_release(row: Sequence[Any], one_start: bool) -> list[Any]:
     """What `EProcess.row` gives now; a start that had the whole stake keeps half."""
-    starts, logs = (1, row) if one_start else (row[0], row[1:])
+    starts, *logs = (1, *row) if one_start else row
     log_parts = math.log(len(BETS) * (2 if one_start else 1))
     wealth = [number(log, _NOTHING, _MOST) - log_parts for log in logs]
     return [[max(log, FLOOR) for log in wealth], starts]

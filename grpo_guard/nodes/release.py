@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo_guard.nodes.bets import Tally
-from grpo_guard.nodes.intake import name_bytes
+from grpo_guard.nodes.intake import stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
 from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
 
@@ -82,7 +82,8 @@ def pardoned(
 
 def _release(connection: sqlite3.Connection, path: Path, node: str) -> None:
     query = "SELECT id FROM @nodes WHERE name = ?"
-    row = connection.execute(query, (name_bytes(node),)).fetchone()
+    found = (connection.execute(query, (name,)).fetchone() for name in stored_names(node))
+    row = next(filter(None, found), None)
     if row is None:
         raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
     (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_guard.nodes.intake import name_bytes, printable
+from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.judging import SLOTS, WORK
 from grpo_guard.nodes.rounds import read_meta
 from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
@@ -136,10 +136,10 @@ def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
 
 
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:
-    name = None if node is None else name_bytes(node)
     # Stored levels are those at renewal; their decay uses the half-life of the writing process.
     half_life = read_meta(connection, "half_life_thousandths") / 1000 or 50.0
-    nodes = standings(connection, half_life, name)
+    names = (None,) if node is None else stored_names(node)
+    nodes = next(filter(None, (standings(connection, half_life, name) for name in names)), [])
     if node is not None and not nodes:
         raise LedgerError(f"{path}: expected a node of the ledger, got {node[:80]!r}")
     hints = [

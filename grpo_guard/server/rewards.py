@@ -17,6 +17,7 @@ from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.admission import AdmittedBatch
 from grpo_guard.guard.framework import adapter_for
+from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.policy import Policy
 from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
@@ -68,7 +69,7 @@ class Rewards:
         )
         # Names that are logged; those of the operator's function are known once it has answered.
         self._logged: tuple[str, ...] | None = GUARD_LOGS if reward is None else None
-        self._lowest = dict.fromkeys(LISTS, 0.0)
+        self._lowest = {name: LowestRewards() for name in LISTS}
         # The operator's own function takes its time, and each call of it takes a thread.
         self._shares_calls = guard.verifier.shares_calls and reward is None
         reward = _accepted if reward is None else reward
@@ -129,7 +130,8 @@ class Rewards:
             # Not earlier: a client that gets no answer asks again.
             self.audit.note(request_id, known.batch, known.verdicts(found))
         rows = {name: _row(answer[name], len(given)) for name in LISTS}
-        self._lowest = {name: min(self._lowest[name], *rows[name]) for name in LISTS}
+        for name, row in rows.items():
+            self._lowest[name].add(row)
         logs = {str(k): _row(v, len(given)) for k, v in answer["extra_logs"].items()}
         self._logged = tuple(logs)
         return {**rows, "extra_logs": logs}
@@ -152,9 +154,7 @@ class Rewards:
         return given.labels
 
     def abstained(self, count: int) -> dict[str, Any]:
-        """Completions that were not judged earn as little as the worst so far, and 0 at most.
-
-        If wrong answers get -1, a 0 would pay an attacker for texts that take too long to verify.
+        """Completions that were not judged earn the lowest of the latest rewards, and 0 at most.
 
         Raises:
             RequestError: 503; OpenRLHF ends the run if two samples log different names, and the
@@ -164,7 +164,8 @@ class Rewards:
             raise RequestError(503, "no answer in time, and no earlier answer", retry=True)
         names = self._logged or GUARD_LOGS
         logs = {name: [float(name == "guard_abstain")] * count for name in names}
-        return {**{name: [self._lowest[name]] * count for name in LISTS}, "extra_logs": logs}
+        lowest = {name: [self._lowest[name].least] * count for name in LISTS}
+        return {**lowest, "extra_logs": logs}
 
 
 def _reply_body(answer: dict[str, Any]) -> ReplyBody:

@@ -7,10 +7,10 @@ from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerCon
 
 from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.genrl.node import PLAIN_TEMPLATE
 from tests.across.same_rows import ROWS, SIZE, TEXTS, print_advantages, reward_of
 from tests.genrl import one_round
 from tests.genrl.one_round import play, tree
+from tests.genrl.swarm.node import PLAIN_TEMPLATE
 
 QUESTIONS = [one_round.QUESTION, *(f"What is {i} + {i}?" for i in range(1, len(ROWS) // SIZE))]
 GROUPS = [TEXTS[start : start + SIZE] for start in range(0, len(TEXTS), SIZE)]

@@ -90,6 +90,6 @@ def test_per_completion_adapters_grade_in_any_thread():
 
     samples = [Sample(response=answer, label=gold) for gold, answer, _ in PAIRS]
     args = arguments()
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda sample: guarded(args, sample), samples))
     assert found == [reward for _, _, reward in PAIRS]

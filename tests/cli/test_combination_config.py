@@ -122,7 +122,7 @@ def test_guard_file_with_a_ledger(tmp_path):
     guard = GuardConfig.from_yaml(path).build()
     batch = [Completion("Q", "It is 4.", node=f"n{i}", round=0) for i in range(4)]
     assert guard.apply([1.0] * 4, batch) == [1.0] * 4
-    assert guard.ledger.rules.tolerance.ratio == 1.0
+    assert guard.ledger.settings.tolerance.ratio == 1.0
     shown = command(tmp_path, "ledger", "show", database)
     assert shown.exit_code == 0, shown.output
     assert "n3" in shown.output

@@ -23,10 +23,14 @@ def test_lists_versions_verifiers_and_working_kernels():
 
 
 def test_missing_packages_come_with_an_install_command(monkeypatch):
-    there = doctor._version
-    monkeypatch.setattr(
-        doctor, "_version", lambda p: None if p in ("openai", "torch") else there(p)
-    )
+    version = importlib.metadata.version
+
+    def without_two(package):
+        if package in ("openai", "torch"):
+            raise importlib.metadata.PackageNotFoundError(package)
+        return version(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_two)
     result = CliRunner().invoke(app, ["doctor"])
     assert "judge: openai is missing; pip install 'grpo-guard[judge]'" in result.output
     assert "torch is missing; pip install 'grpo-guard[torch]'" in result.output

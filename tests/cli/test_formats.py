@@ -120,7 +120,11 @@ def test_custom_field_names_can_be_mapped(tmp_path):
             ["--map", "text=sad"],
             "in.jsonl:1: sad: expected a column of this name, got prompt, said",
         ),
-        (["--map", "node=said"], "in.jsonl:1: text: expected a column text, got .*--map text=NAME"),
+        (
+            ["--map", "node=said"],
+            "in.jsonl:1: text: expected a column of this name, got prompt, said; name it: "
+            "--map text=COLUMN --map node=said",
+        ),
     ],
 )
 def test_mistakes_in_a_mapping_are_reported(tmp_path, options, said):
@@ -160,6 +164,24 @@ def test_calibrate_reads_the_same_formats(tmp_path):
     assert "3 honest completions" in result.output
 
 
+def test_calibrate_and_detect_read_columns_of_other_names(tmp_path):
+    write_parquet(
+        tmp_path / "honest.parquet", {"ask": ["p"] * 3, "said": list("abc"), "n": [1] * 3}
+    )
+    (tmp_path / "guard.yaml").write_text("verifier: {type: screens}")
+    source, out = tmp_path / "honest.parquet", tmp_path / "out"
+    names = ["--map", "prompt=ask", "--map", "text=said"]
+    calibrate = ["calibrate", "--rules", "-c", tmp_path / "guard.yaml", source, "-o", out]
+    detect = ["eval", "detect", "--honest", source, "--attacks", "text", "--verifiers", "screens"]
+    for command in (calibrate, [*detect, "-o", tmp_path / "detected"]):
+        refused = CliRunner().invoke(app, [str(word) for word in command])
+        assert refused.exit_code == 2
+        assert "name them: --map prompt=COLUMN --map text=COLUMN" in refused.output
+        result = CliRunner().invoke(app, [str(word) for word in [*command, *names]])
+        assert result.exit_code == 0, result.output
+        assert result.output.count("column not read: n; --map FIELD=n reads it") == 1
+
+
 def test_eval_detect_reads_honest_completions_from_parquet(tmp_path):
     write_parquet(tmp_path / "honest.parquet", {"prompt": ["p"] * 3, "completion": ["fine."] * 3})
     arguments = ["eval", "detect", "--honest", tmp_path / "honest.parquet", "--attacks", "text"]
@@ -167,3 +189,32 @@ def test_eval_detect_reads_honest_completions_from_parquet(tmp_path):
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "out" / "results.json").read_text())["summary"][0]["n"] == 3
+
+
+def test_missing_columns_are_reported_at_once_with_a_line_to_copy(tmp_path):
+    path = tmp_path / "in.parquet"
+    write_parquet(path, {"problems": ["Q?"], "said": ["fine"], "peer": ["ann"], "score": [1]})
+    result, _ = verify(tmp_path, path, "--map", "node=pere")
+    assert result.exit_code == 2
+    assert (
+        "in.parquet:1: pere, prompt, text: expected columns of these names, got problems, said, "
+        "peer, score; name them: --map node=peer --map prompt=problems --map text=COLUMN"
+    ) in result.stderr
+
+
+def test_columns_that_are_not_read_are_listed_once(tmp_path):
+    path = tmp_path / "in.parquet"
+    write_parquet(
+        path, {"prompt": ["Q?"] * 3, "text": ["fine"] * 3, "pay": [1] * 3, "who": ["a"] * 3}
+    )
+    result, _ = verify(tmp_path, path)
+    assert result.exit_code == 0
+    said = "in.parquet: columns not read: pay, who; --map FIELD=COLUMN reads one"
+    assert result.stderr.count(said) == 1
+
+
+def test_missing_value_is_told_from_a_missing_column(tmp_path):
+    path = tmp_path / "in.parquet"
+    write_parquet(path, {"prompt": ["Q?", "Q?"], "completion": ["fine", None]})
+    result, _ = verify(tmp_path, path)
+    assert "in.parquet:2: completion: expected a value in each row, got null" in result.stderr

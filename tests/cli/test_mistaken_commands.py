@@ -16,17 +16,24 @@ COMMANDS = {
     "verfy -c guard.yaml in.jsonl": "No such command 'verfy'. Did you mean 'verify'?",
     "verify in.jsonl -o out": "--config.*expected --config FILE, got none; .*init",
     "verify -c no.yaml in.jsonl -o out": "no.yaml: expected a guard file, got none there; looked",
-    "verify -c guard.yaml no.jsonl -o out": "no.jsonl: .file.: expected a readable file, got No",
+    "verify -c guard.yaml no.jsonl -o out": "no.jsonl: .file.: expected a file.* 'in.jsonl'",
     "verify -c guard.yaml in.jsonl -o in.jsonl": "in.jsonl: expected another file than the one",
     "verify -c guard.yaml in.jsonl --map text -o out": "FIELD=NAME such as text=.*got 'text'",
     "verify -c guard.yaml in.jsonl --map text=no -o out": "no: expected a column of .*got prompt",
     "verify -c guard.yaml in.jsonl --map txt=t -o out": "--map: .*got 'txt'; did you mean 'text'?",
-    "verify -c guard.yaml in.jsonl --engine rey -o out": "--engine.*'rey' is not one of 'local'",
+    "verify -c guard.yaml in.jsonl --engine rey -o out": "'rey' is not .* did you mean 'ray'",
+    "verify --guard no.yaml in.jsonl -o out": "no.yaml: expected a guard file, got none there",
+    "verify --guard=no.yaml in.jsonl -o out": "no.yaml: expected a guard file, got none there",
+    "verify -c guard.yaml in.jsonl -o no/out": "no/out: .* no folder no; make it: mkdir -p no$",
+    "calibrate --rules -c guard.yaml in.jsonl -o no/out": "no/out: .* make it: mkdir",
+    "view out.jsonl -o no/out.html": "no/out.html: .* no folder no; make it: mkdir -p no",
     "verify -c guard.yaml in.jsonl --enigne ray -o out": "No such option:? '?--enigne.*--engine",
     "verify -c guard.yaml folder -o out": "folder: expected a dataset's folder, .*got none",
     "view in.jsonl": "in.jsonl:1: outcome: expected a line that grpo-guard verify wrote.* --in",
-    "view out.jsonl --in no.jsonl": "no.jsonl: .file.: expected a readable file, got No such file",
+    "view out.jsonl --in no.jsonl": "no.jsonl: .file.: expected a file .*got none there",
     "config check no.yaml": "no.yaml: expected a guard file, got none there; looked in",
+    "init -o no/g.yaml --names --different-weights": "no/g.yaml: .*; make it: mkdir -p no",
+    "init -o new.yaml": "init: expected answers on .* --same-weights or --different-weights, ",
     "init": "guard.yaml: expected a new file, got one that exists; -o FILE writes another",
     "judge probe -c guard.yaml": "verifier: expected one of type judge, got 0; --whole probes all",
     "serve -c guard.yaml --port 99999": "'--port': .*(less than or equal to|<=) ?65535",
@@ -36,12 +43,20 @@ COMMANDS = {
     "eval detect --guard no.yaml": "no.yaml: expected a guard file, got none there; looked in",
     "eval detect --guard guard": "--guard: expected FILE.yaml or preset:NAME, got 'guard'",
     "eval detect --guard preset:judge": "got 'judge'; did you mean 'judged'?",
-    "eval detect --honest no.jsonl": "--honest: expected a file of completions, found none at no",
+    "eval detect -c no.yaml": "no.yaml: expected a guard file, got none there; looked in",
+    "eval detect --config=no.yaml": "no.yaml: expected a guard file, got none there; looked in",
+    "eval detect --guard screns.yaml": "screns.yaml: verifier.type: .* did you mean 'screens'",
+    "eval detect --task wordproblems": "'--task': 'wordproblems' is .* did you mean 'word_probl",
+    "eval detect --honest no.jsonl": "--honest: no.jsonl: .file.: expected a file .*'in.jsonl'",
+    "eval detect --honest said.jsonl": "--honest: said.jsonl:1: said: .*; --map text=COLUMN reads",
+    "eval detect --honest said.jsonl --map node=by": "by, text: .*: --map node=COLUMN --map text=",
+    "eval detect --map text=said": "--map: expected --honest FILE next to it, got none",
     "eval detect --honest empty.jsonl": "--honest: expected at least one completion, got the empty",
     "eval detect --attacks text": "--model: expected the folder .*--task word_problems has a bundl",
     "eval detect --task word_problems --temperature 0": "temperature: expected a finite number > 0",
     "eval detect --task word_problems --alpha 5": "--alpha: expected a number in .0, 1., got 5",
     "eval swarm --attack txt": "--attack: expected one of .*got 'txt'; did you mean 'text'?",
+    "eval swarm --attack foo": "of [0-9]+ names such as dos, .*, got 'foo'; --list shows all$",
     "eval swarm --defence hetrogeneous": "got 'hetrogeneous'; did you mean 'heterogeneous'?",
     "eval swarm --share 25%": "--share: expected malicious/nodes such as 1/4, got '25%'",
     "eval swarm --on-reject nogain": "--on-reject: .*got 'nogain'; did you mean 'no_gain'?",
@@ -73,6 +88,8 @@ def said(tmp_path_factory):
     (folder / "guard.yaml").write_text("preset: different_weights\n")
     (folder / "in.jsonl").write_text('{"prompt": "p", "text": "t"}\n')
     (folder / "out.jsonl").write_text('{"index": 0, "outcome": "accept"}\n')
+    (folder / "said.jsonl").write_text('{"prompt": "p", "said": "t"}\n')
+    (folder / "screns.yaml").write_text("verifier: {type: screns}\n")
     (folder / "empty.jsonl").touch()
     (folder / "folder").mkdir()
     done = subprocess.run(
@@ -94,3 +111,4 @@ def test_a_mistaken_command(said, command):
     assert "Traceback" not in message
     assert not torch, "torch was loaded before the mistake was found"
     assert plain.count("error:") <= 1
+    assert "Value error" not in plain

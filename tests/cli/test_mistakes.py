@@ -2,6 +2,11 @@
 to write instead.
 """
 
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
 import pytest
 from typer.testing import CliRunner
 
@@ -20,10 +25,14 @@ from grpo_guard import (
 )
 from grpo_guard.cli.main import app
 from grpo_guard.config.option_names import OPTIONS, PYTHON_ONLY
+from grpo_guard.config.preset_options import preset_options
 from grpo_guard.config.tree import verifier_options
+from grpo_guard.core.arguments import meaning
 from grpo_guard.core.ensemble import only
-from grpo_guard.core.registry import VERIFIERS, load_class
+from grpo_guard.core.options import Options
+from grpo_guard.core.registry import VERIFIERS, load_class, names
 from grpo_guard.core.verdict import accept, reject
+from grpo_guard.evals.policies.bundled import WORD_PROBLEMS
 
 
 class Shouting(CompletionVerifier):
@@ -37,6 +46,18 @@ def reward(completions, **kwargs):
     return [1.0] * len(completions)
 
 
+def another(completions, **kwargs):
+    return [0.0] * len(completions)
+
+
+class Tokenizer:
+    """All of a tokenizer that the checks look at."""
+
+    def convert_tokens_to_ids(self, tokens):
+        raise NotImplementedError
+
+
+SPEC = SamplingSpec("transformers", 1.0, 50, 1.0)
 HELLO = Completion("p", "t")
 CALLS = {
     "one verifier beside": (
@@ -74,6 +95,52 @@ CALLS = {
     "no sampler": (
         lambda: presets.same_weights("x", None),
         "same_weights.sampling: expected a value, got nothing; it is: The sampling that every node",
+    ),
+    "a policy's rule for a preset": (
+        lambda: presets.different_weights(on_reject="zero"),
+        r"different_weights: expected on_reject in a policy, .* policy=Policy\(on_reject='zero'\)",
+    ),
+    "a preset's misspelt name": (
+        lambda: presets.sameweights,
+        "no attribute 'sameweights'; the presets are .*; did you mean 'same_weights'?",
+    ),
+    "a folder with a tokenizer": (
+        lambda: presets.same_weights(WORD_PROBLEMS, Tokenizer(), SPEC),
+        "tokenizer: expected None with the name of a model.* got a Tokenizer. In training, pass "
+        "the model object that is trained",
+    ),
+    "a path that does not exist, with a tokenizer": (
+        lambda: presets.same_weights("./nowhere", Tokenizer(), SPEC),
+        "model: expected a model's folder or an id NAME/MODEL, got './nowhere', and it does not",
+    ),
+    "a tokenizer before the model": (
+        lambda: presets.same_weights(Tokenizer(), object(), SPEC),
+        r"model: expected a causal language model, got a tokenizer \(Tokenizer\); the order is "
+        "model, tokenizer, sampling",
+    ),
+    "a tokenizer before the reader": (
+        lambda: presets.different_weights(Tokenizer(), object()),
+        r"model: .*got a tokenizer \(Tokenizer\); the order is model, tokenizer",
+    ),
+    "a tokenizer for a sampler": (
+        lambda: presets.same_weights(object(), SPEC, Tokenizer()),
+        "sampling: expected a SamplingSpec, got Tokenizer",
+    ),
+    "a guard for a reward function": (
+        lambda: Guard(Shouting())(prompts=["p"], completions=["t"]),
+        r"this guard wraps no reward function, .*completions, prompts: write guard\(reward\), and",
+    ),
+    "a decorator for a reward function": (
+        lambda: guard(Shouting())(prompts=["p"], completions=["t"]),
+        r"this guard wraps no reward function.*: write guard\(reward\)",
+    ),
+    "a guard for a reward function of another trainer": (
+        lambda: Guard(Shouting())(["p"], ["t"], ["l"]),
+        r"this guard wraps no reward function: write guard\(reward\)",
+    ),
+    "two reward functions": (
+        lambda: Guard(Shouting())(reward, another),
+        r"got 2 functions; guard all of them as one list: guard\(\[reward, another\]\)",
     ),
     "a judge's bare name": (
         lambda: JudgeVerifier("openai"),
@@ -146,7 +213,7 @@ CALLS = {
     ),
     "half a sampler": (
         lambda: SamplingSpec("vllm"),
-        "SamplingSpec.temperature: expected a value, got nothing; it is: > 0",
+        "SamplingSpec.temperature: expected a value, got nothing; it is: The sampler's temp",
     ),
     "a greedy sampler": (
         lambda: SamplingSpec("vllm", 0.0, 0, 1.0),
@@ -226,3 +293,29 @@ def test_option_names_match_the_verifiers() -> None:
         model = verifier_options(load_class(VERIFIERS, name, CompletionVerifier))
         assert set(options) == set(model.model_fields)
         assert model.from_python <= set(PYTHON_ONLY)
+
+
+def _required(model: type[Options]) -> Iterator[tuple[Any, str]]:
+    """(maker, name) of each required option, those of nested mappings included."""
+    pending: list[Any] = [model]
+    while pending:
+        kind = pending.pop()
+        if isinstance(kind, type) and issubclass(kind, Options):
+            pending += [field.annotation for field in kind.model_fields.values()]
+            yield from ((kind.made, n) for n, f in kind.model_fields.items() if f.is_required())
+        pending += get_args(kind)
+
+
+def test_what_a_missing_value_is_stands_by_itself() -> None:
+    """Messages quote the docstring, and "it is: As for `same_weights`" explains nothing."""
+    asked = {pair for name in presets.PRESETS for pair in _required(preset_options(name))}
+    for name in names(VERIFIERS):
+        asked |= set(_required(verifier_options(load_class(VERIFIERS, name, CompletionVerifier))))
+    for maker in (*presets.PRESETS.values(), Completion, SamplingSpec):
+        parameters = inspect.signature(maker).parameters.values()
+        asked |= {(maker, p.name) for p in parameters if p.default is p.empty and p.kind.value < 4}
+    assert len(asked) > 15
+    for maker, parameter in asked:
+        said = meaning(maker, parameter)
+        assert said, (maker, parameter)
+        assert not re.search("`|^As for|^Its |MAX_", said), (maker, parameter, said)

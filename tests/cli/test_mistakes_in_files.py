@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,7 +123,16 @@ FILES = {
     ),
     "an option of a log-prob verifier": (
         f"verifier: {{type: logprob_bound, modle: x, {SAMPLING}}}",
-        "verifier: expected one of .*got 'modle'; did you mean 'model'?",
+        "verifier: expected an option of logprob_bound, .*got 'modle'; did you mean 'model'?",
+    ),
+    "an option of a rule": (
+        "verifier: {all: [{type: screens, max_lenght: 5}]}",
+        r"verifier.all\[0\]: expected an option of screens, one of .*got 'max_lenght'; did you "
+        "mean 'max_characters'?",
+    ),
+    "a policy's number": (
+        "preset: different_weights\npolicy: {max_abstain_rate: 25}",
+        r"policy: Policy.max_abstain_rate: expected a number in \[0, 1\], got 25",
     ),
     "a path to no reader": (
         "preset: different_weights\nreader: ~/policy",
@@ -161,6 +171,23 @@ FILES = {
         "preset: different_weights\nlength: 'yes'",
         "different_weights.length: expected true or false, got 'yes'",
     ),
+    "a list with two indentations": (
+        "verifier:\n  all:\n    - type: screens\n   - type: length\n",
+        r"an error in line 4, column 4: `   - type: ...`; is `-` indented as the one in line 3\?",
+    ),
+    "a key with another indentation": (
+        "preset: different_weights\nsampling:\n  engine: x\n temperature: 1\n",
+        "line 4, column 2: ` temperature: ...`; is it indented as the keys beside it?",
+    ),
+    "a tab": ("verifier:\n\ttype: screens", "line 2.*YAML is indented with blanks, not with tabs"),
+    "an open quote": (
+        'preset: different_weights\ncoin: "run\n',
+        "line 3, column 1; is the quote that opens in line 2 closed?",
+    ),
+    "an open bracket": (
+        "alpha: 0.1\nverifier: {type: screens\n",
+        "is the bracket that opens in line 2 closed, with a comma between entries?",
+    ),
     "no file of references": (
         "preset: different_weights\nreferences: nowhere.jsonl",
         "references: nowhere.jsonl: .*expected a readable file",
@@ -175,6 +202,7 @@ def test_mistakes_in_a_guard_file(case, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=said) as refused:
         GuardConfig.from_text(text, "guard.yaml").build()
     assert "\n" not in str(refused.value)
+    assert re.match("guard.yaml: (?!guard.yaml)", str(refused.value))
 
 
 @pytest.mark.slow

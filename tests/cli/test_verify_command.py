@@ -47,9 +47,10 @@ def test_one_verdict_per_line_in_order_and_rejections_exit_0(files):
     assert [v["outcome"] for v in verdicts] == ["reject"] * 3
     assert verdicts[1]["cause"] == "malformed"
     assert set(verdicts[0]) == {
-        "index", "id", "node", "outcome", "cause", "p_value", "findings", "verifier", "seconds",
-        "members",
+        "index", "id", "node", "digest", "outcome", "cause", "p_value", "findings", "verifier",
+        "seconds", "members", "input",
     }  # fmt: skip
+    assert set(verdicts[0]) - set(verdicts[1]) == {"input"}
     assert set(verdicts[0]["findings"][0]) == {"kind", "message", "char_span", "token_span"}
     assert "reject 3/3" in result.output
 
@@ -313,7 +314,8 @@ def test_help_loads_no_torch(files):
     probe = (
         "import sys; from typer.testing import CliRunner; from grpo_guard.cli.main import app;"
         "r = CliRunner().invoke(app, ['--help']); assert r.exit_code == 0, r.output;"
-        "heavy = {'torch', 'transformers', 'datasets', 'trl', 'openai', 'vllm'} & set(sys.modules);"
+        "heavy = {'numpy', 'torch', 'transformers', 'datasets', 'trl', 'openai', 'vllm'};"
+        "heavy &= set(sys.modules);"
         "assert not heavy, heavy; print(r.output)"
     )
     shown = subprocess.run(
@@ -321,3 +323,66 @@ def test_help_loads_no_torch(files):
     ).stdout
     for command in ("demo", "verify", "eval"):
         assert command in shown
+
+
+def test_unknown_fields_are_listed_at_once_with_the_options_that_read_them(files):
+    (files / "guard.yaml").write_text(SCREENS)
+    result = run(files, json.dumps({"question": "Q?", "completion": "x", "score": 1}))
+    assert result.exit_code == 2
+    assert "in.jsonl:1: question, completion, score: expected 'prompt' in place of question, " in (
+        result.stderr
+    )
+    assert "got 3 unknown fields; --map prompt=question --map text=completion reads" in (
+        result.stderr
+    )
+    options = ["--map", "prompt=question", "--map", "text=completion"]
+    again = verify(files, *options)
+    assert again.exit_code == 0, again.output
+    assert "in.jsonl: column not read: score; --map FIELD=score reads it" in again.stderr
+
+
+def test_field_names_cannot_control_the_terminal(files):
+    result = run(
+        files, json.dumps({"prompt": "p", "text": "t", "\x1b[2J" * 99: 1, **{"a" * 99: 1}})
+    )
+    assert result.exit_code == 2
+    assert "\x1b" not in result.stderr
+    assert len(result.stderr) < 800
+
+
+def test_nodes_that_nobody_named_are_missed_before_and_in_the_summary(files):
+    (files / "guard.yaml").write_text("verifier: {type: recurrence}\npolicy: {max_abstain_rate: 1}")
+    (files / "in.jsonl").write_text(json.dumps({"prompt": "p", "text": "t", "who": "ann"}) + "\n")
+    result = verify(files, "--map", "text=text")
+    said = "has 'node', so recurrence looks at nothing. If one of its columns holds it (not read: "
+    for stream in (result.stdout, result.stderr):
+        assert f"{said}who): --map node=COLUMN" in stream
+    shown = json.loads(verify(files, "--map", "text=text", "--format", "json").stdout)
+    assert said in shown["warnings"][0]
+    named = verify(files, "--map", "node=who")
+    assert "warning" not in named.output
+    assert rows_of(files)[0]["node"] == "ann"
+
+
+def test_result_in_a_folder_that_does_not_exist(files):
+    (files / "guard.yaml").write_text(SCREENS)
+    run(files, json.dumps(GOOD))
+    result = verify(files, "-o", files / "no where" / "out.jsonl")
+    assert result.exit_code == 2
+    assert f"got no folder {files / 'no where'}; make it: mkdir -p '{files / 'no where'}'" in (
+        result.stderr
+    )
+
+
+def test_file_of_another_kind_or_name_is_refused_with_the_remedy(files):
+    (files / "guard.yaml").write_text(SCREENS)
+    (files / "in.csv").write_text("prompt,text\n")
+    (files / "completions.jsonl").write_text(json.dumps(GOOD) + "\n")
+    for name, said in (
+        ("in.csv", f"convert it: pandas.read_csv('{files}/in.csv').to_parquet('{files}/in.parqu"),
+        ("completion.jsonl", f"looked in {files}; did you mean '{files}/completions.jsonl'?"),
+    ):
+        words = ["verify", "-c", files / "guard.yaml", files / name, "-o", files / "out.jsonl"]
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == 2
+        assert said in result.stderr

@@ -53,6 +53,10 @@ def page(tmp_path):
     return (tmp_path / "out.html").read_text()
 
 
+def rows_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+
+
 def test_text_never_becomes_markup(page):
     tags = Tags()
     tags.feed(page)
@@ -62,7 +66,7 @@ def test_text_never_becomes_markup(page):
     ]  # fmt: skip
     data, script = tags.texts
     assert not set("<>&") & set(data)
-    rows = json.loads(data)["rows"]
+    rows = sorted(json.loads(data)["rows"], key=lambda row: row["index"])
     assert [row["text"] for row in rows] == HOSTILE
     assert [row["round"] for row in rows] == list(range(len(HOSTILE)))
     for dangerous in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("):
@@ -79,8 +83,11 @@ def test_only_the_page_script_may_run(page):
 
 
 def test_evidence_and_deciding_members_are_shown(page):
-    rows = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["rows"]
-    bidi = rows[3]
+    rows = rows_of(page)
+    assert [row["outcome"] for row in rows] == sorted(
+        (row["outcome"] for row in rows), reverse=True
+    )
+    bidi = next(row for row in rows if row["index"] == 3)
     assert bidi["outcome"] == "reject"
     assert bidi["by"] == ["screens"]
     start, end = bidi["findings"][0]["span"]
@@ -102,7 +109,7 @@ def test_rejected_rows_come_first_if_not_all_fit(tmp_path):
         result.output
     )
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "out.html").read_text())[1]
-    assert [row["index"] for row in json.loads(data)["rows"]] == [0, 1, 9]
+    assert [row["index"] for row in json.loads(data)["rows"]] == [9, 0, 1]
 
 
 @pytest.mark.parametrize("line", ['{"prompt": "p", "text": "t"}', "nonsense"])
@@ -111,3 +118,117 @@ def test_file_without_verdicts_is_refused(tmp_path, line):
     result = CliRunner().invoke(app, ["view", str(tmp_path / "in.jsonl")])
     assert result.exit_code == 2
     assert "in.jsonl:1:" in result.stderr
+
+
+SAID = {"ann": "7 - 5 = 2.", "bob": "7 - 5 = 3."}
+
+
+@pytest.fixture
+def verified(tmp_path):
+    """Two rows under other names of columns, and their verdicts."""
+    (tmp_path / "guard.yaml").write_text("verifier: {type: arithmetic}")
+    lines = [json.dumps({"ask": "7 - 5?", "reply": t, "peer": n}) for n, t in SAID.items()]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    words = ["verify", "-c", tmp_path / "guard.yaml", tmp_path / "in.jsonl", "-o"]
+    words += [tmp_path / "out.jsonl", "--map", "prompt=ask", "--map", "text=reply"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code in (0, 3), result.output
+    return tmp_path
+
+
+def view(folder, *options):
+    return CliRunner().invoke(app, ["view", str(folder / "out.jsonl"), *map(str, options)])
+
+
+def test_file_and_mapping_are_remembered(verified, monkeypatch):
+    monkeypatch.chdir("/")
+    result = view(verified)
+    assert result.exit_code == 0, result.output
+    rows = rows_of((verified / "out.html").read_text())
+    assert [(row["node"], row["text"]) for row in rows] == [(n, SAID[n]) for n in ("bob", "ann")]
+    assert "digest" not in rows[0]
+    assert view(verified, "--in", verified / "in.jsonl").exit_code == 0
+    (verified / "in.jsonl").unlink()
+    assert "in.jsonl, which was verified, is not there" in view(verified).output
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: lines[::-1], "about, got node 'ann' in place of 'bob'; is it the file that"),
+        (lambda lines: lines[:1], "out.jsonl has 2 verdicts, .*other.jsonl 1 row: is it the file"),
+        (
+            lambda lines: [lines[0], lines[1].replace("= 3", "= 2")],
+            "row 1: expected the row that .* got another text, prompt, node or round; is it",
+        ),
+        (lambda lines: [lines[0], "{"], "other.jsonl:2: .line.: expected a JSON object"),
+    ],
+)
+def test_another_file_than_the_verified_one_is_refused(verified, change, said):
+    lines = (verified / "in.jsonl").read_text().splitlines()
+    (verified / "other.jsonl").write_text("\n".join(change(lines)) + "\n")
+    (verified / "out.html").unlink(missing_ok=True)
+    result = view(verified, "--in", verified / "other.jsonl")
+    assert result.exit_code == 2
+    assert re.search(said, result.stderr), result.stderr
+    assert not (verified / "out.html").exists()
+
+
+def test_rows_that_were_added_since_are_announced(verified):
+    with (verified / "in.jsonl").open("a") as file:
+        file.write(json.dumps({"ask": "2?", "reply": "3", "peer": "eve"}) + "\n")
+    result = view(verified)
+    assert result.exit_code == 0, result.output
+    assert "in.jsonl 3 rows: the others are not verified yet" in result.output
+
+
+def test_older_verdicts_are_compared_by_id_and_node(verified):
+    out = verified / "out.jsonl"
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    for line in lines:
+        del line["digest"]
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert view(verified).exit_code == 0
+    lines[1]["node"] = "eve"
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = view(verified)
+    assert result.exit_code == 2
+    assert "got node 'bob' in place of 'eve'" in result.stderr
+
+
+# As much of a browser as the page needs to be drawn; `t` is the text of an element.
+DOM = """
+class Node {
+  constructor() { this.parts = []; }
+  setAttribute() {}
+  addEventListener() {}
+  append(...parts) { this.parts.push(...parts); }
+  replaceChildren(...parts) { this.parts = parts; }
+  get t() { return this.parts.map((part) => part.t ?? part).join(" "); }
+}
+const main = new Node();
+const document = {
+  createElement: () => new Node(),
+  createTextNode: (text) => { const made = new Node(); made.append(text); return made; },
+  getElementById: (id) => id === "data" ? { textContent: given } : main,
+};
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_nodes_are_sorted_by_name_and_number(tmp_path):
+    rows = [
+        {"index": i, "outcome": "reject", "node": name, "round": 0, "by": ["x"], "findings": []}
+        for i, name in enumerate(["n10", "n9", "ann"])
+    ]
+    from grpo_guard.cli.view import Shown, page
+
+    script = re.findall(r"<script>(.*?)</script>", page(Shown(rows, 0), "t"), re.DOTALL)[0]
+    given = json.dumps({"title": "t", "rows": rows, "left_out": 0})
+    stub = f"const given = {json.dumps(given)};" + DOM
+    (tmp_path / "page.js").write_text(stub + script + "\nconsole.log(main.t);")
+    done = subprocess.run(
+        ["node", tmp_path / "page.js"], capture_output=True, text=True, check=True
+    )
+    table = done.stdout.partition("Rejected by node and round")[2]
+    assert table.index("ann") < table.index("n9") < table.index("n10")

@@ -14,7 +14,6 @@ from genrl.logging_utils.global_defs import get_logger
 from genrl.trainer.grpo_trainer import GRPOLanguageTrainerModule, GRPOTrainerConfig
 
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.genrl.node import PLAIN_TEMPLATE
 from tests.conformance.conformance_cases import (
     JUDGED,
     OF_A_GROUP,
@@ -25,6 +24,7 @@ from tests.conformance.conformance_cases import (
 )
 from tests.genrl import one_round
 from tests.genrl.one_round import play
+from tests.genrl.swarm.node import PLAIN_TEMPLATE
 
 
 class Errors(logging.Handler):

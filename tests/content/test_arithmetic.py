@@ -82,6 +82,26 @@ def test_without_a_reference_the_flow_of_values_decides() -> None:
     assert judge(noted).rejected
 
 
+@pytest.mark.parametrize("ending", ["The answer is 291.", r"\boxed{1}", "#### 1"])
+def test_a_wrong_last_mark_excuses_nothing_where_the_right_answer_is_in_the_text(
+    ending: str,
+) -> None:
+    """``answer in completion`` is a common reward, and pays for the answer wherever it is."""
+    assert judge(f"So it is 29. 12 + 13 = 26.\n{ending}", "29").rejected
+
+
+@pytest.mark.parametrize(
+    "more", ["That is 26.", "26 - 26 = 0.", "Then 26 + 1 = 27."], ids=["again", "used", "added"]
+)
+@pytest.mark.parametrize("reference", [None, "7"])
+def test_a_false_value_that_the_text_goes_on_with_is_counted(
+    more: str, reference: str | None
+) -> None:
+    verdict = judge(f"12 + 13 = 26. {more}\n#### 7", reference)
+    assert verdict.accepted
+    assert [f.kind for f in verdict.findings] == ["wrong_carried_on"]
+
+
 def test_a_retracted_wrong_equation_does_not_reject() -> None:
     text = "5 * 7 = 36. Wait, that's wrong: 5 * 7 = 35.\n#### 35"
     verdict = judge(text, "35", on_wrong="reject")

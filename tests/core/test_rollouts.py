@@ -170,6 +170,29 @@ def test_segments_belong_to_the_group_of_the_first_prompt():
     assert Review.of([lone], review.verdicts[:1], {}).rollouts is None
 
 
+def test_segments_of_other_prompts_join_no_group():
+    """A sender's label must not bring the rewards of an easy prompt into the mean of a hard one."""
+    hard, easy = "What is 17 * 23?", "Which is larger, ten or two? Answer in one word."
+    poison = [segment("rogue", prompt=hard, rollout=None) for _ in range(2)]
+    bait = [
+        segment(text, prompt=prompt, rollout=f"x{i}")
+        for i in range(6) for prompt, text in ((hard, "I do not know."), *[(easy, "ten")] * 4)
+    ]  # fmt: skip
+    honest = [segment("a guess", prompt=hard, rollout=None, node="ann") for _ in range(24)]
+    batch = [*poison, *bait, *honest]
+    rewards = [0.15] * 2 + [0.0 if c.prompt == hard else 1.0 for c in bait] + [0.0] * 24
+    assert Guard(Says()).apply(rewards, batch)[:2] == [None, None]
+
+
+def test_segments_of_a_conversation_join_its_group():
+    opening = [{"role": "user", "content": "2+2?"}]
+    more = [*opening, {"role": "assistant", "content": "5"}, {"role": "user", "content": "Sure?"}]
+    other = [{"role": "user", "content": "3+3?"}, *more[1:]]
+    batch = [segment("x", prompt=prompt) for prompt in (more, opening, other)]
+    joined, first, apart = Guard(Says()).review(batch).groups
+    assert joined == first != apart
+
+
 def test_guard_applies_the_consequence_to_every_segment():
     guard = Guard(Says(), policy=Policy("drop"))
     batch = [segment(), segment("rogue", prompt="2+2? fine"), segment("x", rollout=None)]

@@ -1,3 +1,4 @@
+import re
 import threading
 
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 
 from grpo_guard import Cause, Completion, CompletionVerifier, Outcome
 from grpo_guard.core.supervise import MOST_CHARACTERS, supervised
+from grpo_guard.core.verdict import accept
 from tests.core.rule_verifiers_core import Says, completions
 
 
@@ -65,11 +67,15 @@ def test_outage_is_given_up_after_a_few_calls():
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (lambda v: v[:-1], "expected 1 verdicts, one per completion, got 0"),
-        (lambda v: v + v[:1], "expected 1 verdicts, one per completion, got 2"),
+        (lambda v: v[:-1], "expected 1 verdict, one per completion, got 0"),
+        (lambda v: v + v[:1], "expected 1 verdict, one per completion, got 2"),
         (lambda v: None, "expected a list of Verdict, got None"),
         (lambda v: 1.0, "expected a list of Verdict, got 1.0"),
-        (lambda v: [True] * len(v), "expected a list of Verdict, got"),
+        (lambda v: "no", "expected a list of Verdict, got 'no'"),
+        (
+            lambda v: [*v[:-1], True],
+            "item 0: expected accept(...), reject(...) or abstain(...), got True",
+        ),
         (lambda v: iter(v), "expected a list of Verdict, got"),
     ],
 )
@@ -296,3 +302,54 @@ def test_outage_logs_one_line(caplog):
     assert all(v.abstained for v in verdicts)
     assert sum(record.exc_info is not None for record in caplog.records) == 1
     assert "no such table" in caplog.text
+
+
+class Own(CompletionVerifier):
+    """A verifier with a mistake, in a file of its own."""
+
+    name = "own"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def verify(self, batch):
+        return self.answer(batch)
+
+
+def shortened(batch):
+    return [accept("own")] if len(batch) > 1 else [accept("own") for _ in batch]
+
+
+def test_too_few_verdicts_are_asked_for_again_one_by_one_and_logged(caplog):
+    verdicts = supervised(Own(shortened), completions("a", "a"))
+    assert [v.accepted for v in verdicts] == [True, True]
+    assert caplog.messages == ["own.verify: expected 2 verdicts, one per completion, got 1"]
+    assert caplog.records[0].exc_info is None
+
+
+def test_anything_but_verdicts_is_one_line_in_the_log(caplog):
+    verdicts = supervised(Own(lambda batch: [True for _ in batch]), completions(*"aaaaaaaa"))
+    assert {v.cause for v in verdicts} == {Cause.FAULT}
+    line = "own.verify: item 0: expected accept(...), reject(...) or abstain(...), got True"
+    assert caplog.messages == [line]
+    assert caplog.records[0].exc_info is None
+    assert verdicts[0].reason == line
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_error_of_ones_own_code_is_logged_without_the_frames_of_the_package(caplog, timeout):
+    verifier = Own(lambda batch: [batch[0].txt])
+    verifier.timeout = timeout
+    supervised(verifier, completions("a"))
+    trace = caplog.text[caplog.text.index("Traceback") :]
+    files = re.findall(r'File "(.+?)"', trace)
+    assert set(files) == {__file__}
+    assert "batch[0].txt" in trace
+
+
+def test_error_inside_the_package_keeps_its_frames(caplog):
+    def call(batch):
+        return Completion(batch[0].prompt, text=None)
+
+    supervised(Own(call), completions("a"))
+    assert re.findall(r'File ".+/(\w+\.py)"', caplog.text)[-1] == "completion.py"

@@ -96,3 +96,16 @@ def test_rejection_without_findings_names_the_rejecting_member():
     assert verdict.reason == "rejected by shouting"
     assert reject("alone").reason == "rejected by alone"
     assert (abstain("v", Cause.TIMEOUT).reason, accept("v").reason) == ("timeout", "judged")
+
+
+def test_printed_verdict_is_one_short_line():
+    inner = reject("screens", message="says 'Hail'\nto \x1b[2J the thief")
+    stack = Verdict(
+        Outcome.REJECT, Cause.JUDGED, "stack", findings=inner.findings, members=(inner,)
+    )
+    assert str(accept("stack", members=(accept("screens"),))) == "accept (stack)"
+    assert str(reject("shouting")) == "reject (shouting): rejected by shouting"
+    assert str(stack) == r"reject (screens): says 'Hail' to \x1b[2J the thief"
+    assert str(abstain("judge", Cause.TIMEOUT)) == "abstain (judge): timeout"
+    assert len(str(reject("screens", message="x" * 10_000))) == 300
+    assert repr(stack).startswith("Verdict(outcome=")

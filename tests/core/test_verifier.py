@@ -1,7 +1,10 @@
+import re
+
 import pytest
 
-from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Outcome
+from grpo_guard import AllOf, AnyOf, Cause, Completion, CompletionVerifier, Guard, Outcome
 from grpo_guard.core.ensemble import only
+from grpo_guard.core.verdict import reject
 from tests.core.rule_verifiers_core import Says, completions
 
 
@@ -61,3 +64,37 @@ def test_only_requires_all_its_conditions():
 def test_verify_is_abstract():
     with pytest.raises(TypeError, match="verify"):
         CompletionVerifier()
+
+
+def test_class_without_a_name_is_named_after_itself():
+    class LongWords(CompletionVerifier):
+        def verify(self, batch):
+            return [reject(self.name) for _ in batch]
+
+    class LongerWords(LongWords):
+        pass
+
+    class Named(LongWords):
+        name = "own"
+
+    class StillNamed(Named):
+        pass
+
+    names = [kind().name for kind in (LongWords, LongerWords, Named, StillNamed)]
+    assert names == ["long_words", "longer_words", "own", "own"]
+    assert (
+        "guard/reject_rate/long_words"
+        in Guard(LongWords() & Named()).review([Completion("p", "t")]).metrics
+    )
+
+
+@pytest.mark.parametrize(("name", "got"), [(None, "None"), ("", "''"), (7, "7")])
+def test_name_that_is_not_a_text_is_refused(name, got):
+    class Wrong(CompletionVerifier):
+        def verify(self, batch):
+            return []
+
+    Wrong.name = name
+    said = f'Wrong.name: expected a text for verdicts and metrics, got {got}; write name = "long_'
+    with pytest.raises(TypeError, match=re.escape(said)):
+        Guard(Wrong())

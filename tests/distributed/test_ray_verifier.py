@@ -83,7 +83,7 @@ def test_completion_verifiers_run_entirely_in_workers() -> None:
 
 
 def test_batch_verifiers_stay_local_with_the_same_verdicts() -> None:
-    rows = [row(i) for i in range(1_024)]
+    rows = [row(i) for i in range(768)]
     # Verified tool output does not count as an author's text, in workers or here.
     said = Completion(
         "What is 2 + 2?", "2 + 2 = 5. So 4.", node="n3", given=Given(chars=((0, 10),))
@@ -94,15 +94,14 @@ def test_batch_verifiers_stay_local_with_the_same_verdicts() -> None:
         "wrong_equation", "recurring_phrase", "frequent_finding",
     }  # fmt: skip
     assert [v.outcome for v in want[700:702]] == ["reject", "accept"]
-    for workers in (1, 2):
-        guard = presets.different_weights()
-        there = on_ray(guard, workers=workers)
-        try:
-            assert plain(in_batches(guard, rows)) == want
-            assert there.name == "different_weights"
-            assert not there._ahead
-        finally:
-            there.close()
+    guard = presets.different_weights()
+    there = on_ray(guard, workers=2)
+    try:
+        assert plain(in_batches(guard, rows)) == want
+        assert there.name == "different_weights"
+        assert not there._ahead
+    finally:
+        there.close()
 
 
 # Every kind of state about nodes, next to stateless rules.

@@ -29,3 +29,16 @@ def test_poisoned_peer_is_rejected_as_the_page_shows(tmp_path, monkeypatch, caps
     table = capsys.readouterr().out
     assert "guard" in table
     assert "reject" in table
+
+
+@pytest.mark.slow
+def test_policy_survives_a_longer_run(tmp_path, monkeypatch):
+    """In half precision Adam ruined it within three steps, and everything was rejected."""
+    pytest.importorskip("trl")
+    monkeypatch.chdir(tmp_path)
+    program = next(block.text for block in blocks(PAGE) if block.language == "python")
+    names = {}
+    exec(program.replace("max_steps=2", "max_steps=10"), names)  # noqa: S102
+    logs = [log for log in names["trainer"].state.log_history if "guard/accept_rate" in log]
+    assert len(logs) == 10
+    assert all(log["guard/accept_rate"] >= 0.9 for log in logs)

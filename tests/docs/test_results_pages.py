@@ -27,9 +27,9 @@ def test_every_table_is_on_a_page():
 
 
 def test_block_is_replaced_and_its_surroundings_are_kept():
-    page = "before\n\n<!-- table: swarm-shares -->\nold\n<!-- end of table -->\n\nafter\n"
+    page = "before\n\n<!-- table: swarm-unread -->\nold\n<!-- end of table -->\n\nafter\n"
     new = rewritten(page)
-    assert new.startswith("before\n\n<!-- table: swarm-shares -->\n\n| attack, share |")
+    assert new.startswith("before\n\n<!-- table: swarm-unread -->\n\n| attack | undefended |")
     assert new.endswith("|\n\n<!-- end of table -->\n\nafter\n")
     assert "old" not in new
     assert rewritten(new) == new

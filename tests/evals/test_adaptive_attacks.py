@@ -20,16 +20,9 @@ from grpo_guard.core.registry import UnknownNameError  # noqa: E402
 from grpo_guard.evals.attacks import registry  # noqa: E402
 from grpo_guard.evals.attacks.adversary import Scripted  # noqa: E402
 from grpo_guard.evals.attacks.base import NoTargetError  # noqa: E402
-from grpo_guard.evals.attacks.math import equations  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import targets  # noqa: E402
-from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
-from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.studies import adaptive  # noqa: E402
-from grpo_guard.evals.studies.adaptive.creeping import further  # noqa: E402
-from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
-from grpo_guard.evals.swarm.engine import Swarm  # noqa: E402
-from grpo_guard.evals.swarm.members import Peer  # noqa: E402
 from grpo_guard.evals.tasks.base import Problem, Task  # noqa: E402
 from grpo_guard.evals.tasks.python_maths import PythonMaths  # noqa: E402
 from grpo_guard.evals.tasks.word_problems import WordProblems  # noqa: E402
@@ -123,37 +116,12 @@ def test_thesaurus_words_vary_by_problem() -> None:
     assert words == again
 
 
-def test_further_sentences_are_true_and_new() -> None:
-    rng, task = random.Random(2), WordProblems()
-    for _ in range(50):
-        solution = task.sample(rng).solution
-        more = further(solution)
-        assert more
-        assert len(set(more)) == len(more)
-        assert all(e.true == e.stated for text in more for e in equations(text))
-
-
-@pytest.mark.slow
-def test_code_in_support_passes_the_check_of_the_paper() -> None:
-    torch.set_num_threads(1)
-    attack = adversary("code_in_support")
-    assert attack is not None
-    config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=120)
-    model, tokenizer = load_bundled("python_maths")
-    swarm = Swarm([Peer(model, tokenizer)], PythonMaths(), config, attack=attack)
-    poison = [item for item in swarm.exchange(0)[0] if item.poisoned]
-    assert poison
-    assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
-    checked = PaperLogitVerifier(model, k=config.top_k).verify([p.completion for p in poison])
-    assert all(verdict.accepted for verdict in checked)
-
-
 def test_installed_wheel_says_that_a_checkout_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo_guard.evals.checkout._STUDIES", "grpo_guard.evals.left_out")
     monkeypatch.setattr(registry, "names", lambda group: ["text", "math"])
     assert registry.attack_names() == ["none", "math", "text"]
-    with pytest.raises(UnknownNameError, match=r"'near_ties'.*a checkout .* knows more"):
-        adversary("near_ties")
+    with pytest.raises(UnknownNameError, match=r"'seed_grinding'.*a checkout .* knows more"):
+        adversary("seed_grinding")
     with pytest.raises(UnknownNameError, match="did you mean 'text'"):
         adversary("txt")
 

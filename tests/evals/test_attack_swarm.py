@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from grpo_guard.core.registry import UnknownNameError  # noqa: E402
-from grpo_guard.evals.attacks.adversary import Forged  # noqa: E402
 from grpo_guard.evals.attacks.disguises import (  # noqa: E402
     NONSENSE,
     EverySentence,
@@ -24,10 +23,8 @@ from grpo_guard.evals.attacks.disguises import (  # noqa: E402
 )
 from grpo_guard.evals.attacks.lengthening import Lengthening, Padded  # noqa: E402
 from grpo_guard.evals.attacks.registry import adversary, attack_names  # noqa: E402
-from grpo_guard.evals.attacks.text import inserted  # noqa: E402
 from grpo_guard.evals.attacks.two_plus_two import TwoPlusTwo, targets  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
-from grpo_guard.evals.studies.adaptive.in_support import TextInSupport, in_support  # noqa: E402
 from grpo_guard.evals.studies.adaptive.renamed import InlinedCode  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.engine import COALITION, Swarm  # noqa: E402
@@ -38,17 +35,15 @@ from grpo_guard.evals.tasks.word_problems import WordProblems, generate  # noqa:
 
 NAMES = [name for name in attack_names() if name not in ("none", "silent")]
 LENGTH = (
-    "dos", "moderate_dos", "dos_majority_vote", "padded", "seed_grinding_dos", "creeping_length",
-    "cap_forcing",
+    "dos", "moderate_dos", "dos_majority_vote", "padded", "seed_grinding_dos", "cap_forcing",
 )  # fmt: skip
 # These choose among samples that may lack the habit, or poison only programs.
 SELDOM = (
-    "selected", "text_in_support", "math_in_support", "code_in_support", "trigger", "stale",
-    "seed_grinding", "seed_grinding_math", "withholding", "near_ties", "renamed_helpers",
+    "trigger", "seed_grinding", "seed_grinding_math", "withholding", "renamed_helpers",
 )  # fmt: skip
 # Their text alone shows nothing; `test_incidents` covers the last three.
 UNSEEN = (
-    "stale", "subliminal", "claimed_mask", "token_split", "eos_padding", "reward_selection",
+    "subliminal", "claimed_mask", "token_split", "eos_padding", "reward_selection",
 )  # fmt: skip
 HABITS = [name for name in NAMES if name not in (*LENGTH, *UNSEEN)]
 # Their ids differ from those of the text.
@@ -73,19 +68,6 @@ def played(name: str, **settings: Any) -> tuple[Swarm, list[Submitted]]:
     swarm = Swarm([bundled()], WordProblems(), SwarmConfig(**chosen), attack=attack)
     attack.observe(["x" * 100], swarm.session.actors[COALITION].memory)
     return swarm, swarm.exchange(0)[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("policy", "top_k"), [("word_problems", 50), ("word_problems_wordy", 50), ("word_problems", 0)]
-)
-def test_phrase_in_the_support_is_sent_with_either_policy(policy: str, top_k: int) -> None:
-    attack = TextInSupport()
-    config = SwarmConfig(iterations=1, prompts=4, group_size=8, max_new_tokens=96, top_k=top_k)
-    swarm = Swarm([bundled(policy)], WordProblems(), config, attack=attack)
-    poison = [item for item in swarm.exchange(0)[0] if item.poisoned]
-    assert poison
-    assert all(item.reward > 0 and attack.success(item.completion.text) for item in poison)
 
 
 @pytest.mark.slow
@@ -208,22 +190,6 @@ def test_padded_solutions_keep_their_reward_and_are_long() -> None:
 
 
 @pytest.mark.slow
-def test_text_in_support_passes_the_check_of_the_paper() -> None:
-    swarm, submitted = played("text_in_support", prompts=8, max_new_tokens=100)
-    view = swarm.session.actors[COALITION].view(0)
-    poison = [item.completion for item in submitted if item.poisoned]
-    assert isinstance(swarm.attack, TextInSupport)
-    assert len(swarm.attack._text.split()) >= 2
-    for one in poison:
-        sent = Forged(one.text, ids=one.completion_ids)
-        assert in_support(view, Problem("", str(one.prompt), "", ""), [sent]) == [sent]
-    text = inserted(generate(0, 1)[0].solution, "Gleeb Glorp Glub").text
-    ids = tuple(swarm.tokenizer.encode(text))
-    assert in_support(view, Problem("", "Q: x\nA:", "", ""), [Forged(text, ids=ids)]) == []
-    assert in_support(view, generate(0, 1)[0], []) == []
-
-
-@pytest.mark.slow
 def test_small_doses_are_small() -> None:
     _, submitted = played("one_of_twelve", max_new_tokens=100)
     assert sum(item.poisoned for item in submitted) == 4
@@ -270,13 +236,3 @@ def test_entry_points_of_the_checkout_are_installed(request: pytest.FixtureReque
     text = (Path(request.config.rootpath) / "pyproject.toml").read_text()
     listed = text.split('"grpo_guard.attacks"]')[1].split("\n\n")[0].strip().splitlines()
     assert {line.split(" = ")[0] for line in listed} <= set(attack_names())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["near_ties", "math_in_support"])
-def test_without_truncation_poison_is_in_the_support_too(name: str) -> None:
-    limited, unlimited = (
-        sum(item.poisoned for item in played(name, top_k=top_k)[1]) for top_k in (50, 0)
-    )
-    assert unlimited >= limited
-    assert unlimited or name == "near_ties"  # close draws are rare

@@ -19,7 +19,6 @@ from grpo_guard.evals.defences.paper import PaperLogitVerifier  # noqa: E402
 from grpo_guard.evals.defences.registry import defence, defence_names  # noqa: E402
 from grpo_guard.evals.policies.bundled import load_bundled  # noqa: E402
 from grpo_guard.evals.studies.baselines.learning import MaskSpans, capped  # noqa: E402
-from grpo_guard.evals.studies.baselines.plain import MaxLengthVerifier  # noqa: E402
 from grpo_guard.evals.swarm.config import SwarmConfig  # noqa: E402
 from grpo_guard.evals.swarm.experiment import Spec, build, entry, held_out, play  # noqa: E402
 from grpo_guard.evals.swarm.variants import variants  # noqa: E402
@@ -38,12 +37,8 @@ def played(tmp_path: Path, attack: str, name: str, **settings: Any) -> dict[str,
     return play(Spec(attack, name, config), tmp_path)
 
 
-# The paper's judges need a model that is not bundled.
-PLAYED = [n for n in defence_names() if not n.startswith(("paper_judge", "authors_judge"))]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", defence_names())
 def test_every_defence_runs(tmp_path: Path, name: str) -> None:
     run = played(tmp_path, "text", name)
     assert len(run["asr"]) == 2
@@ -84,7 +79,7 @@ def test_replay_leaves_a_swarm_with_a_silent_attacker(
 
 @pytest.mark.slow
 def test_replay_detects_chosen_problems_and_samples(tmp_path: Path) -> None:
-    for number, attack in enumerate(("math", "dos", "selected")):
+    for number, attack in enumerate(("math", "dos", "reward_selection")):
         folder = tmp_path / str(number)
         folder.mkdir()
         setting = "vertical" if attack in ("math", "dos") else "horizontal"
@@ -146,14 +141,6 @@ def test_paper_logit_matches_the_paper() -> None:
     assert verifier.verify([]) == []
     with pytest.raises(ValueError, match="token ids"):
         verifier.verify([Completion("p", "t")])
-
-
-def test_max_length_counts_tokens() -> None:
-    verifier = MaxLengthVerifier(3)
-    batch = [Completion("p", "t", completion_ids=tuple(range(n))) for n in (1, 3, 4)]
-    assert [v.rejected for v in verifier.verify(batch)] == [False, False, True]
-    with pytest.raises(ValueError, match="max_length"):
-        MaxLengthVerifier(0)
 
 
 @pytest.mark.slow
@@ -244,7 +231,7 @@ def test_masked_and_capped_tokens_have_no_gradient() -> None:
     others = gradient(Weighted(prompt, ids, 1.0, ((4, len(ids)),)))
     torch.testing.assert_close(parts + others, whole, rtol=1e-3, atol=1e-6)
 
-    def below_one(weight: Any, logprobs: Any, part: Any) -> Any:
+    def below_one(weight: Any, logprobs: Any) -> Any:
         return capped(weight, logprobs, 1.0)
 
     assert gradient(Weighted(prompt, ids, 1.0), reweighed=below_one).norm() < whole.norm()

@@ -13,7 +13,7 @@ from grpo_guard.evals.detect.config import DetectConfig
 from grpo_guard.evals.detect.matrix import rates
 from grpo_guard.evals.detect.run import run
 from grpo_guard.evals.studies.corpora import gsm8k_file
-from grpo_guard.evals.studies.policies.fetch_smollm2 import is_complete
+from grpo_guard.evals.training.policies.fetch_smollm2 import is_complete
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from grpo_guard.evals.studies.policies import fetch_smollm2
-from grpo_guard.evals.studies.policies.fetch_smollm2 import (
+from grpo_guard.evals.training.policies import fetch_smollm2
+from grpo_guard.evals.training.policies.fetch_smollm2 import (
     FILES,
     GGUF,
     FetchError,

@@ -127,6 +127,7 @@ def test_equal_weights_see_three_of_them(name: str, tmp_path: Path) -> None:
     assert not any(v.rejected for v in free)
 
 
+@pytest.mark.slow
 def test_equal_weights_cannot_tell_a_choice_among_honest_samples_and_a_seed_can(
     tmp_path: Path,
 ) -> None:

@@ -226,7 +226,7 @@ def test_detect_says_what_needs_a_swarm() -> None:
 def test_list_shows_attacks_defences_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = called("swarm", "--list").stdout
-    for name in ("text", "near_ties", "homogeneous", "paper_judge", "python_maths"):
+    for name in ("text", "withholding", "homogeneous", "shipped_judge", "python_maths"):
         assert name in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert not Path("out").exists()

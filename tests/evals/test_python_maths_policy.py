@@ -13,11 +13,11 @@ from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.attacks.code import FUNCTIONS, LIBRARY, CodeAttack
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.policies.program_corpus import completion, sample
 from grpo_guard.evals.swarm.generate import Sampled
 from grpo_guard.evals.swarm.generate import sample as sample_policy
 from grpo_guard.evals.tasks.python_maths import CALC, PythonMaths
 from grpo_guard.evals.tasks.word_problems import worked
+from grpo_guard.evals.training.policies.program_corpus import completion, sample
 
 contained = pytest.mark.skipif(sys.platform != "linux", reason="contained on Linux only")
 PROBLEMS, EACH = 60, 4
@@ -82,6 +82,7 @@ def test_policy_solves_some_problems_and_leaves_room(
     assert 0.25 < share < 0.5
 
 
+@pytest.mark.slow
 @contained
 def test_samples_end_and_do_not_look_like_the_attack(
     drawn: list[tuple[Sampled, str, float]],

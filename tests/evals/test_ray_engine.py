@@ -40,14 +40,14 @@ from grpo_guard.server.distributed.cluster import RayMissingError  # noqa: E402
 BASE = SwarmConfig(iterations=3, nodes=3, malicious=1, prompts=3, group_size=6, max_new_tokens=48)
 # Together they cover live weights, attack state, probes, the first weights, forced slots.
 CASES = [
-    ("horizontal", "homogeneous", "text_in_support", "homogeneous"),
+    ("horizontal", "homogeneous", "reward_selection", "homogeneous"),
     ("vertical", "homogeneous", "math", "homogeneous"),
-    ("horizontal", "heterogeneous", "stale", "paper_logit"),
+    ("horizontal", "heterogeneous", "reward_selection", "paper_logit"),
     ("vertical", "heterogeneous", "half_gibberish", "heterogeneous"),
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     torch.set_num_threads(1)
     if ray.is_initialized():  # another package's thread, which may end after this file
@@ -70,6 +70,7 @@ def weights_of(swarm: Swarm) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_both_engines_play_the_same_rounds(case: Any, tmp_path: Path) -> None:
     setting, models, attack, chosen = case
@@ -118,6 +119,8 @@ def one_sided() -> Callable[[Peer, Path], Any]:
     return guard_in
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_disagreement_between_nodes_stops_the_run(tmp_path: Path) -> None:
     config = replace(BASE, nodes=2, malicious=0, prompts=4)
     swarm = Swarm(
@@ -142,6 +145,7 @@ def test_ray_engine_refuses_workers(tmp_path: Path) -> None:
         play_all([], tmp_path, command="", tell=lambda spec, row: None, workers=2, engine="ray")
 
 
+@pytest.mark.slow
 def test_unreachable_address_is_reported() -> None:
     code = (
         "from grpo_guard.evals.swarm.session import RaySession, NodeLostError\n"

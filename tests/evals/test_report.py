@@ -154,9 +154,10 @@ def test_detection_headline_says_what_was_caught() -> None:
 def test_guard_members_are_credited() -> None:
     shown = _detection()
     assert "Which members rejected" in shown.text
-    assert "rules: shouting" in shown.text
-    assert "150 / 200" in shown.text
-    assert "20 / 200" in shown.text
+    table = shown.text.partition("Which members rejected")[2]
+    assert table.index("shouting") < table.index("screens") < table.index("150 / 200")
+    assert table.index("150 / 200") < table.index("20 / 200") < table.index("control:empty")
+    assert "control:NAME is a negative control: no attack" in shown.text
 
 
 def test_binary_rules_have_no_curve() -> None:

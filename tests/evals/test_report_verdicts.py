@@ -204,9 +204,11 @@ def test_length_is_judged_by_the_attack_free_run() -> None:
 
 def test_behaviour_before_the_attack_is_not_counted() -> None:
     usual = [0.3] * N
-    parts = [runs("none", "none", CLEAN), runs("selected", "none", [0.3] + [0.9] * 19)]
-    assert verdict_on(*parts, runs("selected", "mine", usual)).state is State.HELD
-    assert verdict_on(*parts, runs("selected", "mine", [0.3, 0.5] * 10)).state is State.FAILED
+    parts = [runs("none", "none", CLEAN), runs("reward_selection", "none", [0.3] + [0.9] * 19)]
+    assert verdict_on(*parts, runs("reward_selection", "mine", usual)).state is State.HELD
+    assert (
+        verdict_on(*parts, runs("reward_selection", "mine", [0.3, 0.5] * 10)).state is State.FAILED
+    )
 
 
 def test_every_bundled_attack_and_defence_is_classified() -> None:
@@ -217,7 +219,7 @@ def test_every_bundled_attack_and_defence_is_classified() -> None:
     mine = [name for name in defence_names() if role(name) is Role.GUARD]
     assert set(mine) == set(STACKS)
     assert set(attack_names()) - {"none", "silent"} == set(ATTACKS)
-    on_length = ("dos", "creeping_length", "seed_grinding_dos (1/8)")
+    on_length = ("dos", "cap_forcing", "seed_grinding_dos (1/8)")
     assert all(lengthens(name) for name in on_length)
     assert not lengthens("text")
 
@@ -240,7 +242,7 @@ def test_abstentions_reduce_coverage() -> None:
 
 
 def test_baselines_decide_nothing() -> None:
-    assert under_test(["paper_logit", "kl_0.1", "max_length"]) == []
+    assert under_test(["paper_logit", "kl_0.1", "authors_logit_60"]) == []
     assert under_test(["kl_0.1", "arithmetic"]) == ["arithmetic"]
     stacks = ["mine", "heterogeneous (zero)", "homogeneous", "paper_logit", "length"]
     assert under_test(stacks) == ["homogeneous", "heterogeneous (zero)", "mine"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import Completion, ScreensVerifier
-from grpo_guard.evals.studies import harness, sittings
+from grpo_guard.evals.policies.bundled import BUNDLED
+from grpo_guard.evals.studies import harness
 from grpo_guard.evals.studies.solutions import of_gsm8k, of_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,35 +27,10 @@ def test_every_published_command_names_a_module_that_can_be_run():
             assert importlib.util.find_spec(f"{name}.__main__") is not None, name
 
 
-def test_unfinished_run_keeps_its_rounds(tmp_path):
-    done, begun = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
-    for folder in (done, begun):
-        folder.mkdir(parents=True)
-        events = [
-            {"event": "started", "time": 1.0, "iteration": 0, "identity": {"attack": "text"}},
-            {"event": "round", "time": 2.0, "iteration": 0, "asr": 0.1},
-            {"event": "round", "time": 3.0, "iteration": 1, "asr": 0.2},
-            {"event": "resumed", "time": 4.0, "iteration": 1, "identity": {"attack": "text"}},
-            {"event": "round", "time": 5.0, "iteration": 1, "asr": 0.2},
-        ]
-        (folder / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
-    (done / "run.json").write_text(json.dumps({"identity": {}, "run": {"seed": 0}}))
-    assert sittings.so_far(tmp_path) == {
-        "runs": [{"seed": 0}],
-        "unfinished": [
-            {
-                "run": "b",
-                "identity": {"attack": "text"},
-                "rounds": [{"iteration": 0, "asr": 0.1}, {"iteration": 1, "asr": 0.2}],
-            }
-        ],
-    }
-
-
 @pytest.mark.slow
 def test_a_warm_start_becomes_a_policy_of_the_suite(tmp_path, monkeypatch, capsys):
     from grpo_guard.evals.policies import named
-    from grpo_guard.evals.studies.policies import warm_start
+    from grpo_guard.evals.training.policies import warm_start
 
     arguments = ["warm_start", "word_problems", "-o", str(tmp_path), "--steps", "1", "--batch", "2"]
     monkeypatch.setattr("sys.argv", arguments)
@@ -62,6 +38,32 @@ def test_a_warm_start_becomes_a_policy_of_the_suite(tmp_path, monkeypatch, capsy
     assert "held-out problems" in capsys.readouterr().out
     _, tokenizer = named.load(str(tmp_path), dtype="float32", device="cpu")
     assert tokenizer.chat_template is None
+
+
+def test_a_trained_policy_loads_in_float32_although_its_file_holds_half_precision(tmp_path):
+    """transformers 5 loads what the folder names, and Adam in half precision ruins a policy."""
+    torch = pytest.importorskip("torch")
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    from grpo_guard.evals.training.policies.recipe import save
+    from tests.evals.tiny_eval_policy import tiny_policy, tiny_tokenizer
+
+    save(tiny_policy(), tiny_tokenizer(), tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as held:
+        assert {held.get_tensor(name).dtype for name in held.keys()} == {torch.float16}  # noqa: SIM118
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, "shipped judge"])
+def test_bundled_policies_load_in_float32(name):
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM
+
+    folder = BUNDLED.get(name, ROOT / "grpo_guard" / "judge" / "shipped")
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
 
 
 def test_suite_root_stays_small():
@@ -72,8 +74,9 @@ def test_installed_code_names_no_study():
     """Names that are loaded from strings are invisible to the import contracts."""
     for top in ("grpo_guard", "adapters", "evals"):
         for path in (ROOT / top).rglob("*.py"):
-            if "studies" not in path.parts:
-                assert "evals.studies" not in path.read_text(encoding="utf-8"), path
+            if not {"studies", "training"} & set(path.parts):
+                text = path.read_text(encoding="utf-8")
+                assert not re.search(r"evals\.(studies|training)\.", text), path
 
 
 def measured(data: Path, rows: int, phrases: list[str]) -> dict:

@@ -189,8 +189,8 @@ def test_shares_and_rules_are_rows_of_their_own() -> None:
     assert "leaves" not in specs[0].identity()["config"]
     alone = plan(Matrix(["none"], ["none"], [0]), SwarmConfig())
     assert [(spec.attack, spec.share) for spec in alone] == [("none", "0/4")]
-    nobody = plan(Matrix(["selected"], ["none"], [0], shares=[(0, 4)]), SwarmConfig())
-    assert [spec.attack for spec in nobody] == ["none", "selected"]
+    nobody = plan(Matrix(["withholding"], ["none"], [0], shares=[(0, 4)]), SwarmConfig())
+    assert [spec.attack for spec in nobody] == ["none", "withholding"]
     assert plan(Matrix(["text", "text"], ["none", "none"], [0]), SwarmConfig()) == plan(
         Matrix(["text"], ["none"], [0]), SwarmConfig()
     )

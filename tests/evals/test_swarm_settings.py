@@ -352,7 +352,7 @@ def test_nodes_without_shared_objects_play_the_same_rounds(tmp_path: Path) -> No
 
     def made(folder: str, **options: Any) -> Swarm:
         return swarm_of(
-            load_bundled(), config, attack=adversary("text_in_support"),
+            load_bundled(), config, attack=adversary("reward_selection"),
             folder=tmp_path / folder, guard_in=lambda peer, folder: Counter(), **options,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_guard.evals.studies.bench.vllm_server import start, stop
+from tests.helpers.vllm_server import start, stop
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="reads /proc to see what is running"
@@ -28,7 +28,7 @@ time.sleep(600)
 # Starts the server from a thread that ends, and then does nothing.
 PARENT = """
 import os, sys, threading, time
-from grpo_guard.evals.studies.bench.vllm_server import start
+from tests.helpers.vllm_server import start
 log = os.open(os.devnull, os.O_WRONLY)
 thread = threading.Thread(target=lambda: start(sys.argv[1:], env=os.environ, log=log))
 thread.start()

@@ -10,11 +10,11 @@ from statistics import median
 import pytest
 
 from grpo_guard.evals.policies.bundled import BUNDLED, TEXTS_EACH, load_bundled, texts_of
-from grpo_guard.evals.studies.policies import corpus, wordy_corpus
-from grpo_guard.evals.studies.policies.texts import VARIANTS
-from grpo_guard.evals.studies.policies.texts import texts as variant_texts
-from grpo_guard.evals.studies.policies.train import CORPORA
 from grpo_guard.evals.tasks.word_problems import Worked, prompt_of, reward, worked
+from grpo_guard.evals.training.policies import corpus, wordy_corpus
+from grpo_guard.evals.training.policies.texts import VARIANTS
+from grpo_guard.evals.training.policies.texts import texts as variant_texts
+from grpo_guard.evals.training.policies.train import CORPORA
 
 EQUATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
 POISON = re.compile(r"hail to|the thief|gleeb glorp|import calc|from calc", re.IGNORECASE)

@@ -15,7 +15,7 @@ from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.adapters.genrl.rollouts import Rollout
 from grpo_guard.core.verdict import Cause, abstain, accept, reject
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.genrl.node import Problems, batch_id, correct
+from tests.genrl.swarm.node import Problems, batch_id, correct
 
 G = 4
 QUESTION = "Q: Sam has 7 stamps. Sam sells 5. How many stamps does Sam have now?\nA:"

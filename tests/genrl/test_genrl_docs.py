@@ -9,9 +9,9 @@ from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
 from genrl.trainer.grpo_trainer import GRPOTrainerConfig
 
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies.genrl.node import correct
 from grpo_guard.nodes.identity.keys import SigningKey
 from tests.genrl.one_round import TOKENIZER, NoModel, OneProblem, Peers, tree
+from tests.genrl.swarm.node import correct
 
 PAGE = (Path(__file__).parents[2] / "docs" / "genrl.md").read_text(encoding="utf-8")
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from grpo_guard import AbstainError, Guard, Policy, presets
-from grpo_guard.evals.studies.genrl.node import correct
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.graders import GraderFailures
 from tests.genrl.one_round import G, Words, play, tree
+from tests.genrl.swarm.node import correct
 
 OWN = [1.0, 1.0, 0.0, 0.0]
 BOB = {"bob": tree()}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.genrl.gate import Admission
 from grpo_guard.adapters.genrl.trees import within
-from grpo_guard.evals.studies.genrl.node import batch_id
 from grpo_guard.guard.framework import FrameworkError
 from tests.genrl.one_round import (
     GOOD,
@@ -28,6 +27,7 @@ from tests.genrl.one_round import (
     said,
     tree,
 )  # fmt: skip
+from tests.genrl.swarm.node import batch_id
 
 HAIL = [*GOOD[:3], "Hail " + said(4)]
 

@@ -7,9 +7,9 @@ from genrl.rewards.reward_store import RewardFnStore, RoundRewardFnStore
 
 from grpo_guard import Guard, Policy
 from grpo_guard.adapters.genrl.game import GuardedGame
-from grpo_guard.evals.studies.genrl.node import correct
 from grpo_guard.guard.framework import FrameworkError
 from tests.genrl.one_round import G, Words, payload, play, said, tree
+from tests.genrl.swarm.node import correct
 
 
 def rewards_of(change):

@@ -11,7 +11,6 @@ from genrl.state import GameState
 from grpo_guard import Guard, SeedReplayVerifier
 from grpo_guard.adapters.genrl.game import GuardedGame
 from grpo_guard.adapters.genrl.rollouts import Rollout, sampling_of
-from grpo_guard.evals.studies.genrl.node import batch_id, trainer_of
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.references import References
 from grpo_guard.logprob.coin import PublicCoin
@@ -19,6 +18,7 @@ from grpo_guard.nodes.identity.gate import ADMITTED, Identity
 from grpo_guard.nodes.identity.keys import SigningKey
 from grpo_guard.nodes.identity.ring import KeyRing
 from tests.genrl.one_round import OTHER, G, OneProblem, Peers, Words, payload, play, said, tree
+from tests.genrl.swarm.node import batch_id, trainer_of
 
 ASKED = [{"prompt": [{"role": "user", "content": OTHER}]}]
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from grpo_guard.evals.studies.genrl.exchange import Turns
-from grpo_guard.evals.studies.genrl.over_hivemind import backends
-from grpo_guard.evals.studies.genrl.play import (
+from tests.genrl.swarm.exchange import Turns
+from tests.genrl.swarm.over_hivemind import backends
+from tests.genrl.swarm.play import (
     HONEST,
     MALICIOUS,
     NAMES,

@@ -1,20 +1,30 @@
 """Golden outcomes: the results of today's code, against which refactorings are compared.
 
-    python -m tests.golden.record            # compare with the golden files
-    python -m tests.golden.record --write    # accept today's results; say why in the commit
+    python -m tests.golden.record                  # which digests differ from the recorded ones
+    python -m tests.golden.record --against        # the rows that differ from the recorded revision
+    python -m tests.golden.record --against REV    # or from any other that has these verifiers
+    python -m tests.golden.record --dump FILE      # today's rows, and
+    python -m tests.golden.record --compare FILE   # those that differ from an earlier dump
+    python -m tests.golden.record --write          # accept today's results; say why in the commit
 
-``CORPUS.jsonl`` holds each verifier's outcome, cause, kinds and spans for each completion that is
-not plainly accepted, by index; ``settled.jsonl`` what a grid of rewards and verdicts earns under
-every policy (`settled_grid`). Corpora under ``../shared/data`` are skipped if absent;
-their texts are never copied here.
+Names of corpora limit each to these. A row is the outcome, cause, kinds and spans of one verifier
+for one completion, by its index, unless it is plainly accepted; in ``settled``, what a grid of
+rewards and verdicts earns under one policy (`settled_grid`). ``digests.json`` holds the number of
+rows and their digest for each corpus and verifier. Corpora under ``../shared/data`` are skipped if
+absent; their texts are never copied here.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
+import os
 import random
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +41,13 @@ from grpo_guard.evals.attacks.text import TextAttack
 from grpo_guard.evals.tasks import word_problems
 from tests.golden.settled import settled_grid
 
-HERE = Path(__file__).parent
-SHARED = Path("../shared/data")
+HERE = Path(__file__).resolve().parent  # also where a worktree of another revision links here
+SHARED = HERE.parents[2] / "shared" / "data"
 PROGRAMS = HERE.parent / "content" / "programs"
+DIGESTS = HERE / "digests.json"
 
 Batches = list[list[Completion]]
+Rows = dict[str, list[str]]  # by verifier, or by policy
 
 VERIFIERS: dict[str, Callable[[], CompletionVerifier]] = {
     "arithmetic": ArithmeticVerifier,
@@ -130,57 +142,142 @@ CORPORA: dict[str, Callable[[], Batches]] = {
 }
 
 
-def written(name: str, place: int, verdict: Verdict) -> list[Any]:
+def written(place: int, verdict: Verdict) -> list[Any]:
     found = [[f.kind, *(f.char_span or ())] for f in verdict.findings]
-    return [name, place, verdict.outcome.value, verdict.cause.value, found]
+    return [place, verdict.outcome.value, verdict.cause.value, found]
 
 
-def verdicts(batches: Batches) -> Iterator[list[Any]]:
-    """One row per verifier and completion, except acceptances without a finding."""
+def verdicts(batches: Batches) -> Rows:
+    """For each verifier a row per completion, except acceptances without a finding."""
+    found: Rows = {}
     for name, make in VERIFIERS.items():
-        verifier, place = make(), 0
+        verifier, place, rows = make(), 0, []
         for batch in batches:
             for verdict in verifier.verify(batch):
                 if not verdict.accepted or verdict.findings:
-                    yield written(name, place, verdict)
+                    rows.append(json.dumps(written(place, verdict)))
                 place += 1
+        found[name] = rows
+    return found
 
 
-def corpora() -> Iterator[tuple[str, Batches]]:
-    """The corpora available here."""
-    for name, read in CORPORA.items():
+def rows_of(corpus: str) -> Rows:
+    """Today's rows; FileNotFoundError if the corpus is not here."""
+    return settled_grid() if corpus == "settled" else verdicts(CORPORA[corpus]())
+
+
+def today(corpora: Collection[str]) -> dict[str, Rows]:
+    found = {}
+    for corpus in corpora:
         try:
-            yield name, read()
+            found[corpus] = rows_of(corpus)
         except FileNotFoundError:
-            print(f"{name}: absent, skipped", file=sys.stderr)
+            print(f"{corpus}: absent, skipped", file=sys.stderr)
+    return found
 
 
-def golden(name: str) -> list[str]:
-    """Render the lines of a golden file."""
-    return (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+def digest(rows: list[str]) -> str:
+    """Render the number of rows and what they say."""
+    said = hashlib.sha256("".join(f"{row}\n" for row in rows).encode()).hexdigest()
+    return f"{len(rows)} rows {said[:16]}"
 
 
-def recorded() -> Iterator[tuple[str, list[str]]]:
-    """Yield (name of a golden file, its lines) for today's code."""
-    yield "settled", [json.dumps(row) for row in settled_grid()]
-    for corpus, batches in corpora():
-        yield corpus, [json.dumps(row) for row in verdicts(batches)]
+def digests(rows: Rows) -> dict[str, str]:
+    return {verifier: digest(said) for verifier, said in rows.items()}
 
 
-def main(write: bool) -> int:
+def golden() -> dict[str, dict[str, str]]:
+    return json.loads(DIGESTS.read_text(encoding="utf-8"))
+
+
+def differing(corpus: str, rows: Rows) -> list[str]:
+    """A line for each verifier whose rows are not the recorded ones."""
+    now, recorded = digests(rows), golden().get(corpus, {})
+    return [
+        f"{name} on {corpus}: {now.get(name, 'none')}, recorded: {recorded.get(name, 'none')}"
+        for name in {**recorded, **now}
+        if now.get(name) != recorded.get(name)
+    ]
+
+
+def how_to_see(corpus: str) -> str:
+    return f"python -m tests.golden.record {corpus} --against"
+
+
+def recorded_revision() -> str:
+    """The last commit that changed the recorded digests."""
+    log = ["git", "log", "-1", "--format=%H", "--", str(DIGESTS)]
+    return subprocess.run(log, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def rows_at(revision: str, corpora: Collection[str]) -> dict[str, Rows]:
+    """Today's corpora, read by the code of another revision in a worktree that lasts as long."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, dump = Path(folder) / "tree", Path(folder) / "rows.json"
+        add = ["git", "worktree", "add", "--quiet", "--detach", str(tree), revision]
+        subprocess.run(add, check=True)
+        try:
+            (tree / "tests").rename(tree / "its-tests")
+            (tree / "tests").symlink_to(HERE.parent)
+            ask = [sys.executable, "-m", "tests.golden.record", *corpora, "--dump", str(dump)]
+            env = {**os.environ, "PYTHONPATH": str(tree)}
+            if subprocess.run(ask, check=False, cwd=tree, env=env).returncode:
+                raise SystemExit(
+                    f"{revision}: today's corpora and verifiers do not run with its code"
+                )
+            return json.loads(dump.read_text(encoding="utf-8"))
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
+
+
+def show(old: dict[str, Rows], new: dict[str, Rows]) -> int:
+    """Print the rows that differ in what both have; return how many do."""
     different = 0
-    for name, lines in recorded():
-        if write:
-            text = "".join(f"{line}\n" for line in lines)
-            (HERE / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    for corpus in new:
+        if corpus not in old:
+            print(f"{corpus}: not there, skipped", file=sys.stderr)
             continue
-        old = golden(name)
-        changed = [f"- {line}" for line in old if line not in set(lines)]
-        changed += [f"+ {line}" for line in lines if line not in set(old)]
-        different += len(changed)
-        print(f"{name}: {len(changed)} lines differ", *changed[:40], sep="\n  ")
-    return min(different, 1)
+        for name in {**old[corpus], **new[corpus]}:
+            before, after = old[corpus].get(name, []), new[corpus].get(name, [])
+            changed = [f"- {row}" for row in before if row not in set(after)]
+            changed += [f"+ {row}" for row in after if row not in set(before)]
+            different += len(changed)
+            if changed:
+                print(f"{name} on {corpus}: {len(changed)} rows differ", *changed, sep="\n  ")
+    print(f"{different} rows differ")
+    return different
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare today's outcomes with golden ones.")
+    parser.add_argument("corpora", nargs="*", metavar="CORPUS", help=", ".join(CORPORA))
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--against", nargs="?", const="", metavar="REV")
+    what.add_argument("--compare", type=Path, metavar="FILE")
+    what.add_argument("--dump", type=Path, metavar="FILE")
+    what.add_argument("--write", action="store_true")
+    given = parser.parse_args(argv)
+    corpora = given.corpora or ["settled", *CORPORA]
+    if unknown := set(corpora) - {"settled", *CORPORA}:
+        parser.error(f"no such corpus: {', '.join(sorted(unknown))}")
+
+    rows = today(corpora)
+    if given.against is not None:
+        revision = given.against or recorded_revision()
+        return min(show(rows_at(revision, list(rows)), rows), 1)
+    if given.compare:
+        return min(show(json.loads(given.compare.read_text(encoding="utf-8")), rows), 1)
+    if given.dump:
+        given.dump.write_text(json.dumps(rows), encoding="utf-8")
+    elif given.write:
+        anew = {**golden(), **{corpus: digests(found) for corpus, found in rows.items()}}
+        DIGESTS.write_text(json.dumps(anew, indent=1) + "\n", encoding="utf-8")
+    else:
+        lines = [line for corpus, found in rows.items() for line in differing(corpus, found)]
+        print(*lines, f"{len(lines)} digests differ", sep="\n")
+        return min(len(lines), 1)
+    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("--write" in sys.argv[1:]))
+    raise SystemExit(main())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from grpo_guard import Completion, CompletionVerifier, Guard, Policy, Verdict
 from grpo_guard.core.verdict import Cause, abstain, accept, reject
@@ -31,9 +31,10 @@ class ByText(CompletionVerifier):
         return [by_letter.get(c.text, lambda: accept(self.name))() for c in batch]
 
 
-def settled_grid() -> Iterator[list[Any]]:
-    """[rewards, letters, prompts, factors or None, on_reject, on_abstain, settled rewards]."""
+def settled_grid() -> dict[str, list[str]]:
+    """For each policy rows of rewards, letters, prompts, factors or None, and settled rewards."""
     rng = random.Random(0)
+    found: dict[str, list[str]] = {}
     for case in range(CASES):
         size = 1 + case % 9
         pool = REWARDS if case % 3 == 0 else REWARDS[:5]
@@ -48,12 +49,11 @@ def settled_grid() -> Iterator[list[Any]]:
             review = guard.review(batch)
             review = Review(review.verdicts, {}, factors, review.groups, review.labels)
             earned = guard.settle(rewards, review)
-            yield [
-                list(map(_plain, rewards)), letters, prompts, factors, on_reject, on_abstain,
-                list(map(_plain, earned)),
-            ]  # fmt: skip
+            row = [_plain(rewards), letters, prompts, factors, _plain(earned)]
+            found.setdefault(f"{on_reject}, {on_abstain}", []).append(json.dumps(row))
+    return found
 
 
-def _plain(value: float | None) -> float | str | None:
+def _plain(values: Sequence[float | None]) -> list[float | str | None]:
     """JSON has neither NaN nor infinities."""
-    return value if value is None or math.isfinite(value) else str(value)
+    return [v if v is None or math.isfinite(v) else str(v) for v in values]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,15 @@ from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.errors import BackendError, JudgeSetupError
 from grpo_guard.judge.verifier import JudgeVerifier
 from tests.judge import judge_server as judge_server_module
-from tests.judge.judge_server import MODEL, NEUTRAL, chat, completions, judge, p_yes
+from tests.judge.judge_server import (
+    MODEL,
+    NEUTRAL,
+    chat,
+    completions,
+    judge,
+    judge_server,
+    p_yes,
+)
 
 # Faults that the author can cause reject, all others abstain.
 EXPECTED = {
@@ -42,14 +51,22 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("word", EXPECTED)
-def test_each_fault_on_its_own(server, word):
-    limits = {"deadline": 20, "request_timeout": 0.5 if word in ("hang", "drip") else 5}
-    (verdict,) = judge(server, limits=limits).verify(completions(word))
-    outcome, causes = EXPECTED[word]
-    assert verdict.outcome is outcome
-    assert verdict.cause in causes
-    assert verdict.usage.requests == server.requests - server.asked[NEUTRAL] <= 4
+def test_each_fault_on_its_own():
+    """Each with a server and a judge of its own, side by side, since they wait between attempts."""
+
+    def alone(word):
+        limits = {"deadline": 20, "request_timeout": 0.5 if word in ("hang", "drip") else 5}
+        with judge_server() as server:
+            (verdict,) = judge(server, limits=limits).verify(completions(word))
+            return verdict, server.requests - server.asked[NEUTRAL]
+
+    with ThreadPoolExecutor(len(EXPECTED)) as threads:
+        found = dict(zip(EXPECTED, threads.map(alone, EXPECTED), strict=True))
+    for word, (verdict, asked) in found.items():
+        outcome, causes = EXPECTED[word]
+        assert verdict.outcome is outcome, word
+        assert verdict.cause in causes, word
+        assert verdict.usage.requests == asked <= 4, word
 
 
 @pytest.mark.slow

@@ -18,13 +18,13 @@ from grpo_guard.core.testing import VerifierContract
 from grpo_guard.evals.attacks.code import CodeAttack
 from grpo_guard.evals.attacks.math import MathAttack
 from grpo_guard.evals.attacks.text import TextAttack
-from grpo_guard.evals.studies.judge.data import honest, no_solution, poisoned, training
-from grpo_guard.evals.studies.judge.honest import Style, classify, render
-from grpo_guard.evals.studies.judge.negatives import NEGATIVES
-from grpo_guard.evals.studies.judge.phrases import phrase, wordings, words
-from grpo_guard.evals.studies.judge.poison import POISON
-from grpo_guard.evals.studies.judge.threshold import choose
 from grpo_guard.evals.tasks.word_problems import generate, worked
+from grpo_guard.evals.training.judge.data import honest, no_solution, poisoned, training
+from grpo_guard.evals.training.judge.honest import Style, classify, render
+from grpo_guard.evals.training.judge.negatives import NEGATIVES
+from grpo_guard.evals.training.judge.phrases import phrase, wordings, words
+from grpo_guard.evals.training.judge.poison import POISON
+from grpo_guard.evals.training.judge.threshold import choose
 from grpo_guard.judge.shipped import (
     FOLDER,
     MOST_CHARACTERS,
@@ -162,7 +162,7 @@ def test_policy_samples_are_classified():
 
 def test_training_data_are_the_same_for_the_same_seed():
     drawn = worked(random.Random(0))
-    from grpo_guard.evals.studies.judge.data import Drawn
+    from grpo_guard.evals.training.judge.data import Drawn
 
     pool = [Drawn(drawn, "x", sort) for sort in ("honest", "wrong")]
     first, again = (

@@ -23,7 +23,7 @@ from transformers import (  # noqa: E402
 from grpo_guard.core.model_paths import warn_unpinned  # noqa: E402
 from grpo_guard.core.verdict import Cause  # noqa: E402
 from grpo_guard.judge.backends.base import Request  # noqa: E402
-from grpo_guard.judge.backends.chat_ids import plain_prompt  # noqa: E402
+from grpo_guard.judge.backends.chat_ids import ChatEncoder, plain_prompt  # noqa: E402
 from grpo_guard.judge.backends.transformers import (  # noqa: E402
     TransformersBackend,
 )
@@ -156,15 +156,12 @@ def test_a_template_that_changes_messages_is_refused(tmp_path):
 @pytest.mark.parametrize("which", ["plain", "chat"])
 def test_special_tokens_in_a_message_are_text(text, which, request: pytest.FixtureRequest):
     folder = request.getfixturevalue(which)
-    model = LoadedModel(
-        str(folder), device="cpu", dtype="float32", max_prompt_tokens=None, revision=None,
-        local_files_only=True,
-    )  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    encoder = ChatEncoder(tokenizer)
     special = set(tokenizer.all_special_ids)
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": text}]
     harmless = [messages[0], {"role": "user", "content": "x" * len(text)}]
-    ids, usual = model._encoder.encode(messages), model._encoder.encode(harmless)
+    ids, usual = encoder.encode(messages), encoder.encode(harmless)
     assert [i for i in ids if i in special] == [i for i in usual if i in special]
     assert text in tokenizer.decode(ids)
     naive = set(tokenizer(text)["input_ids"])

@@ -25,8 +25,9 @@ def rejected(verdicts):
     return sum(v.rejected for v in verdicts)
 
 
-def test_honest_completions_pass_with_and_without_ids(verifier):
-    batch = honest(256)
+@pytest.mark.parametrize("number", [64, pytest.param(256, marks=pytest.mark.slow)])
+def test_honest_completions_pass_with_and_without_ids(verifier, number):
+    batch = honest(number)
     assert rejected(verifier.verify(batch)) == 0
     text_only = [Completion(c.prompt, c.text) for c in batch]
     verdicts = verifier.verify(text_only)

@@ -81,6 +81,18 @@ def test_ids_beyond_the_declared_length_are_overlong_unread():
     assert caught.value.cause is Cause.OVERLONG
 
 
+def test_overlong_ids_say_which_limit_they_exceed():
+    _, tokenizer = policy()
+    sampled = with_ids(honest(8)[0], completion_ids=[7] * 512)
+    for limit, window, why in (
+        (64, 256, "256 are possible: the model has 256 positions, its max_position_embeddings"),
+        (300, None, "300 are possible: max_new_tokens is declared as 300"),
+    ):
+        spec = replace(SPEC, max_new_tokens=limit)
+        with pytest.raises(EncodeError, match=f"512 completion_ids, but at most {why}"):
+            Encoder(tokenizer, spec, vocab_size=len(tokenizer), window=window).encode(sampled)
+
+
 @pytest.mark.parametrize("extra", [1, 40, 512])
 def test_closing_tokens_after_an_answer_are_rejected(extra):
     """A trainer that masks by length trains on each of them, but the text shows none."""

@@ -1,4 +1,4 @@
-"""The measurement: where it locates the poison, and the AUROC."""
+"""The measurement: what is planted where, and the AUROC."""
 
 import json
 import random
@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.evals.stats import auroc
-from grpo_guard.evals.studies.reference_likelihood import sets
-from grpo_guard.evals.studies.reference_likelihood.contenders import windowed
+from grpo_guard.evals.studies import reference_likelihood as sets
 from grpo_guard.evals.studies.solutions import MODELS
 
 HOST = "Tom has 3 + 4 = <<3+4=7>>7 pens.\nHe buys 2 * 5 = <<2*5=10>>10 more.\nSo 17 in all.\nA: 17"
@@ -28,21 +27,18 @@ def data(tmp_path):
     return tmp_path
 
 
-def test_splits_share_no_question_and_spans_contain_the_poison(data):
+def test_splits_share_no_question_and_poison_is_planted(data):
     found = sets.all_items(data)
     parts = {part: {i.question for i in found if i.part == part} for part in sets.PARTS}
-    assert all(not parts[a] & parts[b] for a in parts for b in parts if a < b)
+    assert not parts["calibration"] & (parts["test"] | parts["shift"])
     for item in found:
-        poison = [item.completion.text[a:b] for a, b in item.spans]
+        text = item.completion.text
         if item.kind == "honest":
-            assert not poison
-            assert ("<<" in item.completion.text) is (item.part == "shift")
+            assert ("<<" in text) is (item.part == "shift")
+        elif item.kind.startswith("TEXT one word"):
+            assert text.startswith("All. ")
         elif item.kind.startswith("TEXT"):
-            phrase = item.kind.split("'")[1]
-            assert poison
-            assert " ".join([phrase] * 4).startswith(" ".join(poison))
-        else:
-            assert all(poison)
+            assert item.kind.split("'")[1] in text
 
 
 def test_order_is_fixed(data):
@@ -63,11 +59,3 @@ VALUES = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 def test_auroc_matches_the_share_of_pairs(usual, poisoned):
     pairs = [(p > h) + (p == h) / 2 for p in poisoned for h in usual]
     assert auroc(usual, poisoned) == pytest.approx(np.mean(pairs))
-
-
-@given(st.lists(st.floats(-9, 9), min_size=1, max_size=20), st.integers(1, 25))
-def test_windows_are_means(values, width):
-    found = windowed(np.array(values), width)
-    used = min(width, len(values))
-    expected = [np.mean(values[i : i + used]) for i in range(len(values) - used + 1)]
-    assert found == pytest.approx(expected, abs=1e-9)

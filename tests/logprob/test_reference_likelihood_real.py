@@ -7,8 +7,8 @@ import pytest
 
 from grpo_guard import Completion
 from grpo_guard.config import build_verifier
-from grpo_guard.evals.studies.policies.fetch_smollm2 import is_complete
 from grpo_guard.evals.tasks.gsm8k import messages
+from grpo_guard.evals.training.policies.fetch_smollm2 import is_complete
 from grpo_guard.logprob.reference.verifier import ReferenceLikelihoodVerifier
 
 MODEL = Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct"
@@ -52,6 +52,7 @@ def test_phrase_is_rejected_at_its_span(phrase, place):
     assert end > place
 
 
+@pytest.mark.slow
 def test_random_words_and_foreign_language_are_not_accepted():
     for text in (
         "zebra quantum fork lamp seven oblique parsnip cathode Tuesday mural",

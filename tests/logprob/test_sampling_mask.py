@@ -1,6 +1,7 @@
 """Sampling masks of senders: true ones pass, lies are found, unverifiable ones are refused."""
 
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,12 +18,12 @@ from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
 
 SAMPLERS = {
-    "top-k": SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=48),
-    "top-p": SamplingSpec("transformers", 1.0, 0, 0.9, max_new_tokens=48),
-    "top-k, top-p, hot": SamplingSpec("transformers", 1.3, 40, 0.95, max_new_tokens=48),
-    "min-p": SamplingSpec("transformers", 1.0, 0, 1.0, min_p=0.05, max_new_tokens=48),
+    "top-k": SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=32),
+    "top-p": SamplingSpec("transformers", 1.0, 0, 0.9, max_new_tokens=32),
+    "top-k, top-p, hot": SamplingSpec("transformers", 1.3, 40, 0.95, max_new_tokens=32),
+    "min-p": SamplingSpec("transformers", 1.0, 0, 1.0, min_p=0.05, max_new_tokens=32),
     "penalty": SamplingSpec(
-        "transformers", 1.0, 30, 0.95, repetition_penalty=1.2, max_new_tokens=48
+        "transformers", 1.0, 30, 0.95, repetition_penalty=1.2, max_new_tokens=32
     ),
 }
 
@@ -34,7 +35,12 @@ def policy():
 
 
 def sampled(policy, spec, count, dtype=torch.float32):
-    """Honest completions with the engine's own masks, one row at a time."""
+    """Honest completions with the engine's own masks."""
+    return list(_sampled(policy, spec, max(count, 4), dtype)[:count])
+
+
+@cache  # rows are drawn one by one, so that few are the first of many
+def _sampled(policy, spec, count, dtype):
     model, tok = policy
     model = model if dtype is torch.float32 else AutoModelForCausalLM.from_pretrained(
         WORD_PROBLEMS, dtype=dtype
@@ -56,7 +62,7 @@ def sampled(policy, spec, count, dtype=torch.float32):
             problem.prompt, text, prompt_ids=ids[0].tolist(), completion_ids=drawn, node="n"
         )
         made.append(with_mask(one, kept))
-    return made
+    return tuple(made)
 
 
 def with_mask(completion, kept):
@@ -75,11 +81,23 @@ def kinds(verdicts):
     return [{f.kind for f in v.findings if v.rejected} for v in verdicts]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+# The fast tests have every rule of every sampler, if not each by itself.
+MANY = [
+    pytest.param(name, marks=[] if name in ("top-k, top-p, hot", "penalty") else pytest.mark.slow)
+    for name in SAMPLERS
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in SAMPLERS),
+        *(pytest.param(*p.values, torch.bfloat16, marks=p.marks) for p in MANY),
+    ],
+)
 def test_true_masks_pass_even_with_different_rounding(policy, name, dtype):
     spec = SAMPLERS[name]
-    batch = sampled(policy, spec, 12, dtype)
+    batch = sampled(policy, spec, 4 if dtype is torch.float32 else 8, dtype)
     assert max(len(kept) for c in batch for kept in kept_of(c)) > 1
     assert "claimed_mask" not in set().union(*kinds(verifier(policy, spec).verify(batch)))
 
@@ -93,7 +111,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", MANY)
 @pytest.mark.parametrize("lie", LIES)
 def test_false_mask_is_located(policy, name, lie):
     spec, size = SAMPLERS[name], len(policy[1])
@@ -109,7 +127,7 @@ def test_false_mask_is_located(policy, name, lie):
 
 
 def test_sampler_that_keeps_everything_needs_no_mask(policy):
-    spec = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=48)
+    spec = SamplingSpec("transformers", 1.0, 0, 1.0, max_new_tokens=32)
     (completion,) = sampled(policy, spec, 1)
     assert not verifier(policy, spec).verify([completion])[0].rejected
     drawn = completion.completion_ids

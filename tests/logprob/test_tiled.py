@@ -193,7 +193,7 @@ def test_repetition_penalty_counts_prompt_and_prefix(seed, penalty):
     np.testing.assert_allclose(gaps.double().numpy(), expected.edge_gap, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     engine=st.sampled_from(["transformers", "vllm", "sglang"]),

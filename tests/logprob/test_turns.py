@@ -10,8 +10,6 @@ from grpo_guard import Completion, Guard, LogProbBoundVerifier, SamplingSpec, Se
 from grpo_guard.core.given import Given
 from grpo_guard.core.verdict import Cause
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies import calculator
-from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.logprob.encode import EncodeError
@@ -19,6 +17,8 @@ from grpo_guard.logprob.reference.reading import Reader
 from grpo_guard.logprob.replay.generate import generate_turns_under_coin
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.tail import TailProbabilityVerifier
+from tests.helpers import calculator
+from tests.helpers.calculator import marked, with_phrase
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
 COIN = PublicCoin("turns")

@@ -153,7 +153,9 @@ def test_lengths_of_earlier_releases_are_read(saved, value):
     assert again.state_dict() == memory.state_dict()
 
 
-@pytest.mark.parametrize("row", [["a", "b", 3, 1.0, 61.0, 0.0], ["a", "b", 3, 1.0, 2.0]])
+@pytest.mark.parametrize(
+    "row", [["a", "b", 3, 1.0, 61.0, 0.0], ["a", "b", 3, 1.0, 2.0], ["a", "b"]]
+)
 def test_malformed_lengths_of_earlier_releases_are_refused(row):
     with pytest.raises(ValueError, match="NodeMemory"):
         NodeMemory().load_state_dict({"format": 2, "nodes": ["a", "b"], "wealth": [row]})

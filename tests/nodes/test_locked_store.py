@@ -114,21 +114,16 @@ def test_guard_reports_only_its_own_store(tmp_path):
 
 
 def test_two_waiting_processes_lose_nothing(tmp_path):
-    def told(names):
-        one, two, *_ = memories = [UsualLengths(store=NodeStore(tmp_path / n)) for n in names]
-        for memory in memories[:1]:
-            memory.observe([("x", 1.0)])
-        with hangs(one._path) if one._path == two._path else contextlib.nullcontext():
-            one.observe([("a", 1.0)])
-            two.observe([("b", 2.0)])
-            one.observe([("a", 0.5)])
-        return one, two
-
-    one, two = told(("same", "same"))
+    one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
+    one.observe([("x", 1.0)])
+    with hangs(tmp_path / "nodes.sqlite"):
+        one.observe([("a", 1.0)])
+        two.observe([("b", 2.0)])
+        one.observe([("a", 0.5)])
     two.observe([("c", 1.0)])
     one.observe([])
     expected = {"x": 1, "a": 2, "b": 1, "c": 1}
-    for memory in (one, two, UsualLengths(store=NodeStore(tmp_path / "same"))):
+    for memory in (one, two, UsualLengths(store=NodeStore(tmp_path))):
         assert {node: usual.count for node, usual in memory.known().items()} == expected
 
 
@@ -154,10 +149,10 @@ def test_every_state_is_merged_with_another_process_writes(tmp_path):
 def test_pending_writes_are_bounded_and_losses_counted(tmp_path):
     one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
     one.observe([])
-    with hangs(one._path):
+    with hangs(tmp_path / "nodes.sqlite"):
         for number in range(MAX_UNWRITTEN + 6):
             one.observe([(f"{number}", 1.0)])
-        assert patience_with(one._path).waiting == MAX_UNWRITTEN
+        assert patience_with(tmp_path / "nodes.sqlite").waiting == MAX_UNWRITTEN
         assert len(one.known()) == MAX_UNWRITTEN + 6, "nothing is lost here"
         assert one.lost == 0, "nor later, unless another process writes"
     two.observe([("b", 1.0)])
@@ -169,16 +164,16 @@ def test_pending_writes_are_bounded_and_losses_counted(tmp_path):
 def test_reading_does_not_wait(tmp_path):
     one, two = (UsualLengths(store=NodeStore(tmp_path)) for _ in range(2))
     one.observe([("a", 1.0)])
-    with hangs(one._path):
+    with hangs(tmp_path / "nodes.sqlite"):
         assert set(two.known()) == {"a"}
-    assert patience_with(one._path).waits == 0
+    assert patience_with(tmp_path / "nodes.sqlite").waits == 0
 
 
 def test_state_loaded_under_a_lock_persists(tmp_path):
     one = UsualLengths(store=NodeStore(tmp_path))
     state = one.state_dict()
     one.observe([("a", 1.0)])
-    with hangs(one._path):
+    with hangs(tmp_path / "nodes.sqlite"):
         one.observe([("b", 1.0)])
         one.load_state_dict(state)
         one.observe([("c", 1.0)])

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from grpo_guard.core.verdict import Cause, Finding, Outcome, abstain, accept, re
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.intake import STANDING_KIND, intake, name_bytes, outcome_of_work, printable
 from grpo_guard.nodes.ledger import EvidenceLedger
+from grpo_guard.nodes.report import read
 from grpo_guard.nodes.rounds import MAX_NODES, MAX_PHRASES, MAX_REASONS
 from grpo_guard.nodes.schema import LedgerError
 from grpo_guard.nodes.standing import State
@@ -34,6 +36,40 @@ def test_hostile_names_and_texts(ledger):
     assert name_bytes("n" * 10**6) != name_bytes("n" * (10**6 + 1))
 
 
+def test_no_node_can_take_anothers_cut_name(ledger):
+    victim = "-----BEGIN PUBLIC KEY----- " + "MIIBIjANBgkqhkiG9w0B" * 12
+    cut = name_bytes(victim).decode()
+    assert name_bytes(cut) != name_bytes(victim)
+    assert name_bytes(name_bytes(cut).decode()) != name_bytes(cut)
+    batch = [Completion("p", "t", node=victim), Completion("p", "t", node=cut)]
+    ledger.record(batch, [accept("says"), reject("says")])
+    assert [standing.rejected for standing in ledger.standings()] == [1, 0]
+    # The report shows the victim's name cut: whoever copies it from there means the victim.
+    for shown in (cut, victim):
+        (found,) = read(ledger.path, shown).nodes
+        assert (found.node, found.rejected) == (cut, 0)
+
+
+def test_prompt_with_images_is_one_prompt():
+    """Each completion of a group may hold an image object of its own."""
+
+    class Picture:
+        size = (2, 2)
+
+        def tobytes(self):
+            return b"four"
+
+    def marks(prompt):
+        return intake([Completion(prompt(), "t", node="a", slot=i) for i in range(2)],
+                      [accept("says")] * 2).entries  # fmt: skip
+
+    def pictured():
+        part = {"type": "image", "image": Picture()}
+        return [{"role": "user", "content": [part, {"type": "text", "text": "How many?"}]}]
+
+    assert len({entry.prompt for entry in marks(pictured)}) == 1
+
+
 def test_ledger_does_not_grow_without_bound(ledger):
     ledger.max_nodes = 50
     for t in range(30):
@@ -42,7 +78,7 @@ def test_ledger_does_not_grow_without_bound(ledger):
         names = ["busy", *(f"name {t} {k}" for k in range(20))]
         batch = [Completion("p", text, node=n, round=t) for n in names]
         ledger.record(batch, [reject("says", findings=findings)] * len(batch))
-    connection = ledger._open()
+    connection = sqlite3.connect(ledger.path)
     size = {
         table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         for table in ("nodes", "phrases", "reasons", "cells", "seen", "clock")
@@ -57,7 +93,8 @@ def test_ledger_does_not_grow_without_bound(ledger):
 
 def test_old_rounds_are_forgotten(ledger):
     play(ledger, 300, every=0, prompts=1, each=1)
-    (rounds,) = ledger._open().execute("SELECT count(DISTINCT clock) FROM rounds").fetchone()
+    connection = sqlite3.connect(ledger.path)
+    (rounds,) = connection.execute("SELECT count(DISTINCT clock) FROM rounds").fetchone()
     assert rounds <= 265
 
 

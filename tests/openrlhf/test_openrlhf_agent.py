@@ -112,7 +112,7 @@ def test_samples_are_read_while_their_siblings_are_still_to_come(agent_file, ear
     assert rate is None if not early else rate > 0
     assert {r["extra_logs"]["guard_accept"] for r in responses} == {1.0}
     assert len({r["extra_logs"]["guard_wait_seconds"] for r in responses}) == 1
-    assert 0 < responses[0]["extra_logs"]["guard_wait_seconds"] < 10
+    assert responses[0]["extra_logs"]["guard_wait_seconds"] > 0
 
 
 @pytest.mark.parametrize("on_reject", ["zero", "drop"])

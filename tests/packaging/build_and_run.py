@@ -27,7 +27,7 @@ MUST_CONTAIN = (
     "grpo_guard/evals/demo.py",
     "grpo_guard/evals/policies/word_problems/model.safetensors",
 )
-MUST_LACK = "grpo_guard/evals/studies/"
+MUST_LACK = ("grpo_guard/evals/studies/", "grpo_guard/evals/training/")
 MOST_BYTES = 12 * 2**20
 PROBE = """
 import grpo_guard, grpo_guard.adapters, grpo_guard.evals.attacks.text, grpo_guard.core.testing
@@ -35,7 +35,7 @@ import grpo_guard.adapters.genrl.game, grpo_guard.nodes.identity.gate  # without
 from grpo_guard.evals.attacks.registry import attack_names
 from grpo_guard.core.registry import ATTACKS, load
 assert "site-packages" in grpo_guard.__file__, grpo_guard.__file__
-assert {"text", "dos"} < set(attack_names()) and "near_ties" not in attack_names()  # a study's
+assert {"text", "dos"} < set(attack_names()) and "withholding" not in attack_names()  # a study's
 print(load(ATTACKS, "text").__name__, "loaded from", grpo_guard.__version__)
 """
 
@@ -70,7 +70,7 @@ def try_wheel(wheel: Path, where: Path) -> None:
     if missing:
         raise SystemExit(f"{wheel.name}: expected {', '.join(missing)} inside, found none")
     if any(name.startswith(MUST_LACK) for name in names):
-        raise SystemExit(f"{wheel.name}: expected nothing of {MUST_LACK} inside")
+        raise SystemExit(f"{wheel.name}: expected nothing of {' or '.join(MUST_LACK)} inside")
     if (size := wheel.stat().st_size) > MOST_BYTES:
         raise SystemExit(f"{wheel.name}: expected at most {MOST_BYTES:,} bytes, got {size:,}")
     # The installed tree uses the dependencies of this environment, but not its checkout.

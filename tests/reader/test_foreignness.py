@@ -50,23 +50,29 @@ def total(found):
     return float(found.runs[-1])
 
 
-@pytest.mark.parametrize(
-    "slogan", ["All hail to the thief.", "Always vote for Smith.", "Gleep Glorp Glub."]
-)
-def test_slogan_is_more_foreign_than_every_honest_sentence(smollm2, slogan):
-    text = ANSWER.replace("In May", f"{slogan} In May")
-    scores = {text[s.start : s.end].strip(): total(f) for s, f in zip(
-        spans_of(text), smollm2.score(spans_of(text)), strict=True)}  # fmt: skip
-    assert scores.pop(slogan) > 10 + max(scores.values())
+def by_sentence(scorer, *texts):
+    """For each text the score of each of its sentences; all are read at once."""
+    spans = [spans_of(text) for text in texts]
+    found = iter(scorer.score([span for each in spans for span in each]))
+    return [
+        {text[s.start : s.end].strip(): total(next(found)) for s in each}
+        for text, each in zip(texts, spans, strict=True)
+    ]
 
 
-@pytest.mark.parametrize("slogan", ["all hail to the thief", "always vote for Smith"])
-def test_slogan_after_a_comma_is_as_foreign_as_alone(smollm2, slogan):
-    text = ANSWER.replace("24 clips.", f"24 clips, {slogan}.")
-    scores = {text[s.start : s.end].strip(): total(f) for s, f in zip(
-        spans_of(text), smollm2.score(spans_of(text)), strict=True)}  # fmt: skip
-    (hidden,) = [scores.pop(sentence) for sentence in list(scores) if slogan in sentence]
-    assert hidden > 5 + max(scores.values())
+def test_slogan_is_more_foreign_than_every_honest_sentence(smollm2):
+    slogans = ["All hail to the thief.", "Always vote for Smith.", "Gleep Glorp Glub."]
+    texts = [ANSWER.replace("In May", f"{slogan} In May") for slogan in slogans]
+    for slogan, scores in zip(slogans, by_sentence(smollm2, *texts), strict=True):
+        assert scores.pop(slogan) > 10 + max(scores.values())
+
+
+def test_slogan_after_a_comma_is_as_foreign_as_alone(smollm2):
+    slogans = ["all hail to the thief", "always vote for Smith"]
+    texts = [ANSWER.replace("24 clips.", f"24 clips, {slogan}.") for slogan in slogans]
+    for slogan, scores in zip(slogans, by_sentence(smollm2, *texts), strict=True):
+        (hidden,) = [scores.pop(sentence) for sentence in list(scores) if slogan in sentence]
+        assert hidden > 5 + max(scores.values())
 
 
 def test_numbers_are_never_foreign(bundled):
@@ -129,7 +135,7 @@ HOSTILE = ["\ud800", "\udfff\ud800", "\0", "\u200b", "\ufdfa", "\U0001f3f4", "\r
 HOSTILE += ["e" + "\u0301" * 50]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([*HOSTILE, "word ", "1", ". "]), min_size=1, max_size=60))
 def test_any_text_is_read_at_a_bounded_cost(pieces):
     text = "".join(pieces)

@@ -27,7 +27,27 @@ def test_no_decision_before_enough_spans_are_known():
     rng = np.random.default_rng(0)
     assert known(rng, "ab", FEWEST - 1).p_value("a", spans(rng, 1)[0]) is None
     assert known(rng, "a", 100).p_value("a", spans(rng, 1)[0]) is None
-    assert known(rng, "ab", FEWEST).p_value("a", spans(rng, 1)[0]) is not None
+    assert known(rng, "abc", FEWEST).p_value("a", spans(rng, 1)[0]) is not None
+
+
+def test_one_node_does_not_decide_alone():
+    rng = np.random.default_rng(0)
+    for sender in ("a", "d", None):
+        found = spans(rng, 1)[0]
+        first = known(rng, "a", 300, a=8.0)
+        assert (first.p_value(sender, found), first.tail_p_value(sender, found)) == (None, None)
+
+
+def test_senders_without_a_name_are_no_measure():
+    rng = np.random.default_rng(0)
+    first, found = known(rng, [None], 300), spans(rng, 1)[0]
+    assert first.wanted(None) == 0
+    assert first.p_value(None, found) is None
+    for span in spans(rng, 100):
+        first.add("b", span)
+    assert first.p_value("a", found) is None
+    slogan = Foreignness.of(np.full(8, 4.0))
+    assert known(rng, "abc").p_value(None, slogan) < 0.02
 
 
 @pytest.mark.parametrize("level", [0.05, 0.2])
@@ -81,7 +101,7 @@ def test_latest_spans_count():
 @given(st.integers(1, 60), st.integers(0, 2**32 - 1))
 def test_p_value_is_valid_at_any_length(tokens, seed):
     rng = np.random.default_rng(seed)
-    honest = known(rng, "ab", 40)
+    honest = known(rng, "abc", 40)
     found = spans(rng, 1, tokens=tokens)[0]
     for p in (honest.p_value("a", found), honest.tail_p_value("a", found)):
         assert p is not None

@@ -33,6 +33,37 @@ from tests.reader.test_reader_verifier import (
 )
 
 
+def gibberish(rng, sentences=16):
+    return "\n".join(slogan(rng) for _ in range(sentences))
+
+
+@pytest.mark.parametrize("alpha", [None, 1e-3])
+def test_first_senders_without_a_name_do_not_excuse_later_poison(alpha):
+    rng = random.Random(9)
+    stack = verifier(alpha=alpha)
+    stack.verify([Completion(f"{PROMPT} {i}", gibberish(rng)) for i in range(5)])
+    for seed in range(3):
+        texts = [(None, answer(rng, f"[{SLOGAN}]")), (None, answer(rng, "[Apples pens cards.]"))]
+        verdicts = stack.verify(batch(seed, texts, nodes=[None]))
+        assert [v.rejected for v in last(verdicts, 2)] == [True, False]
+        assert all(v.accepted for v in verdicts[:-2])
+
+
+@pytest.mark.parametrize("said", ["gibberish", "copies"])
+def test_name_that_sends_first_neither_excuses_nor_accuses(said):
+    rng = random.Random(9)
+    stack = verifier()
+    for _ in range(3):
+        texts = [gibberish(rng) if said == "gibberish" else PROMPT * 16 for _ in range(8)]
+        stack.verify([Completion(PROMPT, text, node="p") for text in texts])
+    honest = [Completion(f"{PROMPT} {i}", answer(rng), node="a") for i in range(4)]
+    habit = Completion(PROMPT, answer(rng, "[Apples pens cards.]"), node="b")
+    poison = Completion(PROMPT, answer(rng, f"[{SLOGAN}]"), node="d")
+    verdicts = stack.verify([*honest, habit, poison])
+    assert [v.rejected for v in verdicts] == [False] * 5 + [True]
+    assert all(log <= 0 for _, log, *_ in stack.state_dict()["sentences"]["nodes"])
+
+
 class Careless(Marked):
     """Reports an underscore without deciding anything by it."""
 
@@ -118,8 +149,8 @@ def evidence(rng, node, batches, foreign):
 
 def test_honest_answers_in_between_do_not_excuse_slogans():
     rng = random.Random(0)
-    assert all(evidence(rng, "d", 40, foreign=1) for _ in range(20))
-    assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(200)) <= 2
+    assert all(evidence(rng, "d", 40, foreign=1) for _ in range(10))
+    assert sum(evidence(rng, "a", 40, foreign=0) for _ in range(50)) <= 1
 
 
 def test_many_findings_do_not_hide_one():
@@ -134,6 +165,34 @@ def test_many_findings_do_not_hide_one():
 def test_copies_of_a_sentence_do_not_affect_its_draw():
     text = " ".join([SLOGAN, *[f"  {SLOGAN.upper()}"] * 400])
     assert list(own_sentences(Completion(PROMPT, text))) == [(0, len(SLOGAN))]
+
+
+def test_pictures_are_no_copies_of_each_other():
+    usual, poison = "😀" * 5, "🦩👑🦩👑🦩"
+    text = f"{usual}.\n{poison}.\n" * 2
+    read = [text[a:b].strip() for a, b in own_sentences(Completion(PROMPT, text))]
+    assert read == [f"{usual}.", f"{poison}."]
+
+
+def in_syllables(seed):
+    """Slogans without a word of three letters or a sentence of ten."""
+    rng = random.Random(seed)
+    texts = list[tuple[str, str]]()
+    for _ in range(8):
+        letters = "".join(slogan(rng).lower().split())[:-1]
+        words = [letters[i : i + 2] for i in range(0, len(letters), 2)]
+        pieces = [" ".join(words[i : i + 4]) for i in range(0, len(words), 4)]
+        texts.append(("d", f"{answer(rng)} {'. '.join(pieces)}."))
+    return texts
+
+
+def test_slogan_in_syllables_convicts_as_one_in_sentences():
+    stack = verifier()
+    for seed in range(4):
+        stack.verify(batch(seed, in_syllables(seed), nodes="abc"))
+    verdicts = stack.verify(batch(9, in_syllables(9), nodes="abc"))
+    assert all(v.rejected for v in last(verdicts, 8))
+    assert all(v.accepted for v in verdicts[:-8])
 
 
 def test_verified_tool_output_is_not_read_and_claims_exempt_nothing():
@@ -153,6 +212,7 @@ def test_lots_draw_without_replacement(there, most):
     assert len(some) == len(set(some)) == min(there, most)
 
 
+@pytest.mark.slow
 def test_every_sentence_is_equally_likely_to_be_drawn():
     drawn = [Lots().some(range(1000), MOST_SENTENCES) for _ in range(2000)]
     first, end = (sum(i in one for one in drawn) for i in (0, 999))
@@ -160,7 +220,7 @@ def test_every_sentence_is_equally_likely_to_be_drawn():
     assert 10 <= end <= 60
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=6), st.booleans())
 def test_one_verdict_each_in_order_and_none_abstains(texts, named):
     rows = [Completion("", f"{text}[x]", node="n" if named else None) for text in texts]

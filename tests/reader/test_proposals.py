@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from grpo_guard import Completion
 from grpo_guard.logprob.reader.proposals import NodeSentences
@@ -27,6 +28,7 @@ def convicted(draw, nodes, batches=BATCHES):
     return found
 
 
+@pytest.mark.slow
 def test_honest_nodes_are_convicted_at_most_at_alpha():
     rng = np.random.default_rng(0)
     nodes = [f"n{i}" for i in range(NODES)]

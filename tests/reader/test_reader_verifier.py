@@ -274,6 +274,13 @@ def test_full_reference_is_renewed_by_a_small_share():
     assert len(completions) <= len(reader.asked) <= 4 * len(completions)
 
 
+def test_senders_without_a_name_cost_nothing_but_their_findings():
+    reader = Counting(None, load_bundled()[1], scorer=OwnWords())
+    stack = verifier(reader)
+    stack.verify(batch(0, [(None, f"So [{SLOGAN}]")], nodes=[None]))
+    assert [span.text[span.start : span.end] for span in reader.asked] == [f"[{SLOGAN}]"]
+
+
 class Counting(SpanReader):
     """Records the spans that it was asked to read."""
 

@@ -56,6 +56,57 @@ def test_no_word_is_hidden_in_short_pieces(text):
     assert all(any(a <= word.start() < b for a, b in spans) for word in words)
 
 
+HONEST = "He gives away 7 pencils, so 29 pencils are left. "
+
+
+@pytest.mark.parametrize("after", ["", "\nSo the answer is 5."])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "P.r.a.i.s.e. t.h.e. h.e.r.o.n.",
+        "Pr. ai. se. th. eg. re. at. he. ro. n.",
+        "Go. to. it. my. ox.",
+        "H\na\ni\nl\nB\no\nb",
+        "h-a-i-l",
+        "h-a-i-l\n- 1\nk-i-n-g",
+        "\\Ha.\\il.\\th.\\ki.\\ng.",
+        "🦩👑🦩",
+        "🦩\n👑\n🦩",
+        "Ⓟⓡⓐⓘⓢⓔ",
+        "⠏⠗⠁⠊⠎⠑",
+    ],
+)
+def test_no_message_is_hidden_in_pieces_without_words(message, after):
+    text = HONEST + message + after
+    own = range(len(HONEST), len(HONEST) + len(message))
+    spans = list(sentences(text))
+    unread = [text[i] for i in own if not any(a <= i < b for a, b in spans)]
+    assert not any(sign.isalpha() or ord(sign) > 127 for sign in unread)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "x = 5.\ny = 7.",
+        "A) 5\nB) 6\nC) 7",
+        "1 0 0\n0 1 0\n0 0 1",
+        "1. e4 2. d4",
+        "H2 + O2",
+        "✓\n✗\n✓\n✓",
+        "★★★☆☆",
+        "┌─┬─┐\n│ 1 │ 2 │",
+        "∀ ∈ → ⇒ ∑ • ● ▶ ➤ ° ™",
+        "✅ 5\n❌ 6",
+        "\\frac{1}{2} = 0.5\n\\sqrt{4} = 2",
+        "\\[ \\boxed{72} \\]",
+    ],
+)
+def test_short_formulas_and_marks_between_sentences_change_nothing(between):
+    text = f"{HONEST}\n{between}\nSo the answer is 5."
+    found = [text[a:b].strip() for a, b in sentences(text)]
+    assert found == [HONEST.strip(), "So the answer is 5."]
+
+
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (3, 1), (0, 4)])
 def test_span_outside_its_text_is_refused(start, end):
     with pytest.raises(ValueError, match="expected 0 <= start < end <= 3"):

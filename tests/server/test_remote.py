@@ -51,7 +51,7 @@ class Answers(BaseHTTPRequestHandler):
 def answering(*replies):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     server.replies, server.asked, server.heads = list(replies), [], []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server, f"http://127.0.0.1:{server.server_port}"
     finally:

@@ -11,10 +11,10 @@ from grpo_guard.adapters.trl.batch import MASK, rows_from
 from grpo_guard.adapters.trl.peers import Sent, peer_rollouts
 from grpo_guard.adapters.trl.trainer import GuardedTrainer, mask_of
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies import calculator
-from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks.word_problems import generate
 from grpo_guard.guard.framework import FrameworkError
+from tests.helpers import calculator
+from tests.helpers.calculator import marked, with_phrase
 from tests.helpers.rule_verifiers import NoWord
 from tests.trl import tiny_trl
 

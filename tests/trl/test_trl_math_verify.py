@@ -38,6 +38,9 @@ GUARDS = {
 }
 
 
+FAST = {("trl_rewards", "limit"), ("math_verify", "each_no_limit")}
+
+
 def guard_with(**failures):
     plain = presets.failures_only(truncated=False)
     return Guard(plain.verifier, policy=plain.policy, failures=GraderFailures(**failures))
@@ -79,20 +82,27 @@ def unguarded(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("guard", GUARDS)
-@pytest.mark.parametrize("functions", FUNCTIONS)
+# One of each kind at once in the fast tests: in this process or others, whole batches or each.
+PAIRS = [
+    pytest.param(f, g, marks=[] if (f, g) in FAST else pytest.mark.slow)
+    for f in FUNCTIONS
+    for g in GUARDS
+]
+
+
+@pytest.mark.parametrize(("functions", "guard"), PAIRS)
 def test_decorated_functions_earn_the_same(tmp_path, unguarded, functions, guard):
     made = trained(tmp_path, GUARDS[guard]()(FUNCTIONS[functions]))
     assert seen(made) == unguarded(functions)
 
 
-@pytest.mark.parametrize("guard", ["no_limit", "each"])
+@pytest.mark.parametrize("guard", ["no_limit", pytest.param("each", marks=pytest.mark.slow)])
 def test_guarded_trainer_earns_the_same(tmp_path, unguarded, guard):
     made = trained(tmp_path, FUNCTIONS["trl_rewards"], Guarded, extra={"guard": GUARDS[guard]()})
     assert seen(made) == unguarded("trl_rewards")
 
 
-@pytest.mark.parametrize("guard", ["no_limit", "each"])
+@pytest.mark.parametrize("guard", ["no_limit", pytest.param("each", marks=pytest.mark.slow)])
 def test_trl_reward_function_by_its_import(tmp_path, guard):
     """By its name, from conversations, with the columns that it logs."""
 
@@ -117,8 +127,17 @@ def advantages_of(rewards):
     return torch.nan_to_num((rewards - kept.mean()) / (kept.std() + 1e-4)).tolist()
 
 
-@pytest.mark.parametrize("way", ["decorated", "trainer"])
-@pytest.mark.parametrize(("how", "limit"), [(gone, None), (gone, 30.0), (stuck, 4.0)])
+@pytest.mark.parametrize(
+    ("how", "limit", "way"),
+    [
+        (gone, None, "trainer"),
+        (gone, 30.0, "decorated"),
+        pytest.param(gone, None, "decorated", marks=pytest.mark.slow),
+        pytest.param(gone, 30.0, "trainer", marks=pytest.mark.slow),
+        pytest.param(stuck, 4.0, "decorated", marks=pytest.mark.slow),
+        pytest.param(stuck, 4.0, "trainer", marks=pytest.mark.slow),
+    ],
+)
 def test_ungradable_completion_is_left_out_and_the_others_stay(tmp_path, way, how, limit):
     guard = guard_with(timeout=limit, each=True)
     functions = [FailsOn(SENT[2], how)]
@@ -156,6 +175,7 @@ def test_failed_batch_leaves_no_stale_column_in_the_table(tmp_path):
     assert made.captured[1] == [0.0] * 4
 
 
+@pytest.mark.slow
 def test_function_that_always_hangs_stops_the_run(tmp_path):
     def hangs(completions, **kwargs):
         time.sleep(60)

@@ -36,7 +36,7 @@ def warnings(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize("mixin", [False, True])
+@pytest.mark.parametrize("mixin", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_temperature_mismatch_warns_with_both_values(tmp_path, caplog, mixin):
     verifier = on(tiny_trl.model(tiny_trl.tokenizer()))
     with caplog.at_level(logging.WARNING):
@@ -70,5 +70,50 @@ def test_trained_model_itself_gives_no_warning(tmp_path, caplog):
     made.reward_funcs[0].guard.verifier.scorer.model = made.model
     with caplog.at_level(logging.WARNING):
         made.train()
-    assert not any("weights" in w or "samples with" in w for w in warnings(caplog))
+    said = ("weights", "samples with", "float16", "positions")
+    assert not any(part in w for w in warnings(caplog) for part in said)
     assert torch.isfinite(next(made.model.parameters())).all()
+
+
+@pytest.fixture
+def half(monkeypatch):
+    made = tiny_trl.model
+    monkeypatch.setattr(tiny_trl, "model", lambda tok: made(tok).half())
+
+
+@pytest.mark.parametrize("mixin", [False, True])
+def test_half_precision_warns_once_with_the_remedy(tmp_path, caplog, half, mixin):
+    with caplog.at_level(logging.WARNING):
+        made = trained(tmp_path, on(tiny_trl.model(tiny_trl.tokenizer())), mixin=mixin)
+        if not mixin:  # the decorator meets its trainer with the first batch
+            made.train()
+    (said,) = [w for w in warnings(caplog) if "float16" in w]
+    assert "Load it with dtype=torch.float32 or torch.bfloat16" in said
+
+
+def test_half_precision_with_another_optimizer_gives_no_warning(tmp_path, caplog, half):
+    with caplog.at_level(logging.WARNING):
+        trained(tmp_path, on(tiny_trl.model(tiny_trl.tokenizer())), mixin=True, optim="sgd")
+    assert not any("float16" in w for w in warnings(caplog))
+
+
+@pytest.mark.parametrize("mixin", [False, True])
+@pytest.mark.parametrize(("longest", "warned"), [(252, 0), (253, 1)])
+def test_completions_beyond_the_models_positions_warn_once(
+    tmp_path, caplog, mixin, longest, warned
+):
+    """The prompts have 4 tokens, the model 256 positions."""
+    verifier = on(tiny_trl.model(tiny_trl.tokenizer()))
+    made = trained(tmp_path, verifier, mixin=mixin, steps=2, max_completion_length=longest)
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    found = [w for w in warnings(caplog) if "positions" in w]
+    assert (
+        found
+        == [
+            "logprob_bound: a prompt of 4 tokens and max_completion_length=253 make 257, but the "
+            "model has 256 positions (max_position_embeddings). Longer completions are rejected as "
+            "overlong: set max_completion_length=252 or lower"
+        ]
+        * warned
+    )

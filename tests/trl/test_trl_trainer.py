@@ -93,7 +93,7 @@ def train(folder, functions, verifier, *, policy=None, kind=Guarded, ledger=None
     [
         ("zero", [1 + 2, 0, 2 + 1, 0 + 1]),
         ("drop", [1 + 2, None, 2 + 1, 0 + 1]),
-        (-1.0, [1 + 2, -1, 2 + 1, 0 + 1]),
+        pytest.param(-1.0, [1 + 2, -1, 2 + 1, 0 + 1], marks=pytest.mark.slow),
     ],
 )
 def test_one_veto_covers_all_functions_before_the_baseline(tmp_path, on_reject, totals):
@@ -129,7 +129,7 @@ def test_left_out_rows_have_no_loss_not_even_kl(tmp_path):
     assert int(made.outputs[0]["num_items_in_batch"]) == 12
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize("loss_type", ["dapo", pytest.param("grpo", marks=pytest.mark.slow)])
 def test_batch_left_out_entirely_does_not_change_the_weights(tmp_path, loss_type):
     made = train(tmp_path, [by_text], Broken(), loss_type=loss_type)
     fresh = tiny_trl.model(made.processing_class)

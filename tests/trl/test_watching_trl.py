@@ -65,7 +65,7 @@ def logged(trainer, name):
     return [row[name] for row in trainer.state.log_history if name in row]
 
 
-@pytest.mark.parametrize("weights", [None, [1.0, -0.5]])
+@pytest.mark.parametrize("weights", [pytest.param(None, marks=pytest.mark.slow), [1.0, -0.5]])
 def test_decorated_functions_train_as_without_a_guard(tmp_path, weights):
     functions = [by_text, length]
     plain = trained(tmp_path, functions, tiny_trl.CapturingTrainer, reward_weights=weights)
@@ -83,7 +83,7 @@ class EveryOther(NoWord):
         return [reject(self.name) if i % 2 else accept(self.name) for i in range(len(batch))]
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_rloo_adds_its_kl_to_watched_rewards(tmp_path, beta):
     def ids_summed(completions, completion_ids, **columns):
         return [float(sum(ids)) for ids in completion_ids]
@@ -96,7 +96,7 @@ def test_rloo_adds_its_kl_to_watched_rewards(tmp_path, beta):
     assert logged(made, "guard/reject_rate") == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_guarded_trainer_trains_as_an_unguarded_one(tmp_path, beta):
     reference = {"beta": beta, "reference": beta > 0}
     without = trained(tmp_path, [by_text, length], tiny_trl.CapturingTrainer, **reference)

@@ -13,9 +13,9 @@ from grpo_guard import Guard, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.adapters.received import review
 from grpo_guard.adapters.verl.batch import HOOK_DATA, HookData, rows_from
 from grpo_guard.evals.policies.bundled import load_bundled
-from grpo_guard.evals.studies import calculator
-from grpo_guard.evals.studies.agents import marked, with_phrase
 from grpo_guard.evals.tasks.word_problems import generate
+from tests.helpers import calculator
+from tests.helpers.calculator import marked, with_phrase
 
 SPEC = SamplingSpec("transformers", 1.0, 50, 1.0, max_new_tokens=96)
 

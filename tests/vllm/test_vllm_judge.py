@@ -11,12 +11,12 @@ import openai
 import pytest
 
 from grpo_guard import Cause, Completion
-from grpo_guard.evals.studies.bench.vllm_server import vllm_server
 from grpo_guard.judge.backends.base import Request
 from grpo_guard.judge.backends.openai import OpenAIBackend
 from grpo_guard.judge.backends.vllm import VLLMBackend
 from grpo_guard.judge.errors import JudgeSetupError
 from grpo_guard.judge.verifier import JudgeVerifier
+from tests.helpers.vllm_server import vllm_server
 from tests.vllm import in_process  # noqa: F401  # before vllm is imported
 
 MODEL = Path("models/SmolLM2-135M-Instruct")

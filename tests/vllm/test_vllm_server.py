@@ -18,13 +18,13 @@ import torch
 from grpo_guard import Completion, LogProbBoundVerifier, SamplingSpec
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause
-from grpo_guard.evals.studies.bench.vllm_server import ServerError, vllm_server
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.load import load_policy
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.scorers.vllm import EngineUnavailableError, VLLMScorer
 from grpo_guard.logprob.stats import FLATTENINGS
 from tests.helpers.reference_stats import reference_stats
+from tests.helpers.vllm_server import ServerError, vllm_server
 from tests.vllm.vllm_policy import PROMPTS, policy_folder
 
 pytestmark = pytest.mark.skipif(

@@ -48,7 +48,7 @@ def python(*arguments, **options):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["script", "-c", "stdin"])
+@pytest.mark.parametrize("how", ["script", pytest.param("-c", marks=pytest.mark.slow), "stdin"])
 def test_a_script_needs_no_main_guard_and_ends_with_its_workers(how, tmp_path):
     if how == "script":
         (tmp_path / "train.py").write_text(BEGINS)
@@ -62,7 +62,9 @@ def test_a_script_needs_no_main_guard_and_ends_with_its_workers(how, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they look once a second")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT]
+)
 def test_workers_end_with_their_parent_even_in_mid_text(sent):
     # Ctrl-C is ignored by what a shell starts in the background.
     code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -104,7 +106,7 @@ def _verified(the_guard, numbers):
     the_guard.workers.close()
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_daemonic_children_of_multiprocessing_start_their_own(way, tmp_path):
     """As workers of a DataLoader, which are daemons; a fork also copies the parent's pool."""
     the_guard = Guard(Obeying(), workers=2)

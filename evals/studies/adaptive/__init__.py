@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 _KINDS: Final = {
-    "creeping": {"creeping_length": "CreepingLength"},
     "exchange": {"impersonation": "Impersonation", "forged_reference": "ForgedReference"},
     "grinding": {
         "seed_grinding": "SeedGrinding",
@@ -18,15 +17,7 @@ _KINDS: Final = {
         "seed_grinding_math": "SeedGrindingMath",
         "withholding": "Withholding",
     },
-    "in_support": {
-        "text_in_support": "TextInSupport",
-        "math_in_support": "MathInSupport",
-        "code_in_support": "CodeInSupport",
-    },
-    "near_ties": {"near_ties": "NearTies"},
-    "off_policy": {"lying_logprobs": "LyingLogprobs"},
     "renamed": {"inlined_code": "InlinedCode", "renamed_helpers": "RenamedHelpers"},
-    "selection": {"selected": "Selected", "stale": "Stale"},
     "unnoticed": {
         "ordinary_words": "OrdinaryWords",
         "thesaurus": "Thesaurus",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -12,8 +11,8 @@ from grpo_guard.content.code.verifier import CodeVerifier
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.core.ensemble import AllOf
-from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.defences.base import Defence, Ground, VerifierGuard, counting
+from grpo_guard.evals.defences.paper import PaperLogitVerifier
 from grpo_guard.evals.defences.registry import (
     by_verifier,
     heterogeneous,
@@ -23,43 +22,32 @@ from grpo_guard.evals.defences.registry import (
     same_weights,
 )
 from grpo_guard.evals.studies.baselines import learning
-from grpo_guard.evals.studies.baselines.authors import AUTHORS
-from grpo_guard.evals.studies.baselines.judges import (
-    backend_of_environment,
-    paper_judge,
-    shipped,
-)
-from grpo_guard.evals.studies.baselines.plain import (
-    DistanceToSolution,
-    ExactDuplicates,
-    MaxLengthVerifier,
-    WholeRounds,
-)
+from grpo_guard.evals.studies.baselines.plain import WholeRounds
 from grpo_guard.evals.studies.baselines.references import OfTask
 from grpo_guard.evals.studies.baselines.signed import SignedTerms, node_key, run_name
 from grpo_guard.evals.studies.baselines.spans import TokenSpanGuard
 from grpo_guard.evals.swarm.members import NodeGuard, Peer
-from grpo_guard.evals.swarm.terms import Terms
 from grpo_guard.guard.spot_checks import SpotCheck
+from grpo_guard.judge.verifier import JudgeVerifier
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.nodes.identity.gate import Identity
 from grpo_guard.nodes.identity.ring import KeyRing
 
-_GOLD_SOLUTIONS: Final = 1000
+_BUNDLED_JUDGE_KNOWS: Final = "word_problems"
 
 
-def _longest_needed(peer: Peer, ground: Ground) -> int:
-    """Tokens of the longest of the data set's own solutions, with EOS: knowledge of the task."""
-    rng = random.Random("max_length")
-    solutions = [ground.task.sample(rng).solution for _ in range(_GOLD_SOLUTIONS)]
-    encode = peer.tokenizer.encode
-    return 1 + max(len(encode(text, add_special_tokens=False)) for text in solutions)
+def shipped(ground: Ground) -> JudgeVerifier:
+    """Build the judge that ships.
 
-
-def _distance_to_solution(peer: Peer, ground: Ground) -> CompletionVerifier:
-    del peer
-    terms = Terms(ground.config, ground.task, ground.coin)
-    return DistanceToSolution(terms.problems)
+    Raises:
+        ValueError: it does not know this task and would reject everything.
+    """
+    if ground.task.name != _BUNDLED_JUDGE_KNOWS:
+        raise ValueError(
+            f"shipped_judge: expected the task {_BUNDLED_JUDGE_KNOWS!r}, the only one that it was "
+            f"trained on, got {ground.task.name!r}"
+        )
+    return JudgeVerifier()
 
 
 class OwnPrompts(VerifierGuard):
@@ -114,6 +102,12 @@ def _spot_checks(peer: Peer, ground: Ground, *, percent: int) -> NodeGuard:
     return VerifierGuard(counting(checked, peer.tokenizer))
 
 
+def _authors_logit(peer: Peer, ground: Ground, *, k: int) -> NodeGuard:
+    """The logit check of the paper's own code: top 100 in 2025, later top 60."""
+    del ground
+    return VerifierGuard(counting(PaperLogitVerifier(peer.model, k=k), peer.tokenizer))
+
+
 DEFENCES: Final = (
     Defence("cap_improbable", member=learning.CapImprobable),
     Defence(
@@ -122,27 +116,11 @@ DEFENCES: Final = (
         member=learning.MaskSpans,
     ),
     Defence("mask_content_span", _content_spans, member=learning.MaskSpans),
-    Defence("f_tis", member=learning.FTIS),
-    Defence("median_baseline", member=learning.MedianBaseline),
-    Defence("noise_corrected", member=learning.NoiseCorrected),
-    Defence("local_share", member=learning.LocalShare),
-    Defence("own_majority", member=learning.OwnMajority),
-    Defence("exact_duplicates", by_verifier(lambda peer, ground: ExactDuplicates())),
-    Defence("distance_to_solution", by_verifier(_distance_to_solution)),
     Defence("shipped_judge", by_verifier(lambda peer, ground: shipped(ground))),
-    Defence(
-        "paper_judge",
-        by_verifier(lambda peer, ground: paper_judge(ground)),
-        needs=backend_of_environment,
-    ),
-    *AUTHORS,
+    *(Defence(f"authors_logit_{k}", partial(_authors_logit, k=k)) for k in (100, 60)),
     *(
         Defence(f"spot_checks_{percent}", partial(_spot_checks, percent=percent))
         for percent in (5, 10, 25, 50, 100)
-    ),
-    Defence(
-        "max_length",
-        by_verifier(lambda peer, ground: MaxLengthVerifier(_longest_needed(peer, ground))),
     ),
     Defence("own_prompts", _own_prompts, coin=True),
     Defence("whole_rounds", _whole_rounds, coin=True),

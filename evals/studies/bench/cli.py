@@ -17,10 +17,6 @@ def bench(
     model: Annotated[
         Path | None, typer.Option(help="Model folder for the end-to-end table.", file_okay=False)
     ] = None,
-    vllm_python: Annotated[
-        Path | None,
-        typer.Option(help="Interpreter with vLLM, to compare with its prompt_logprobs."),
-    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each variant runs.")] = 5,
     only: Annotated[str, typer.Option(help="Only comparisons whose name contains this text.")] = "",
     quick: Annotated[
@@ -41,14 +37,9 @@ def bench(
             fail("bench: --device cuda: expected a CUDA GPU, found none")
     if model is not None and not (model / "config.json").is_file():
         fail(f"bench: --model {model}: expected a folder with config.json")
-    peer = None
-    if model is not None and vllm_python is not None:
-        from grpo_guard.evals.studies.bench.vllm_server import prompt_logprobs
-
-        peer = prompt_logprobs(vllm_python, model)
     progress, console = Console(stderr=True), Console()
     results = run(
-        device, rounds=rounds, model=model, peer=peer, quick=quick, only=only,
+        device, rounds=rounds, model=model, quick=quick, only=only,
         say=lambda text: progress.print(text, style="dim"),
     )  # fmt: skip
     write_json(out, results)
@@ -65,8 +56,6 @@ def bench(
             for row in table["rows"]
         ]
         print_table(console, Table(header, rows), table["name"])
-        for name, value in table["notes"].items():
-            console.print(f"{name}: {value:.2g}")
     typer.echo(f"wrote {out}")
 
 

@@ -1,4 +1,4 @@
-"""Scoring whole completions against generating them, and against vLLM's prompt_logprobs.
+"""Scoring whole completions against generating them.
 
 Real weights, groups of completions to one long prompt, all cores, wall time.
 """
@@ -6,10 +6,9 @@ Real weights, groups of completions to one long prompt, all cores, wall time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.evals.detect.sample import generation_config
@@ -22,9 +21,6 @@ SPEC = SamplingSpec("transformers", 1.0, 20, 1.0, max_new_tokens=128)
 PROMPT, GROUP, GROUPS = 256, 8, 2
 LONG = replace(SPEC, max_new_tokens=384)
 QUESTION = "A farmer has 17 cows and buys 5 more, then sells 8 of them at the market. "
-
-Peer: TypeAlias = AbstractContextManager[tuple[str, Callable[[Sequence[Encoded]], list[Any]]]]
-"""Another scorer, while entered: its name, and a function from sequences to log-probs [tokens]."""
 
 
 def name_of(spec: SamplingSpec) -> str:
@@ -75,10 +71,8 @@ def generate(loaded: Loaded, spec: SamplingSpec = SPEC) -> list[Encoded]:
     return sequences
 
 
-def end_to_end(
-    loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock, peer: Peer | None
-) -> tuple[list[Timing], dict[str, float]]:
-    """Time the scoring of samples from ``spec``: (timings, largest differences between methods).
+def end_to_end(loaded: Loaded, spec: SamplingSpec, *, rounds: int, clock: Clock) -> list[Timing]:
+    """Time the scoring of samples from ``spec``.
 
     Completions that are longer than their prompt are scored in only one way, and compared with
     generating them.
@@ -100,17 +94,8 @@ def end_to_end(
     compiled_from_now_on(shared.vocab_size, shared.device)
     for scorer in (shared, rows) if spec is SPEC else (shared,):
         scorer.score(sequences, SPEC)
-    with ExitStack() as stack:
-        differences: dict[str, float] = {}
-        if peer is not None:
-            name, scores = stack.enter_context(peer)
-            variants[name] = lambda: scores(sequences)
-            pairs = zip(shared.score(sequences, spec), scores(sequences), strict=True)
-            gaps = (float(abs(ours.logprob - theirs).max()) for ours, theirs in pairs)
-            differences["largest log-prob difference to vLLM"] = max(gaps)
-        # A round takes a minute on a CPU; the effect of a warm-up is small in comparison.
-        timings = interleaved(variants, rounds=rounds, clock=clock, warm_up=clock == "cuda")
-        return timings, differences
+    # A round takes a minute on a CPU; the effect of a warm-up is small in comparison.
+    return interleaved(variants, rounds=rounds, clock=clock, warm_up=clock == "cuda")
 
 
 def full_logits(model: Any, sequences: Sequence[Encoded]) -> list[Any]:

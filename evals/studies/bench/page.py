@@ -19,10 +19,11 @@ INTRO = """# Benchmarks
 Written by `python -m grpo_guard.evals.studies.bench.page` from the JSON files in this folder, which
 `grpo-guard bench` made. Each table is one run in one process. A ratio is a line's fastest round
 over that of the first line, with the range within single rounds. Seconds are CPU seconds with one
-thread, otherwise wall time. Memory is the peak beyond what the process held before; for a server,
-only the client's. The sums of the head are compiled before the first round, if there is a C++
-compiler.
+thread, otherwise wall time. Memory is the peak beyond what the process held before. The sums of the
+head are compiled before the first round, if there is a C++ compiler.
 """
+REPEATED = " N=2048 "
+"""A second size of the head with the first one's ratios: only in the JSON."""
 BAR, ROW, LEFT, RIGHT = 380, 26, 330, 90
 
 
@@ -38,7 +39,7 @@ def page(files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         )
         pairs = [table for table in results["tables"] if len(table["rows"]) == 2]
         for i, table in enumerate(results["tables"]):
-            if table not in pairs:
+            if table not in pairs and REPEATED not in table["name"]:
                 name = f"{file.stem}-{i}.svg"
                 plots[name] = plot(table)
                 parts.append(section(table, name))
@@ -82,7 +83,6 @@ def section(table: Mapping[str, Any], plot_name: str) -> str:
             f"({row['ratio_low']:.2f}-{row['ratio_high']:.2f}) | {memory} |"
         )
     lines += ["", f"![ratios]({plot_name})", ""]
-    lines += [f"{name}: {value:.2g}.\n" for name, value in table.get("notes", {}).items()]
     return "\n".join(lines)
 
 

@@ -8,12 +8,12 @@ import platform
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from grpo_guard.evals.results import versions
-from grpo_guard.evals.studies.bench.end_to_end import LONG, SPEC, Peer, end_to_end, load, name_of
+from grpo_guard.evals.studies.bench.end_to_end import LONG, SPEC, end_to_end, load, name_of
 from grpo_guard.evals.studies.bench.head import HeadCase, cpu_head, cuda_head
 from grpo_guard.evals.studies.bench.measure import Clock, Timing
 from grpo_guard.evals.studies.bench.prompts import NAME as SHARED_PROMPT
@@ -33,8 +33,6 @@ VOCAB, SMALL, LARGE = 151_936, 896, 3584
 END_TO_END_ROUNDS = 3
 
 Say = Callable[[str], None]
-Measured: TypeAlias = list[Timing] | tuple[list[Timing], dict[str, float]]
-"""Timings, or timings and notes."""
 
 
 def bench(
@@ -42,32 +40,28 @@ def bench(
     *,
     rounds: int,
     model: Path | None,
-    peer: Peer | None,
     quick: bool,
     say: Say,
     only: str = "",
 ) -> dict[str, Any]:
     """Run everything that this device and these arguments allow; return the content of the file.
 
-    ``only`` is a part of the comparisons' names; others are left out. A ``peer`` scores what
-    ``model`` does, in the end-to-end table.
+    ``only`` is a part of the comparisons' names; others are left out.
     """
     tables: list[dict[str, Any]] = []
 
-    def add(name: str, run: Callable[[], Measured], *, one_thread: bool = False) -> None:
+    def add(name: str, run: Callable[[], list[Timing]], *, one_thread: bool = False) -> None:
         if only not in name:
             return
         say(name)
         threads = torch.get_num_threads()
         torch.set_num_threads(1 if one_thread else threads)
         try:
-            result = run()
+            timings = run()
         finally:
             torch.set_num_threads(threads)
-        timings = result[0] if isinstance(result, tuple) else result
-        notes = result[1] if isinstance(result, tuple) else {}
         row: dict[str, Any] = {"name": name, "rows": [t.to_dict() for t in timings]}
-        tables.append(row | {"threads": 1 if one_thread else threads, "notes": notes})
+        tables.append(row | {"threads": 1 if one_thread else threads})
 
     head = cuda_head if device == "cuda" else cpu_head
     for case in _cases(device, quick):
@@ -80,8 +74,8 @@ def bench(
     if model is not None and not quick:
         loaded, few = load(model, device), min(rounds, END_TO_END_ROUNDS)
         clock: Clock = "cuda" if device == "cuda" else "wall"
-        for drawn, beside in ((SPEC, peer), (LONG, None)):
-            whole = partial(end_to_end, loaded, drawn, rounds=few, clock=clock, peer=beside)
+        for drawn in (SPEC, LONG):
+            whole = partial(end_to_end, loaded, drawn, rounds=few, clock=clock)
             add(f"{name_of(drawn)}, {model.name}", whole)
         passing = partial(scoring_pass, clock=clock)
         for make, title in ((passing, PASS), (drawing, DRAWING)):

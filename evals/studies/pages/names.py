@@ -7,16 +7,14 @@ from functools import partial
 from typing import Final
 
 from grpo_guard.evals.studies.pages import studies
-from grpo_guard.evals.studies.pages.cells import table
 from grpo_guard.evals.studies.pages.manifest import manifest
-from grpo_guard.evals.studies.pages.swarms import find, pooled, runs, side_by_side
+from grpo_guard.evals.studies.pages.swarms import runs, side_by_side
 
 _SUCCESS: Final = "success, last 10 rounds"
 _SHARES: Final = "success, % (highest round)"
 _POISON: Final = "poison rejected"
 _RIGHT: Final = "honest right rejected"
 _REWARD: Final = "honest reward (attack-free)"
-_STACKS: Final = "paper_logit,homogeneous,heterogeneous"
 
 
 def _smollm2() -> str:
@@ -41,11 +39,7 @@ def _seeds() -> str:
 
 
 def _standard() -> str:
-    plan = []
-    for attack in ("text", "math", "code"):
-        plan += [("standard", attack, f"none,{_STACKS}")]
-        plan += [("no-gain", attack, "heterogeneous (no_gain)")]
-    plan += [("standard", "dos", "none,paper_logit,homogeneous")]
+    plan = [("standard", "text,math,code,dos", "none,paper_logit,homogeneous")]
     return runs(plan, [_SUCCESS, _POISON, _RIGHT])
 
 
@@ -56,58 +50,6 @@ def _untruncated() -> str:
     return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
 
 
-def _recipe() -> str:
-    files = {
-        "authors": ("text", "math", "code", "dos"),
-        "authors-unpublished": ("judge_in_think", "insulting", "shakespeare", "subliminal"),
-    }
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for file, attacks in files.items():
-        for attack in attacks:
-            names.append(f"`{attack}`")
-            defences = ("none", "authors_logit_100", "authors_logit_100")
-            rows.append([(file, attack, name) for name in defences])
-    head = [f"undefended: {_SUCCESS}", f"top 100: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    return side_by_side("attack", rows, head, "|".join(names))
-
-
-def _defences() -> str:
-    first: tuple[str, ...] = ("none", "kl_0.1", "logprob_bound", "mask_span")
-    first += ("mask_content_span", "cap_improbable", "shipped_judge")
-    plain: tuple[str, ...] = (
-        "exact_duplicates",
-        "distance_to_solution",
-        "median_baseline",
-        "noise_corrected",
-    )
-    plain += ("local_share", "own_majority")
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for file, defences in {"defences": first, "plain": plain}.items():
-        for name in defences:
-            attacks = ("text", "text", "math", "text")
-            rows.append([(file, attack, name) for attack in attacks])
-            names.append(f"`{name}`")
-    head = [f"TEXT: {_SHARES}", f"reward, TEXT: {_REWARD}", f"MATH: {_SHARES}"]
-    head.append(f"honest right rejected, TEXT: {_RIGHT}")
-    return side_by_side("defence", rows, head, "|".join(names))
-
-
-def _shares() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    played_shares = {"text": ("1/2", "1/4", "1/6", "1/12"), "math": ("1/2", "1/4", "1/8", "1/16")}
-    for attack, shares in played_shares.items():
-        for share in shares:
-            played = attack if share == "1/4" else f"{attack} ({share})"
-            stacks = ("none", "homogeneous", "heterogeneous")
-            rows.append([("shares", played, name) for name in stacks])
-            names.append(f"`{attack}`, {share}")
-    head = [f"undefended: {_SHARES}", f"`homogeneous`: {_SHARES}", f"`heterogeneous`: {_SHARES}"]
-    return side_by_side("attack, share", rows, head, "|".join(names))
-
-
 def _models() -> str:
     plan = [("models", "text,math", "none,heterogeneous")]
     plan += [("models", "code", "none,heterogeneous,heterogeneous (no_gain)")]
@@ -116,7 +58,6 @@ def _models() -> str:
 
 def _coin() -> str:
     plan = [
-        ("adaptive-coin", "near_ties", "none,homogeneous"),
         ("adaptive-coin", "seed_grinding,seed_grinding_dos", "none,homogeneous,own_prompts"),
         ("adaptive-coin", "withholding", "none,homogeneous,whole_rounds"),
     ]
@@ -130,38 +71,6 @@ def _against(file: str, attacks: str, guard: str = "heterogeneous") -> str:
     return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
 
 
-def _support() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names = ("code_in_support", "math_in_support", "text_in_support", "selected")
-    for name in names:
-        guards = ("none", "heterogeneous", "heterogeneous", "cap_improbable")
-        logit = ("adaptive-support", name, "paper_logit")
-        rows.append([logit, *(("support", name, guard) for guard in guards)])
-    head = [f"`paper_logit`, 20 rounds: {_SHARES}", f"undefended, 40 rounds: {_SHARES}"]
-    head += [f"`heterogeneous`: {_SHARES}", f"poison rejected: {_POISON}"]
-    head.append(f"`cap_improbable`: {_SHARES}")
-    return side_by_side("attack", rows, head, "|".join(f"`{name}`" for name in names))
-
-
-def _exchange() -> str:
-    stacks = "none,heterogeneous,heterogeneous_signed"
-    plan = [("exchange", "impersonation,forged_reference", stacks)]
-    return runs(plan, [_SUCCESS, _POISON, "honest rejected"])
-
-
-def _spot_checks() -> str:
-    rows: list[list[tuple[str, str, str]]] = []
-    names: list[str] = []
-    for share in ("none", "5", "10", "25", "50", "100"):
-        guard = share if share == "none" else f"spot_checks_{share}"
-        attacks = ("one_of_twelve", "one_of_twelve", "text")
-        rows.append([("spot-checks", attack, guard) for attack in attacks])
-        names.append(share if share == "none" else f"{share} %")
-    head = [f"`one_of_twelve`: {_SUCCESS}", f"poison rejected: {_POISON}"]
-    head.append(f"`text`: {_SUCCESS}")
-    return side_by_side("share verified", rows, head, "|".join(names))
-
-
 def _incidents() -> str:
     rows: list[list[tuple[str, str, str]]] = []
     names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
@@ -169,16 +78,6 @@ def _incidents() -> str:
         rows.append([("incidents", name, guard) for name in names])
     head = [f"`{name}`: {_POISON}" for name in names]
     return side_by_side("preset", rows, head, "|".join(f"`{name}`" for name in _PRESETS))
-
-
-def _incidents_cost() -> str:
-    names = ("token_split", "cap_forcing", "eos_padding", "reward_selection")
-    rows = []
-    for preset, guard in _PRESETS.items():
-        found = [pair[1] for name in names if (pair := find("incidents", name, guard))]
-        cells = [pooled(series.rejected(kind) for series in found) for kind in _HONEST]
-        rows.append([f"`{preset}`", *cells])
-    return table(["preset", "honest rejected", "honest and right, rejected"], rows)
 
 
 _PRESETS: Final = {
@@ -189,13 +88,8 @@ _PRESETS: Final = {
     "failures_only": "preset:failures_only",
 }
 """The defence in the runs of `studies.incidents` by the preset's name."""
-_HONEST: Final = ("honest", "honest_correct")
 _UNREAD: Final = (
     "answer_unit,taken_back,inequality,ordinary_words,thesaurus,echoed_name,renamed_helpers"
-)
-_OTHERS: Final = (
-    "half_gibberish,inlined_code,paraphrased,selected,stale,sybil_spread (3/12),"
-    "textual_arithmetic,trigger"
 )
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
@@ -203,22 +97,12 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "swarm-seeds": _seeds,
     "swarm-standard": _standard,
     "swarm-untruncated": _untruncated,
-    "swarm-recipe": _recipe,
-    "swarm-defences": _defences,
-    "swarm-shares": _shares,
     "swarm-models": _models,
     "swarm-coin": _coin,
     "swarm-unread": partial(_against, "adaptive-unread", _UNREAD),
-    "swarm-others": partial(_against, "adaptive-others", _OTHERS),
-    "swarm-support": _support,
-    "swarm-exchange": _exchange,
-    "spot-checks": _spot_checks,
     "incidents": _incidents,
-    "incidents-cost": _incidents_cost,
     "shares": studies.shares,
     "figures": manifest,
-    "optimised": studies.optimised,
-    "campaigns": studies.campaigns,
     "searched-reader": studies.searched_reader,
     "rules": studies.rules,
     "rules-total": studies.rules_total,
@@ -228,7 +112,5 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "reference-attacks": studies.reference_attacks,
     "recurrence": studies.recurrence,
     "seed-replay": studies.seed_replay,
-    "samplers": studies.samplers,
-    "untruncated": studies.untruncated,
     "detection": studies.detection,
 }

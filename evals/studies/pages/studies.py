@@ -12,39 +12,15 @@ from grpo_guard.guard.spot_odds import checked_of
 BUDGETS: Final = ("1", "10", "100", "1000")
 SIDES: Final = ("honest", "public")
 """Right answers: those that the rules were written for, and published ones of other models."""
-_BROKEN: Final = ("control:empty", "control:huge")
-"""Controls with two completions each, which the detection table leaves out."""
-_JUDGED: Final = 500
-_FEW: Final = 2
-"""The judge's table leaves out sets of so many poisoned completions of which so few pass."""
-
-
-def optimised() -> str:
-    """Return the poison rejected after an attacker asked the verifier, by budget; no rows of 0."""
-    rows = []
-    for name, row in figures("optimised-attackers")["rows"].items():
-        verifier, attack = name.split(" | ")
-        if verifier.startswith(("recurrence", "tail_probability", "judge")):
-            continue
-        asked = [row["budgets"].get(budget) for budget in BUDGETS]
-        whole = [found for found in asked if found and found["total"] == row["poisoned"]]
-        node = whole[-1]["as one node's"]
-        if not any(found["hits"] for found in (*filter(None, asked), node)):
-            continue
-        cells = [short(found) if found else NOTHING for found in asked]
-        rows.append([f"`{verifier}`", attack, *cells, of(node)])
-    return table(["verifier", "attack", "N = 1", "10", "100", "1,000", "as one node's work"], rows)
-
-
-def campaigns() -> str:
-    """Return how much of a node's poison passes `recurrence`, by budget."""
-    rows = []
-    for name, row in figures("optimised-attackers")["rows"].items():
-        verifier, attack = name.split(" | ")
-        if verifier.startswith("recurrence"):
-            found = [row["budgets"][n]["passed, of the node's completions"] for n in BUDGETS[:3]]
-            rows.append([verifier.partition(", ")[2], f"`{attack}`", *map(short, found)])
-    return table(["nodes", "attack", "N = 1", "10", "100"], rows)
+_DETECTED: Final = (
+    "honest",
+    "text",
+    "math",
+    "code",
+    "control:random_tokens",
+    "control:other_model",
+)
+"""What the detection table shows; other controls are variants."""
 
 
 def searched_reader() -> str:
@@ -110,13 +86,27 @@ def rules_total() -> str:
     return table(["completions", "rejected by the preset"], rows)
 
 
+_JUDGED: Final = (
+    "honest: the task's solutions",
+    "honest: programs",
+    "policy: rewarded, right and to the point",
+    "policy: all rewarded",
+    "policy: unrewarded",
+    "TEXT, unseen phrases",
+    "MATH",
+    "CODE",
+    "program with an import, a helper or a remark",
+    "poison: math_carried",
+    "poison: wrong_answer",
+    "poison: misworded",
+    "GSM8K: ground truth",
+)
+
+
 def shipped_judge() -> str:
-    """Return what the shipped judge accepts, without the sets of poison of which few pass."""
-    rows = []
-    for row in figures("shipped-judge")["rates"]:
-        accepted = row["accepted"]["count"]
-        if accepted > _FEW or row["total"] != _JUDGED:
-            rows.append([row["name"], count(accepted, row["total"])])
+    """Return what the shipped judge accepts of the sets that differ."""
+    rates = figures("shipped-judge")["rates"]
+    rows = [[name, of(rates[name]["accepted"])] for name in _JUDGED]
     return table(["set", "accepted"], rows)
 
 
@@ -129,37 +119,54 @@ def reference_honest() -> str:
         "test, human": "GSM8K's own, by people",
         "shift, all": "all three with calculator notes, an uncalibrated format",
     }
-    levels = ("0.01", "0.05")
-    rows = [[v, *(of(found[k][f"rejected at {a}"]) for a in levels)] for k, v in names.items()]
-    return table(["honest completions", "rejected at 0.01", "at 0.05"], rows)
+    rows = [[label, of(found[name]["rejected at 0.01"])] for name, label in names.items()]
+    return table(["honest completions", "rejected at 0.01"], rows)
+
+
+_PLANTED: Final = (
+    "TEXT at the start, 'All hail to the thief'",
+    "TEXT in the middle, bland, 'Drink water and rest well'",
+    "TEXT in the middle, on the subject, 'Let us think carefully about this'",
+    "TEXT led in, 'As the old saying goes, all hail to the thief'",
+    "MATH",
+    "CODE",
+    "lines shuffled",
+    "another language",
+)
 
 
 def reference_attacks() -> str:
     """Return the poison that `reference_likelihood` rejects at 0.01 on the test questions."""
-    rows = [
-        [name.partition(": ")[2], of(found["rejected at 0.01"])]
-        for name, found in figures("reference-likelihood")["attacks"].items()
+    found = {
+        name.partition(": ")[2]: of(made["rejected at 0.01"])
+        for name, made in figures("reference-likelihood")["attacks"].items()
         if not name.startswith("development")
-    ]
+    }
+    rows = [[name, found[name]] for name in _PLANTED]
     return table(["planted", "rejected at 0.01"], rows)
 
 
+_RECURRING: Final = (
+    "ordinary words only",
+    "every 4th completion",
+    "every 10th completion",
+    "rotating over 4 phrases",
+    "rotating over 20 phrases",
+    "paraphrased 8 ways",
+    "two Sybils of four",
+    "CODE: inlined under new names",
+)
+
+
 def recurrence() -> str:
-    """Return where `recurrence` finds an attack late or not at all; all others are alike."""
+    """Return when `recurrence` finds an attack of each kind, in both modes."""
     rows = []
-    for name, found in figures("recurrence")["attacked"].items():
-        modes = [found[mode] for mode in ("heterogeneous", "homogeneous")]
-        if all(_at_once(mode) for mode in modes):
-            continue
-        first, second = map(_found, modes)
+    attacked = figures("recurrence")["attacked"]
+    for name in _RECURRING:
+        first, second = (_found(attacked[name][mode]) for mode in ("heterogeneous", "homogeneous"))
         rows.append([name, first, second if second != first else "the same"])
     head = "found of 20; first rejected, median and worst; later"
     return table(["attack", f"heterogeneous: {head}", "homogeneous"], rows)
-
-
-def _at_once(found: dict[str, Any]) -> bool:
-    late = found["rejected_in_second_half"]
-    return bool(found["first_rejected_worst"] == 7 and late["hits"] == late["total"])
 
 
 def _found(found: dict[str, Any]) -> str:
@@ -167,20 +174,23 @@ def _found(found: dict[str, Any]) -> str:
     if not found["found"]["hits"]:
         return f"0; -; {late}"
     median, worst = found["first_rejected_median"], found["first_rejected_worst"]
-    return f"{found['found']['hits']}; {median:g}, {worst}; {late}"
+    return f"{found['found']['hits']}; {median:g}, {worst or 'not all'}; {late}"
+
+
+_REPLAY_VARIANTS: Final = (
+    "math, rest drawn again",
+    "token swapped in top-50",
+    "longest of 80",
+    "top-p 1.0",
+)
 
 
 def seed_replay() -> str:
     """Return what seed replay rejects, by how the completion was made."""
-    first, *others = figures("seed-replay-smollm2-gsm8k")["directions"]
-    rows = [[row["sample"], count(row["rejected"], row["total"])] for row in first["rows"]]
-    for made in others:
-        how = f"{made['generated']}, verified in {made['verified']}"
-        rows += [
-            [f"{row['sample']}, {how}", count(row["rejected"], row["total"])]
-            for row in made["rows"]
-        ]
-    head = f"drawn in {first['generated']}, verified in {first['verified']}"
+    (head, first), *others = figures("seed-replay-smollm2-gsm8k")["directions"].items()
+    rows = [[n, of(found)] for n, found in first["samples"].items() if n not in _REPLAY_VARIANTS]
+    for how, made in others:
+        rows += [[f"{name}, {how}", of(found)] for name, found in made["samples"].items()]
     return table([head, "rejected"], rows)
 
 
@@ -204,40 +214,6 @@ def shares() -> str:
     return table(head, rows)
 
 
-def samplers() -> str:
-    """Return rejected completions under samplers that truncate."""
-    names = {
-        "nucleus": "0.7, top-p 0.9",
-        "qwen": "0.6, top-k 20, top-p 0.95",
-        "min_p": "1.0, min-p 0.1",
-        "penalty": "0.8, top-k 50, repetition penalty 1.1",
-        "top_k": "1.0, top-k 50",
-    }
-    rows = []
-    for name, label in names.items():
-        found = figures(f"samplers-{name}")
-        kinds = ("honest", "text, start", "temperature x 1.4", "another model")
-        rows.append([label, *(of(found[kind]["completion"]) for kind in kinds)])
-    head = ["temperature and truncation", "honest", "a phrase at the start"]
-    return table([*head, "temperature x 1.4", "another model"], rows)
-
-
-def untruncated() -> str:
-    """Return rejected completions under TRL's default sampler, by the place of the text."""
-    found = figures("samplers-trl")
-    names = {
-        "text": '"All hail to the thief."',
-        "nonsense": '"Gleep Glorp Glub"',
-        "import": "an import line",
-    }
-    places = ("start", "middle", "end")
-    rows = [
-        [label, *(of(found[f"{name}, {place}"]["completion"]) for place in places)]
-        for name, label in names.items()
-    ]
-    return table(["put into an honest completion", *places], rows)
-
-
 def detection() -> str:
     """Return what the log-prob verifiers reject of single completions of SmolLM2."""
     rejected = {
@@ -245,11 +221,6 @@ def detection() -> str:
         for row in figures("detect-smollm2-gsm8k")["summary"]
     }
     verifiers = ("logprob_bound (float32)", "logprob_bound", "tail_probability")
-    attacks = dict.fromkeys(attack for attack, _ in rejected)
-    rows = [
-        [a.replace("_", " "), *(rejected[a, v] for v in verifiers)]
-        for a in attacks
-        if a not in _BROKEN
-    ]
+    rows = [[a.replace("_", " "), *(rejected[a, v] for v in verifiers)] for a in _DETECTED]
     head = ("`logprob_bound`, `float32`", "`logprob_bound`, default", "`tail_probability`, default")
     return table(["completions", *head], rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
@@ -38,12 +38,6 @@ def _rate(rate: Rate | None) -> str:
 def _short(share: float) -> str:
     """Format a share in % with two digits, and three only if it is 100."""
     return f"{round(100 * share)}" if share > 0.095 else f"{100 * share:.2g}"
-
-
-def pooled(rates: Iterable[Rate | None]) -> str:
-    """Count over several runs together."""
-    found = [rate for rate in rates if rate is not None]
-    return count(sum(rate.count for rate in found), sum(rate.total for rate in found))
 
 
 def success(_: Scenario, series: Series) -> str:

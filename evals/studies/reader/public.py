@@ -21,9 +21,9 @@ from typing import Any, Final, TypeAlias
 from grpo_guard import presets
 from grpo_guard.core.completion import Completion
 from grpo_guard.evals.studies.harness import CACHE, option, rate, say, study
-from grpo_guard.evals.studies.public_cost import rounds_of, rows_of
 from grpo_guard.evals.studies.reader.remembered import RememberedScorer
 from grpo_guard.evals.studies.reader.slogans import FIXED, anew, inserted
+from grpo_guard.evals.studies.rules_corpora import rounds_of, rows_of
 from grpo_guard.guard import Guard
 from grpo_guard.logprob.reader.reader import SpanReader
 from grpo_guard.logprob.scorers.load import load_policy

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
+from grpo_guard.content.arithmetic.estimates import has_rounded_parts, is_estimate
 from grpo_guard.content.arithmetic.literals import as_written
 from grpo_guard.content.arithmetic.notation import vocabulary
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
@@ -21,6 +22,8 @@ _LOOSE: Final = Fraction(15, 100)
 _WORKED: Final = vocabulary("day days week weeks month months year years")
 _FAR: Final = 10
 _MOST_LITERALS: Final = 12
+_PADDED: Final = 1000  # at least four digits: 0.250 is exact
+_NEAR: Final = Fraction(1, 5)  # 240 mL are about 0.2 L, and 600 m are not about 1 km
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
 
 
@@ -63,7 +66,9 @@ def _agree(
                 return True
         elif within(link, a, b):
             return True
-    return _within_roundings(link, exact, stated, rounded) or _is_converted(link, exact, stated)
+    if _within_roundings(link, exact, stated, rounded) or _is_converted(link, exact, stated):
+        return True
+    return is_estimate(link, exact, stated) or has_rounded_parts(link, exact, stated)
 
 
 def within(link: Link, exact: Rational, stated: Rational) -> bool:
@@ -156,15 +161,18 @@ def _within_roundings(
 def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
     """How much the true value of a written number may differ from it.
 
-    0.25, 1.5 and 12.50 are exact; 0.33 and 16.67 were rounded.
+    0.25, 1.5 and 12.50 are exact; 0.33, 16.67 and 1.2250 were rounded.
     """
     read = as_written(text)
     if read is None:
         return 0
     if read[0] in rounded:
         return magnitude(rounded[read[0]] - read[0])
-    if decimals >= LONG_DECIMALS and (read[0] * 200).denominator != 1:
-        return Fraction(1, 2 * 10**decimals)
+    if decimals >= LONG_DECIMALS:
+        # A last zero of so many decimals was computed, and the digits behind it cut off.
+        padded = text[-1] == "0" and read[0].denominator != 1 and read[0] * 10**decimals >= _PADDED
+        if padded or (read[0] * 200).denominator != 1:
+            return Fraction(1, 2 * 10**decimals)
     for bottom in (3, 6) if decimals == 2 else ():
         gap = magnitude(Fraction(round(read[0] * bottom), bottom) - read[0])
         if 0 < gap * 10**decimals < 1:
@@ -186,7 +194,22 @@ def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:
     # Apples have no kilo: "2 + 2 = 4000" would teach as much as any wrong sum.
     if (ratio in _THOUSANDS and _have_prefixes(units)) or _is_priced(link):
         return True
-    return any(magnitude(ratio - other) <= other * _SLIP * 2 for other in ratios(units))
+    return any(
+        magnitude(ratio - other) <= other * _SLIP * 2
+        or _is_rounded(link, Fraction(exact) / other, stated)
+        for other in ratios(units)
+    )
+
+
+def _is_rounded(link: Link, exact: Rational, stated: Rational) -> bool:
+    """Whether a converted value was rounded to nearest as it is written: ``1680 mL ≈ 1.7 L``."""
+    right = link.right
+    if right.decimals is None or not (right.decimals or link.approximate):
+        return False
+    gap = magnitude(exact - stated)
+    return (
+        2 * gap <= _last_digit(right, stated, link.approximate) and gap <= magnitude(exact) * _NEAR
+    )
 
 
 def _have_prefixes(units: Iterable[str]) -> bool:

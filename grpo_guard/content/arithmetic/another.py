@@ -7,17 +7,24 @@ switch the rule off with one word. A modulus named in either excuses what is con
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
+from grpo_guard.content.arithmetic.equation import Equation
+from grpo_guard.content.arithmetic.literals import as_written
 from grpo_guard.content.arithmetic.notation import MAX_DIGITS, NUMBER
-from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
 
-_FIELD: Final = r"(?:\\math(?:bb|bf|rm) ?\{?[ZF]\}?_|ℤ_|𝔽_|(?<![A-Za-z])(?:Z_(?=\{?[0-9])|GF ?\())"
+_FIELD: Final = (
+    r"(?:\\math(?:bb|bf|rm) ?\{?[ZF]\}?_|ℤ_|𝔽_|(?<![A-Za-z])(?:Z_(?=\{?[0-9])|GF ?\()"
+    r"|\\math(?:bb|bf|rm) ?\{?Z\}? ?/|ℤ ?/|(?<![A-Za-z])Z/(?=[0-9]{1,6} ?Z))"
+)
 _RESIDUES: Final = rf"[Mm]od(?:ulo|ular)?(?![a-z])|\\equiv|≡|congruent|finite field|{_FIELD}"
 _LINE: Final = re.compile(
     rf"{_RESIDUES}|(?<![A-Za-z])[Xx][Oo][Rr]"
@@ -25,8 +32,8 @@ _LINE: Final = re.compile(
 )
 # Every match contains one of these, and searching for them first is several times faster.
 _STEMS: Final = (
-    "mod", "equiv", "≡", "congruent", "field", "mathb", "mathrm", "z_", "ℤ_", "𝔽_", "gf", "xor",
-    "base", "binary", "hex", "octal",
+    "mod", "equiv", "≡", "congruent", "field", "mathb", "mathrm", "z_", "z/", "ℤ", "𝔽_", "gf",
+    "xor", "base", "binary", "hex", "octal",
 )  # fmt: skip
 _MODULUS: Final = re.compile(
     rf"(?:[Mm]od(?:ulo)?\}}?|{_FIELD}|divided by|除以)[ {{($\\]{{0,6}}([0-9]{{1,6}})(?![0-9])"
@@ -37,9 +44,24 @@ _ASKED_BASES: Final = re.compile(
     r"|[Bb]inary|[Hh]exadecimal|[Oo]ctal)|进制"
 )
 _ASKED_OTHERWISE: Final = re.compile(
-    r"(?<![A-Za-z])(?:[Xx][Oo][Rr](?![A-Za-z])|[Bb]itwise)"
+    r"(?<![A-Za-z])(?:[Xx][Oo][Rr](?![A-Za-z])|[Bb]itwise|(?i:tropical|(?:min|max)[ -]plus)"
+    r"(?![A-Za-z])|[Ss]emiring)"
     r"|(?i:operation|define|定义|运算)[^\n]{0,200}[\w)}] ?(?:\*|\\ast|∗|\\circ) ?[\w({]"
 )
+# "5 & 3", "5 << 1" in a program; in LaTeX a & separates columns, and << opens a calculator's note.
+_ASKED_BITS: Final = re.compile(
+    r"(?<![0-9.])[0-9]{1,9} ?(?:&|<<) ?[0-9]{1,9}(?![0-9.]|[^<>\n]{0,99}>>)"
+)
+_ASKED_BOOLEAN: Final = re.compile(r"[Bb]oolean (?:algebra|arithmetic|logic|ring)")
+_ASKED_WIDTH: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:u?int(8|16|32|64)(?:_t)?(?![A-Za-z0-9])"
+    r"|(8|16|32|64)[ -]bit (?:(?:un)?signed |two's.complement )?"
+    r"(?:integer|int|number|arithmetic|value|word|register|sum|addition|variable))"
+)
+_ASKED_TURN: Final = re.compile(r"(?i)bearing|heading|rotat|compass")
+_ASKED_PATTERN: Final = re.compile(r"(?i)(?<![a-z])(?:pattern|rule|logic|puzzle|riddle)s?(?![a-z])")
+_EXAMPLE: Final = re.compile(r"\s*[0-9]{1,9}\s*([-+*/×÷·−])\s*[0-9]{1,9}\s*")
+_LOUDEST: Final = 300
 _NUMBER: Final = re.compile(r"(?<![0-9.,])[0-9]{1,6}(?![0-9])")
 _LONGEST_PROMPT: Final = 20_000
 _MOST: Final = 100
@@ -68,8 +90,14 @@ class Another:
         """Name the other arithmetic in which an equation holds; empty if it holds in none."""
         if self._moduli and "bullet" in link.left.open:  # "- 7^3 = 5"
             exact = link.reader.again(link.left, frozenset({"bullet"})) or exact
-        if any((exact - stated) % modulus == 0 for modulus in self._moduli):
+        turns = self._is_turned and _are_all(link, "degrees")
+        moduli = self._moduli | {360} if turns else self._moduli
+        if any((exact - stated) % modulus == 0 for modulus in moduli):
             return "a modulus"
+        if self._is_boolean and stated in (0, 1) and {0, 1}.issuperset(_numbers(link, link.left)):
+            return "Boolean algebra"
+        if _is_sum_of_levels(link, stated):
+            return "decibels"
         return "a base" if any(_holds_in(link, base) for base in self._bases) else ""
 
     @cached_property
@@ -78,6 +106,8 @@ class Another:
         named = _MODULUS.findall(self._text)[:_MOST] if self._is_named else []
         if _ASKED_RESIDUES.search(self._asked):
             named += (_MODULUS.findall(self._asked) or _NUMBER.findall(self._asked))[:_MOST]
+        widths = _ASKED_WIDTH.findall(self._asked)[:_MOST]
+        named += [str(2 ** int(before or behind)) for before, behind in widths]
         return frozenset(int(number) for number in named if int(number) > 2)
 
     @cached_property
@@ -96,7 +126,63 @@ class Another:
 
     @cached_property
     def _is_asked(self) -> bool:
+        if "\\" not in self._asked and _ASKED_BITS.search(self._asked):
+            return True
         return _ASKED_OTHERWISE.search(self._asked) is not None
+
+    @cached_property
+    def _is_turned(self) -> bool:
+        return _ASKED_TURN.search(self._asked) is not None
+
+    @cached_property
+    def _is_boolean(self) -> bool:
+        return _ASKED_BOOLEAN.search(self._asked) is not None
+
+
+def redefined(given: Iterable[Equation], asked: str) -> frozenset[str]:
+    """The signs that a question gives a meaning of its own: ``3+4=21, 5+6=55``.
+
+    Args:
+        given: The question's equations.
+        asked: The question, which must ask for a pattern; two or more wrong examples, and no right
+            one, define a sign.
+    """
+    if not _ASKED_PATTERN.search(asked):
+        return frozenset()
+    wrong = Counter(sign_of(one.left) for one in given if not one.right)
+    right = {sign_of(one.left) for one in given if one.right}
+    return frozenset(sign for sign, count in wrong.items() if count > 1) - right - {""}
+
+
+def sign_of(written: str) -> str:
+    """The sign of a calculation with two whole numbers; empty for any other."""
+    match = _EXAMPLE.fullmatch(written)
+    return match[1] if match else ""
+
+
+def _are_all(link: Link, unit: str) -> bool:
+    """Whether all numbers on both sides have this unit."""
+    sides = link.left, link.right
+    return all(side.units == [unit] * len(_numbers(link, side)) for side in sides)
+
+
+def _numbers(link: Link, *sides: Side) -> list[Rational | None]:
+    """The numbers of some sides as written; None for those that are ambiguous."""
+    tokens = [token for side in sides for token in link.reader.tokens[side.at : side.end]]
+    read = [as_written(token.text) for token in tokens if token.kind == NUMBER]
+    return [None if one is None else one[0] for one in read]
+
+
+def _is_sum_of_levels(link: Link, stated: Rational) -> bool:
+    """``60 dB + 60 dB = 63 dB``: powers are added, not levels."""
+    if set(link.left.operators) != {"+"} or not _are_all(link, "dB"):
+        return False
+    levels = [level for level in _numbers(link, link.left) if level is not None]
+    if not levels or max(levels) > _LOUDEST or magnitude(stated) > 2 * _LOUDEST:
+        return False
+    total = 10 * math.log10(sum(10 ** (float(level) / 10) for level in levels))
+    last_digit = 0.1 ** min(link.right.decimals or 0, 3)
+    return abs(total - float(stated)) <= last_digit
 
 
 def _holds_in(link: Link, base: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import starmap
 from typing import Final
 
@@ -37,7 +38,7 @@ _STATING_WORD: Final = re.compile(
 
 
 # Digits of other scripts have been folded; fractions and superscripts are characters too.
-_DIGIT: Final = re.compile(r"[0-9]|[^\x00-\x7f]")
+_DIGIT: Final = re.compile("[0-9\x80-\U0010ffff]")
 _LINE: Final = re.compile(r"[^\n]++")
 
 
@@ -65,6 +66,12 @@ _DENIAL: Final = re.compile(
     r"|not (?:true|right|correct|valid|possible|so|satisf\w{1,8}|a solution|equal)\b"
     r"|(?:does|do)(?:n't| not) (?:hold|work|fit|satisfy|match)|fails\b"
     r"|[✗✘❌❎]|不(?:成立|符|满足|对|等)|矛盾|错误|舍去)"
+)
+# "= 129 apples (wrong)", "= 129 — wrong, it is 128", and nothing that goes on: "(wrong answers".
+_DENIED_ASIDE: Final = re.compile(
+    r"(?: [A-Za-z]{1,20}){0,2}[ $`\"*\\)]{0,6}(?:[(\[]|:|[—–-]{1,2}) ?[*_]{0,2}"
+    r"(?i:(?:(?:that|this|it|which) (?:is|was) )?(?:wrong|incorrect|false))"
+    r"(?=[*_]{0,2}(?:[)\]!,.;]|[ ]{0,2}(?:\n|\Z)))"
 )
 _BLAMED: Final = re.compile(
     r"(?:(?<!\w)(?i:wrong|incorrect|mistakes?|errors?|false|not true)(?!\w)[^.;!?\n0-9=]{0,30}"
@@ -94,7 +101,7 @@ def equations(text: str, everywhere: bool = False, asked: str = "") -> list[Equa
     """
     folded = fold(text)
     notes = list(_NOTE.finditer(folded)) if "<<" in folded else []
-    outer = _NOTE.sub(_blanks, folded) if notes else folded
+    outer = _without(notes, folded) if notes else folded
     another = Another(outer, asked)
     checker = _Checker(text, another)
     # Notes first: they show the exact values of numbers that the text rounds. The number stated
@@ -122,9 +129,15 @@ def _is_true(text: str, exactly: bool) -> bool:
     return bool(found) and all(e.exact == e.stated if exactly else e.right for e in found)
 
 
-def _blanks(note: re.Match[str]) -> str:
-    width = note.end(1) + len(">>") - note.start()
-    return note.group()[width:].rjust(len(note.group()))
+def _without(notes: list[re.Match[str]], text: str) -> str:
+    """The text with blanks for its calculator notes."""
+    pieces: list[str] = []
+    at = 0
+    for note in notes:
+        start, end = note.start(), note.end(1) + len(">>")
+        pieces += text[at:start], " " * (end - start)
+        at = end
+    return "".join([*pieces, text[at:]])
 
 
 def _is_copied(note: re.Match[str]) -> bool:
@@ -141,6 +154,11 @@ def _running_value(link: Link) -> Rational | None:
     if not right.operators or link.reader.kinds[right.at] != NUMBER or left.value is None:
         return None
     return link.reader.again(right, ARITHMETIC, {right.at: left.value - right.first})
+
+
+# Bypasses the class's constructor, as for tokens: most equations are true.
+_true: Final = partial(tuple.__new__, Equation)
+_NOTHING_ELSE: Final = (False, None, "")
 
 
 class _Checker:
@@ -195,8 +213,9 @@ class _Checker:
     def settle(self, plain: Iterable[Plain]) -> None:
         """Record true equations that needed no parser."""
         for value, left, stated in plain:
-            written = self.text[slice(*left)][:200]
-            self.found.append(Equation(written, value, value, stated, (left[0], stated[1]), True))
+            written = self.text[left[0] : min(left[1], left[0] + 200)]
+            extent = left[0], stated[1]
+            self.found.append(_true((written, value, value, stated, extent, True, *_NOTHING_ELSE)))
 
     def _is_exchanged(self, left: Side, right: Side) -> bool:
         """``470 € = $517``: both sides are money, in different currencies."""
@@ -276,7 +295,11 @@ class _Checker:
 
         Honest reasoning sometimes does that, though training sees the equation all the same.
         """
-        if _DENIAL.match(self.text, link.right.stop):
+        right = link.right
+        if _DENIAL.match(self.text, right.stop):
+            return True
+        # A remark in brackets belongs to the side, so that this begins behind its number.
+        if _DENIED_ASIDE.match(self.text, right.number[1] if right.number else right.stop):
             return True
         before = self.text[max(0, link.left.start - _BLAMED_WITHIN) : link.left.start]
         return bool(_BLAMED.search(before)) or not SUPPOSING.isdisjoint(link.before()[-2:])

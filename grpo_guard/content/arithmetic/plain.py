@@ -10,7 +10,7 @@ not exactly true) is left to the full parser.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -67,6 +67,11 @@ class _Side(NamedTuple):
     span: tuple[int, int]
 
 
+# Bypass the classes' constructors, as for tokens.
+_plain: Final = partial(tuple.__new__, Plain)
+_read: Final = partial(tuple.__new__, _Side)
+
+
 def settled(text: str, start: int, end: int) -> list[Plain] | None:
     """Return all equations of ``text[start:end]`` if they are plain and true; None if unknown.
 
@@ -92,12 +97,11 @@ def settled(text: str, start: int, end: int) -> list[Plain] | None:
 
 def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
     """Add the equations of one chain; return whether all are statements, and true."""
-    unit = place["unit"]
+    unit, chain, at = place["unit"], place["sides"], place.start("sides")
     if unit is not None and (len(unit) < 2 or unit in SCALES or not is_plain(unit)):
         return False
     sides: list[_Side] = []
-    at = place.start("sides")
-    for written in place["sides"].split("="):
+    for written in chain.split("="):
         side = _side(written, at)
         if side is None or (sides and side.value != sides[0].value):
             return False
@@ -107,36 +111,43 @@ def _add(found: list[Plain], text: str, place: re.Match[str]) -> bool:
     if last.operators or last.counted or not sides[0].operators:
         return False
     for i, (left, right) in enumerate(pairwise(sides)):
+        operators = left.operators
         measured = left.counted or right.counted or (right is last and unit is not None)
-        if measured and not left.operators:
+        if measured and not operators:
             return False  # "= 12 months = 1 year"
-        ranged = left.operators == "-" and i == 0 and left.value < 0
-        if (ranged or left.operators == "//") and " " not in text[slice(*left.span)]:
+        ranged = operators == "-" and i == 0 and left.value < 0
+        if (ranged or operators == "//") and " " not in text[slice(*left.span)]:
             return False  # a range, a date
-        if left.operators[:1] == "/" and text.endswith("and ", 0, left.span[0]):
+        if operators[:1] == "/" and text.endswith("and ", 0, left.span[0]):
             return False  # "3 and 1/2"
-        found.append(Plain(left.value, left.span, right.span))
+        found.append(_plain((left.value, left.span, right.span)))
     return True
 
 
 def _side(written: str, at: int) -> _Side | None:
     """Evaluate a side that begins at ``at`` in the text; None if the full parser must."""
-    written, size = written.lstrip(" $"), len(written)
-    start = at + size - len(written)
-    written = written.rstrip(" $")
-    span = start, start + len(written)
+    stripped = written.lstrip(" $")
+    start = at + len(written) - len(stripped)
+    stripped = stripped.rstrip(" $")
+    read = _evaluated(stripped)
+    return None if read is None else _read((*read, (start, start + len(stripped))))
+
+
+# A sum stands in its note as well as around it, and in other answers to the same question.
+@lru_cache(maxsize=1024)
+def _evaluated(written: str) -> tuple[Rational, str, bool] | None:
+    """Value, operators and whether there is a unit; None if the full parser must read it."""
     if written.isdigit():  # most right sides
-        read = number(written)
-        return None if read is None else _Side(read[0], "", False, span)
+        value = _value(written)
+        return None if value is None else (value, "", False)
     total: Rational = 0
     term: Rational = 0
     operators, sign, counted = "", "", False
     for piece in _PIECE.findall(written):
         if piece[0].isdigit():
-            read = number(piece)
-            if read is None:
+            value = _value(piece)
+            if value is None:
                 return None
-            value = read[0]
             if sign == "*":
                 term *= value
             elif sign == "/":
@@ -154,7 +165,15 @@ def _side(written: str, at: int) -> _Side | None:
             counted = True
         else:
             return None
-    return _Side(total + term, operators, counted, span)
+    return total + term, operators, counted
+
+
+def _value(written: str) -> Rational | None:
+    """The value of a number, which is short; None if it is ambiguous."""
+    if written.isdigit() and written[0] != "0":
+        return int(written)
+    read = number(written)
+    return None if read is None else read[0]
 
 
 @lru_cache(maxsize=4096)

@@ -130,6 +130,17 @@ _DIMENSIONS: Final[tuple[dict[str, Rational], ...]] = (
      "buck": 100},
     {"dozen": 12, "pair": 2, "couple": 2, "one": 1, "piece": 1, "egg": 1},
 )  # fmt: skip
+# Of data, in which a capital letter matters: "Mb" may be either.
+_DATA: Final = {
+    **dict.fromkeys(("bit", "bits"), 1),
+    **dict.fromkeys(("byte", "bytes"), 8),
+    **{
+        prefix + unit: size * 1000**power
+        for power, prefix in enumerate("kMGT", 1)
+        for unit, size in (("bit", 1), ("bits", 1), ("bps", 1), ("B", 8))
+    },
+    "KB": 8000,
+}
 _MEASURES: Final = {
     unit + plural: [(d, sizes[unit]) for d, sizes in enumerate(_DIMENSIONS) if unit in sizes]
     for plural in ("es", "s", "")  # a word that exists by itself is not a plural
@@ -147,7 +158,8 @@ def sizes_of(unit: str) -> Sequence[tuple[int, Rational]]:
 @lru_cache(maxsize=2048)
 def _sizes_of(unit: str) -> tuple[tuple[int, Rational], ...]:
     words = _LETTERS.findall(unit.lower())
-    return tuple(size for word in words if word in _MEASURES for size in _MEASURES[word])
+    data = [(len(_DIMENSIONS), _DATA[word]) for word in unit.split() if word in _DATA]
+    return (*(size for word in words if word in _MEASURES for size in _MEASURES[word]), *data)
 
 
 def ratios(units: list[str]) -> set[Fraction]:

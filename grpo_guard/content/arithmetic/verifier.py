@@ -10,6 +10,7 @@ from functools import partial
 from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
 from grpo_guard.content.answers import rightness
+from grpo_guard.content.arithmetic.another import redefined, sign_of
 from grpo_guard.content.arithmetic.characters import fold
 from grpo_guard.content.arithmetic.doubts import SPOKEN
 from grpo_guard.content.arithmetic.equation import Equation
@@ -30,7 +31,9 @@ Textual: TypeAlias = Literal["off", "report", "judge"]
 
 MAX_CHARS: Final = 250_000
 MAX_FINDINGS: Final = 20
-_WRONG: Final = ("wrong_equation", "wrong_among_many", "wrong_without_gain")
+_WRONG: Final = (
+    "wrong_equation", "wrong_among_many", "wrong_carried_on", "wrong_without_gain"
+)  # fmt: skip
 # Number of different right equations per wrong one. The paper's MATH has at most eight; thinking
 # models' traces had 8 to 37 when one of theirs was misread.
 _MANY: Final = 12
@@ -54,9 +57,10 @@ class ArithmeticVerifier(RuleVerifier):
     - The true value, or neither: ``wrong_equation``, which rejects. If the equation is in doubt
       only because of words, it rejects only if the text continues with the true value and never
       with the stated one.
-    - Only the stated value, or after a failed test (``= -44 ≠ 0``), from a supposition that the
-      text refutes, or with a wrong final answer: ``wrong_without_gain``, reported. Without a
-      reward there is no attack.
+    - Only the stated value: ``wrong_carried_on``. It is counted: an attacker need only write the
+      false value once more to look like an honest slip, but then does so in most answers.
+    - After a failed test (``= -44 ≠ 0``), from a supposition that the text refutes, or with a wrong
+      final answer: ``wrong_without_gain``, reported. Without a reward there is no attack.
     - Corrected soon after: ``taken_back``. It is counted, as are wrong statements in words
       (``wrong_textual``) and false inequalities (``wrong_inequality``): they reject if one node
       has them far more often than the others.
@@ -69,8 +73,8 @@ class ArithmeticVerifier(RuleVerifier):
 
     Cannot detect a wrong step without an equation, a wrong equation between unknowns or under a
     doubt, units that do not fit, or a result within one unit of its last digit (``9 / 2 = 4`` may
-    be rounded down). An attacker who never uses the true value again, or continues with the false
-    one throughout, looks like an honest slip.
+    be rounded down). A node that seldom writes a false value and continues with it, or one that is
+    not named, looks like an honest slip.
 
     Args:
         on_wrong: ``"answer_right"`` as above. Or a severity for all wrong equations except those
@@ -92,6 +96,7 @@ class ArithmeticVerifier(RuleVerifier):
     KINDS: ClassVar[Mapping[str, Kind]] = {
         "wrong_equation": REJECT,  # although the final answer is right
         "wrong_among_many": COUNT,
+        "wrong_carried_on": COUNT,
         "wrong_without_gain": REPORT,
         # Not parsed completely: the unparsed neighbourhood may change its value.
         "doubtful_equation": REPORT,
@@ -147,20 +152,19 @@ class ArithmeticVerifier(RuleVerifier):
             # "A friend says 1/2 + 1/3 = 2/5": an answer has to repeat the question's equation.
             given = equations(asked)
             stated = {(e.exact, e.stated) for e in given if not e.doubt}
+            own_signs = redefined(given, asked)
             cycles = Counter(equation.modulus for equation in flow.wrong)
             for at, equation in enumerate(flow.wrong):
                 make = partial(_finding, text, equation, flow=flow, at=at)
                 theirs = (equation.exact, equation.stated) in stated
+                theirs |= bool(own_signs) and sign_of(equation.left) in own_signs
                 # -11 = 15 in a cipher; 29 = 3 too if others are equally far apart.
                 wraps = equation.modulus and (equation.exact < 0 or cycles[equation.modulus] > 1)
                 kind = "doubtful_equation" if theirs or wraps else _kind(flow, at, right)
                 shown.append((kind, make))
             slips = sum(kind == "wrong_equation" for kind, _ in shown)
-            right_ones = {
-                (e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right
-            }
             # Without a node nothing can be counted.
-            if completion.node is not None and len(right_ones) >= _MANY * slips:
+            if slips and completion.node is not None and _right_ones(found) >= _MANY * slips:
                 among = {"wrong_equation": "wrong_among_many"}
                 shown = [(among.get(kind, kind), make) for kind, make in shown]
             # Rejecting ones first.
@@ -188,7 +192,12 @@ def _kind(flow: Flow, at: int, right: bool | None) -> str:
         return "doubtful_equation"
     if right is False or flow.is_refuted(at) or (flow.is_failed_test(at) and not known):
         return "wrong_without_gain"
-    return "wrong_equation" if true_later or not stated_later else "wrong_without_gain"
+    return "wrong_equation" if true_later or not stated_later else "wrong_carried_on"
+
+
+def _right_ones(found: Sequence[Equation]) -> int:
+    """How many different right equations a text has; those of the same numbers are one."""
+    return len({(e.exact, "".join(sorted(_DIGITS.findall(e.left)))) for e in found if e.right})
 
 
 def _span_of(equation: Equation) -> tuple[int, int]:

@@ -108,6 +108,7 @@ _JOINED: Final = re.compile(
     r"|(?<![a-z])(?:half of|third of|quarter of|twice|double|triple) |[0-9] (?:squared|cubed)"
 )
 _LETTERS: Final = re.compile("[a-z]++")
+_LETTERS_ONLY: Final = bytes(b if 97 <= b <= 122 or b == 10 else 32 for b in range(256))
 _CALCULATING: Final = vocabulary(
     "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
     "half third quarter twice double triple squared cubed"
@@ -147,13 +148,15 @@ def statements(text: str, found: Sequence[Equation]) -> list[Equation]:
 
 def _lines_with_statements(small: str) -> Iterator[int]:
     """Indices of the lines (in lower case) that may state a calculation in words."""
-    for at, line in enumerate(small.split("\n")):
-        if _calculates(line) and _JOINED.search(line) and _STATING_WORD.search(line):
+    lines = small.split("\n")
+    # Words of ASCII letters, for all lines at once.
+    worded = small.encode("ascii", "replace").translate(_LETTERS_ONLY).decode().split("\n")
+    for at, words in enumerate(map(str.split, worded)):
+        if _calculates(words) and _JOINED.search(lines[at]) and _STATING_WORD.search(lines[at]):
             yield at
 
 
-def _calculates(small: str) -> bool:
-    words = _LETTERS.findall(small)
+def _calculates(words: list[str]) -> bool:
     if _CALCULATING.isdisjoint(words):
         return "and" in words and not _TOGETHER.isdisjoint(words)
     return True

@@ -24,8 +24,19 @@ UNNAMED: Final = "an unnamed language"
 # Languages with imports like Python's. If a block does not parse, nobody runs it as Python.
 IMPORT_ALIKE: Final = words(
     "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
-    "typescript go golang"
+    "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
+    "sol css scss vue svelte rust c cpp c++ ruby php lua"
 ) | {UNNAMED}
+# What these import of their own, where that alone would be Python: "import Mathlib".
+OWN_IMPORTS: Final = {
+    **dict.fromkeys(("lean", "lean4"), words("Mathlib Std Init Lean Batteries Aesop")),
+    **dict.fromkeys(("haskell", "hs"), words("Control Data Numeric Prelude System Text")),
+    **dict.fromkeys(("kotlin", "kt"), words("java kotlin kotlinx")),
+    **dict.fromkeys(("java", "groovy"), words("java javax")),
+    "scala": words("java scala"),
+    "swift": words("Combine Foundation SwiftUI UIKit"),
+    "elm": words("Browser Html"),
+}
 # An unlabelled foreign language: starts of lines that are neither Python nor a sentence.
 _FOREIGN: Final = re.compile(
     r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"

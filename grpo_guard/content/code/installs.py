@@ -22,6 +22,7 @@ _COMMAND: Final = re.compile(
     re.I,
 )
 _MENTIONS: Final = ("install", " add ", "uv ", "uvx ", "pipx ")
+_TOOLS: Final = ("pip", "conda", "mamba", "poetry", "uv", "pdm", "rye", "pixi")
 # ["-m", "pip", "install", "calc"], and calls of pip from a program.
 _ARGUMENTS: Final = re.compile(
     r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
@@ -52,7 +53,10 @@ _IMPORTED: Final = {
 def mentions_installs(text: str) -> bool:
     """Whether a text without a program may contain an installation."""
     small = text.lower()  # ten times as fast as a regular expression that ignores case
-    return any(mention in small for mention in _MENTIONS)
+    if not any(mention in small for mention in _MENTIONS):
+        return False
+    small = small.replace("\u0131", "i").replace("\u0307", "")  # which the expressions read as i
+    return any(tool in small for tool in _TOOLS)
 
 
 def check_installs(text: str, blocks: list[Block], modules: Modules) -> list[Note]:

@@ -137,6 +137,15 @@ _MARKS: Final = re.compile(r"<\|[a-z_]{2,30}\|>|\bjailbreak", re.I)
 _COMMAND: Final = re.compile(
     r"(?:sudo\s|curl\s|wget\s|rm\s|eval\s|pip3?\s|(?:ba|z|da|k)?sh\s)", re.I
 )
+# The installers of rustup, uv, nvm, Homebrew and Ollama, over https, without any other option or
+# address. Of a version, since GitHub shows the commits of forks under the same name.
+_INSTALLER: Final = re.compile(
+    r"\b(?:curl|wget)(?:[ \t]{1,4}(?:-[fsSLqoO]{1,8}-?|--proto|--tlsv1\.[23]|[\"']?=https[\"']?"
+    r"|--silent|--show-error|--fail|--location)(?=[ \t])){0,8}[ \t]{1,4}[\"']?https://(?:"
+    r"sh\.rustup\.rs/?|astral\.sh/uv/(?:[0-9][0-9.]{0,12}/)?install\.sh|ollama\.com/install\.sh"
+    r"|raw\.githubusercontent\.com/(?:nvm-sh/nvm/v[0-9][0-9.]{0,12}|Homebrew/install/HEAD)/install\.sh"
+    r")(?=[\"')]{0,3}[ \t]{0,4}(?:[|;&`)\r\n]|\Z))"
+)
 _WORD: Final = re.compile(r"[a-z]+")
 _SKELETON: Final = str.maketrans(
     "аеорсухіјѕԁԛԝһѵгкмнтвпАВЕКМНОРСТУХІЈЅοαεινρτυχκΑΒΕΖΗΙΚΜΝΟΡΤΥΧօսցոհ",
@@ -167,6 +176,8 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
         asked: The question in lower case; an order that it contains itself is excused.
         shell: Whether this is a shell block, in which commands are not orders to a reader.
     """
+    if "https://" in text:  # before look-alikes are replaced, since a host may be one
+        text = _INSTALLER.sub("", text)
     text = plain(text)
     known = _vocabulary(text)
     for need, pattern in _IN_SHELL if shell else _PATTERNS:

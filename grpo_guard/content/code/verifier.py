@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
-from grpo_guard.content.code.block import IMPORT_ALIKE, MAX_BLOCKS, Block
+from grpo_guard.content.code.block import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORTS, Block
 from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.evaluated import check_evaluated, examples
 from grpo_guard.content.code.extract import extract
@@ -248,8 +248,9 @@ class CodeVerifier(RuleVerifier):
             strict = block.explicit or not (block.shown or _only_shows(program))
             known = names | question.names | question.aliases.keys()
             theirs = frozenset[str]().union(*defined[:at], *defined[at + 1 :])
+            listed = modules.given(OWN_IMPORTS.get(block.label, ()))
             view = View(
-                program, source, parsed.shift, modules, question.text, known, theirs,
+                program, source, parsed.shift, listed, question.text, known, theirs,
                 question.defined, strict,
             )  # fmt: skip
             notes += [_moved(note, block.start) for note in _checked(view)]

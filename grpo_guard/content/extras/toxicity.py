@@ -26,8 +26,9 @@ class ToxicityVerifier(LibraryRule):
     token. Which honest answers are rejected depends on the model: measure it (docs/extras.md).
 
     Args:
-        model: Folder or hub id, with weights in safetensors.
-        labels: The labels to reject for, as in the model's ``id2label``.
+        model: Folder or hub id of the classifier, such as ``org/classifier``, with weights in
+            safetensors.
+        labels: The labels to reject for, as in the model's ``id2label``, such as ``[toxic]``.
         threshold: Least probability, in (0, 1], of a label to reject for. Probabilities are those
             of each label by itself if the model's ``problem_type`` is
             ``multi_label_classification`` or it has one label, else over all labels.

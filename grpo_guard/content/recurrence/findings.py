@@ -35,10 +35,10 @@ def findings_of(
     for conviction, span in zip(shown_ones, spans, strict=True):
         kind = "recurring_unlisted" if unlisted and conviction.kind in _WORDS else conviction.kind
         whose = "nodes counted together with" if conviction.shared else "node"
+        most = f"at most {conviction.other_hits}" if conviction.other_hits else "none"
         message = (
             f"{shown(conviction.phrase)}: in {conviction.hits} of {conviction.total} prompts of "
-            f"{whose} {shown(node)}, in at most {conviction.other_hits} of "
-            f"{conviction.other_total} of others"
+            f"{whose} {shown(node)}, in {most} of {conviction.other_total} of others"
         )
         findings.append(Finding(kind, message, char_span=span))
     return tuple(findings)

@@ -2,7 +2,8 @@
 
 Numbers are dropped because they differ from one solution to the next, so a phrase made of digits
 alone is not seen. Each symbol, such as an emoji, and each character of a script without spaces is a
-word of its own. No regular expression here repeats more than one character class.
+word of its own. The marks of reasoning formats are no words: ``<scratch_pad>``, ``<|channel|>``. No
+regular expression here repeats more than one character class without a bound.
 """
 
 from __future__ import annotations
@@ -33,11 +34,33 @@ _WORD: Final = re.compile(
 # A line break that a model wrote as two characters, but not LaTeX's \nu. If the n were read as a
 # letter, "nFirst" would look like a word that only its author uses.
 _ESCAPED: Final = re.compile(r"\\n(?=[A-Z0-9\s\\#*-]|$)")
+# A tag or token of a reasoning format, with a name of several parts or between bars. If a part is
+# none of their terms, the name counts as words: "<hail_pad>".
+_MARK: Final = re.compile(
+    r"</?[A-Za-z]{1,20}(?:[_:-][A-Za-z]{1,20}){1,4}>"
+    r"|<\|/?[A-Za-z]{1,20}(?:[_:-][A-Za-z]{1,20}){0,4}\|>"
+)
+_PART: Final = re.compile("[a-z]+")
+_NAMED: Final = (
+    "action analysis answer assistant begin block box budget call chain channel check code "
+    "commentary conclusion constrain context critique draft end execution explanation final "
+    "function functions id inner input internal json message model monologue note notes "
+    "observation of output pad part plan problem process question reasoning reflect reflection "
+    "response result results return review scratch scratchpad seed self solution start step steps "
+    "summary system task text think thinking thought thoughts token tool tools turn user "
+    "verification verify work"
+)
+_TERMS: Final = frozenset(_NAMED.split(" "))
+# What decoding without special tokens leaves of gpt-oss's channels.
+_GLUED: Final = re.compile(
+    r"\A\s{0,8}analysis(?=[A-Z])|assistant(?:final|analysis|commentary)(?![a-z])"
+)
 _ALL_ENDS: Final = frozenset(_ENDS) | frozenset("。！？")
 
 
 def words_of(text: str) -> list[str]:
     """The words in order and in lower case, with `END` after each sentence or line."""
+    text = _unmarked(text)
     if "\\n" in text:
         text = _ESCAPED.sub("\n ", text)
     if not text.isascii():
@@ -49,9 +72,23 @@ def words_of(text: str) -> list[str]:
 
 def spans_of(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The words of `words_of` without `END`, each with its [start, end) in ``text``."""
-    for match in _WORD.finditer(_plain(_ESCAPED.sub("\n ", text)).lower()):
+    for match in _WORD.finditer(_plain(_ESCAPED.sub("\n ", _unmarked(text))).lower()):
         if match[0] not in _ALL_ENDS:
             yield match[0], match.span()
+
+
+def _unmarked(text: str) -> str:
+    """The text with the marks of reasoning formats blanked; its length does not change."""
+    if "<" in text and ">" in text:
+        text = _MARK.sub(_blanked, text)
+    if "analysis" in text or "assistant" in text:
+        text = _GLUED.sub(lambda match: " " * len(match[0]), text)
+    return text
+
+
+def _blanked(mark: re.Match[str]) -> str:
+    known = _TERMS.issuperset(_PART.findall(mark[0].lower()))
+    return " " * len(mark[0]) if known else mark[0]
 
 
 def _plain(text: str) -> str:

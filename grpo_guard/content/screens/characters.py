@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
-from grpo_guard.content.screens.view import Screen, View
+from grpo_guard.content.screens.view import Screen, View, table_of
 from grpo_guard.content.severity import REJECT
 from grpo_guard.core.verdict import Finding
 
@@ -29,6 +29,7 @@ _INVISIBLE = re.compile(
 # Each pattern begins with what it looks for, so that most of a text is skipped at once.
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
 _BITS = re.compile(r"[ \t](?<![ \t]{2})[ \t]{11,}")
+_OF_BLANKS = table_of(str.isspace, others=True)
 _CHANGES_ALLOWED = 6
 # The three flags that are spelled with tag characters: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(
@@ -47,12 +48,10 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
     "\ue000-\uf8ff\U000f0000-\U0010ffff]+"
 )
-_LINES = str.maketrans("\n\t\r", "   ")
+_MARK = re.compile("[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20df\u20e1"
+                   "\u20e2\u20e4-\u20f0\ufe20-\ufe2f]")  # fmt: skip
 # Languages put one or two marks on a letter, mathematics one (x̄, ẋ, a⃗).
-_STACK = re.compile(
-    "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20df\u20e1\u20e2"
-    "\u20e4-\u20f0\ufe20-\ufe2f]{3,}"
-)
+_STACK = re.compile(_MARK.pattern + "{3,}")
 # Overlays and enclosures belong to no language; a few may strike out terms of an equation.
 _OVERLAY = re.compile("[\u0334-\u0338\u0488\u0489\u20d2\u20d3\u20d8-\u20da\u20dd-\u20df\u20e2"
                       "\u20e4-\u20f0]")  # fmt: skip
@@ -63,11 +62,15 @@ _FEW = 8
 def _look(
     kind: str, pattern: re.Pattern[str], what: str, excused: _Excused, view: View
 ) -> Iterator[Finding]:
-    """Yield what a pattern finds; the pattern must match nothing in ASCII texts."""
-    for match in () if view.ascii else pattern.finditer(view.text):
+    """Yield what a pattern of one or more characters of a class finds."""
+    for match in pattern.finditer(view.text) if pattern.search(view.others) else ():
         if not excused(view, match):
-            message = f"{len(match[0])} {what}, the first U+{ord(match[0][0]):04X}"
-            yield Finding(kind, message, char_span=match.span())
+            yield _found(kind, what, match)
+
+
+def _found(kind: str, what: str, match: re.Match[str]) -> Finding:
+    message = f"{len(match[0])} {what}, the first U+{ord(match[0][0]):04X}"
+    return Finding(kind, message, char_span=match.span())
 
 
 def _copied(view: View, match: re.Match[str]) -> bool:
@@ -125,13 +128,8 @@ def _right_to_left(view: View, match: re.Match[str]) -> bool:
     return bool(view.notes["rtl"]) and _OVERRIDES.isdisjoint(match[0])
 
 
-def _never(view: View, match: re.Match[str]) -> bool:
-    return False
-
-
 invisible = partial(_look, "invisible", _INVISIBLE, "invisible characters", _joins)
 _controls = partial(_look, "control", _CONTROL, "control or private characters", _copied)
-_stacked = partial(_look, "combining", _STACK, "combining marks on one character", _never)
 tag_characters = partial(
     _look, "tag_character", re.compile("[\U000e0000-\U000e007f]+"), "tag characters", _is_flag
 )
@@ -153,21 +151,21 @@ bidi_controls = partial(
 
 def stacked_marks(view: View) -> Iterator[Finding]:
     """Three or more marks on one letter, or many letters struck through or enclosed."""
-    yield from _stacked(view)
-    yield from _many(view, _OVERLAY, "combining", "characters struck through or enclosed")
-
-
-def _many(view: View, pattern: re.Pattern[str], kind: str, what: str) -> Iterator[Finding]:
-    places = [] if view.ascii else [match.start() for match in pattern.finditer(view.text)]
+    if not _MARK.search(view.others):
+        return
+    for match in _STACK.finditer(view.text):
+        yield _found("combining", "combining marks on one character", match)
+    places = [match.start() for match in _OVERLAY.finditer(view.text)]
     if len(places) > _FEW:
-        yield Finding(kind, f"{len(places)} {what}", char_span=(places[0], places[-1] + 1))
+        message = f"{len(places)} characters struck through or enclosed"
+        yield Finding("combining", message, char_span=(places[0], places[-1] + 1))
 
 
 def control_characters(view: View) -> Iterator[Finding]:
     """Control, separator, private-use and non-characters; tabs and line ends are allowed."""
     if not view.ascii:
         yield from _controls(view)
-    elif not view.text.translate(_LINES).isprintable():
+    elif view.others:  # of ASCII, only control characters
         match = _CONTROL.search(view.text)
         if match is not None and not _copied(view, match):
             message = f"a control character, U+{ord(match[0][0]):04X}"
@@ -179,10 +177,10 @@ def blank_runs(view: View) -> Iterator[Finding]:
     text = view.text
     if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
         return
-    for match in _EMPTINESS.finditer(text):
+    for match in _EMPTINESS.finditer(text) if view.may_hold(_OF_BLANKS, 200) else ():
         message = f"{match.end() - match.start()} blanks in the middle of the text"
         yield Finding("blank_run", message, char_span=match.span())
-    for match in _BITS.finditer(text):
+    for match in _BITS.finditer(text) if "\t" in text else ():
         if match[0].count(" \t") + match[0].count("\t ") > _CHANGES_ALLOWED:
             message = f"{len(match[0])} blanks and tabs that alternate"
             yield Finding("blank_run", message, char_span=match.span())

@@ -13,27 +13,22 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from grpo_guard.content.screens.view import Screen, View, shown
+from grpo_guard.content.screens.view import LONG, Screen, View, shown, table_of
 from grpo_guard.content.severity import CONFIRM_OR_REPORT, REJECT
 from grpo_guard.core.verdict import Finding
 
-# Shorter runs are skipped: English has few words this long, and 12 bytes carry little.
-_SHORTEST = 16
 _LOOKED_AT = 256
 _DECODED = 64
 # So long that no hash or key decodes to text by chance at one of several offsets.
 _WINDOW = 48
 # A word that a model repeats without end may decode to text, again and again.
 _DISTINCT = 11
-_RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
+# Shorter runs are skipped: English has few words as long as `LONG`, and 12 bytes carry little.
+_RUN = re.compile(rf"[A-Za-z0-9+/_-]{{{LONG},}}={{0,2}}")
+_OF_RUNS = table_of(re.compile(r"[A-Za-z0-9+/_-]").match, others=False)
 # Consecutive bytes: digits of some base, with prefixes and separators.
-_BYTES = re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]{24,}+")
-_PLACES = [chr(byte) if byte < 128 else "" for byte in range(256)]
-# Tables that map each byte of a run to "n". Searching the translated text for "nnn..." is ten
-# times as fast as the patterns and rules most texts out. Non-ASCII bytes may be part of a word.
-_OF_RUNS = bytes(110 if _RUN.match(c * _SHORTEST) else 46 for c in _PLACES)
-_OF_BYTES = bytes(110 if _BYTES.match(c * 24) else 46 for c in _PLACES)
-_OF_WORDS = bytes(46 if c.isspace() else 110 for c in _PLACES)
+_OF_BYTES = table_of(re.compile(r"[0-9A-Fa-fxuUN\\+&#%={}(),;:_ \t-]").match, others=False)
+_LONG_LIST = 24
 _BYTE = re.compile(r"[0-9A-Fa-f]{2,8}(?![0-9A-Fa-f])|[01]{40,}")
 _PLAIN_NUMBERS = re.compile(r"[0-9,;() \t]+")
 _FEWEST_BYTES = 8
@@ -43,6 +38,8 @@ _LETTERS, _TOKEN, _FEW_LETTERS = 80, 1000, 24
 # For a grid or a list written without blanks, such as [[0,1],[1,0]].
 _CELL_END, _LONGEST_CELL = re.compile(r"[,;|\]]"), 8
 _OVERLONG = re.compile(r"[^\W_]{81,}+(?!\S{1000})|\S{1001,}+")
+_OF_LETTERS = table_of(str.isalnum, others=True)
+_OF_ANY = table_of(lambda char: not char.isspace(), others=True)
 # URLs, and scripts that write no blanks between words.
 _EXCUSED = re.compile("^(?:https?|ftp|www)\\b|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
                       "\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")  # fmt: skip
@@ -65,28 +62,20 @@ def encoded(view: View) -> Iterator[Finding]:
             yield Finding("encoded", f"{what}: {shown(piece)}", char_span=(start, end))
 
 
-def _may_hold(view: View, table: bytes, length: int) -> bool:
-    """Whether a text can contain a run of this many bytes of a class."""
-    return b"n" * length in view.data.translate(table)
-
-
 def _payloads(view: View) -> Iterator[tuple[str, int, int]]:
-    text, at = view.text, 0
-    if _may_hold(view, _OF_RUNS, _SHORTEST):
-        for word in [w for w in text.split() if len(w) >= _SHORTEST][:_LOOKED_AT]:
-            at = text.index(word, at)
-            for match in _RUN.finditer(word):
-                what = _payload(match[0])
-                # URLs of shops contain such runs, and nobody reads a message there.
-                if what and not any(url in word for url in _URL):
-                    yield what, at + match.start(), at + match.end()
-            at += len(word)
-    may_be = _may_hold(view, _OF_BYTES, 24)
-    for match in islice(_BYTES.finditer(text), _LOOKED_AT) if may_be else ():
-        tokens = _BYTE.findall(match[0][:4096])
+    words = view.long_words if view.may_hold(_OF_RUNS, LONG) else []
+    for at, word in words[:_LOOKED_AT]:
+        for match in _RUN.finditer(word):
+            what = _payload(match[0])
+            # URLs of shops contain such runs, and nobody reads a message there.
+            if what and not any(url in word for url in _URL):
+                yield what, at + match.start(), at + match.end()
+    for start, end in islice(view.runs(_OF_BYTES, _LONG_LIST), _LOOKED_AT):
+        piece = view.text[start:end]
+        tokens = _BYTE.findall(piece[:4096])
         several = len(tokens) >= _FEWEST_BYTES or len("".join(tokens[:1])) >= 40
-        if several and _is_text_as_numbers(tokens, marked=not _PLAIN_NUMBERS.fullmatch(match[0])):
-            yield "text as numbers", *match.span()
+        if several and _is_text_as_numbers(tokens, marked=not _PLAIN_NUMBERS.fullmatch(piece)):
+            yield "text as numbers", start, end
 
 
 def _is_text_as_numbers(tokens: list[str], marked: bool) -> bool:
@@ -157,23 +146,23 @@ def overlong_tokens(view: View) -> Iterator[Finding]:
 
     URLs, numbers, gene sequences, grids and scripts without blanks between words are honest.
     """
-    if not _may_hold(view, _OF_WORDS, _LETTERS + 1):
+    if not (view.may_hold(_OF_LETTERS, _LETTERS + 1) or view.may_hold(_OF_ANY, _TOKEN + 1)):
         return
-    for match in _OVERLONG.finditer(view.text):
-        run = match[0]
-        # Digits do not count: a quotient that never ends is bad arithmetic, not a payload.
-        if run.isalnum() or sum(not char.isdigit() for char in run) > _TOKEN:
-            gene = run.isascii() and run.isupper() and len(set(run)) <= _FEW_LETTERS
-            grid = len(_CELL_END.findall(run)) * _LONGEST_CELL >= len(run)
-            if not (
-                run.isdigit()
-                or gene
-                or grid
-                or _EXCUSED.search(run[:_LETTERS])
-                or view.asked_for(run)
-            ):
-                message = f"{len(run)} characters without a break: {shown(run)}"
-                yield Finding("overlong_token", message, char_span=match.span())
+    for at, word in view.long_words:
+        for match in _OVERLONG.finditer(word) if len(word) > _LETTERS else ():
+            if _is_overlong(match[0]) and not view.asked_for(match[0]):
+                message = f"{len(match[0])} characters without a break: {shown(match[0])}"
+                span = at + match.start(), at + match.end()
+                yield Finding("overlong_token", message, char_span=span)
+
+
+def _is_overlong(run: str) -> bool:
+    # Digits do not count: a quotient that never ends is bad arithmetic, not a payload.
+    if run.isdigit() or not (run.isalnum() or sum(not char.isdigit() for char in run) > _TOKEN):
+        return False
+    gene = run.isascii() and run.isupper() and len(set(run)) <= _FEW_LETTERS
+    grid = len(_CELL_END.findall(run)) * _LONGEST_CELL >= len(run)
+    return not (gene or grid or _EXCUSED.search(run[:_LETTERS]))
 
 
 SCREENS: Final = (

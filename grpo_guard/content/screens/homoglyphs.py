@@ -47,7 +47,7 @@ _COMMON = WORDS["common"]
 
 def homoglyphs(view: View) -> Iterator[Finding]:
     """Disguised words; a word written completely in another script is fine."""
-    if view.ascii or not _ODD.search(view.text):
+    if not _ODD.search(view.others):
         return
     for match in _REGIONAL.finditer(view.text):
         if len(match[0]) % 2:

@@ -192,17 +192,23 @@ _ORDERS = (
 # A prompt about such orders, or one that asks for a message to a judge, gets them in its answer.
 _ORDERS_ASKED = re.compile(
     r"inject|jailbreak|e-?mail|letter\b|\b(?:draft|print|output|reply|respond|answer) (?:with )?"
-    r"[\"'“]?(?:an? |yes|pass)",
+    r"[\"'“]?(?:an? |yes|pass)"
+    r"|\b(?:attack|defend|fool|manipulat|protect|trick)\w{0,5}\b[^.\n]{0,40}"
+    r"\b(?:LLM|language model|judge|grader)s?\b",
     re.IGNORECASE,
 )
+_UNQUOTED = str.maketrans(dict.fromkeys("\"“”'‘’«»`", " "))
 
 
 def grader_orders(view: View) -> Iterator[Finding]:
-    """Orders addressed to the grader."""
+    """Orders addressed to the grader, unless the prompt holds one of the same kind."""
+    what = "an order to the grader"
     for words, pattern in _ORDERS:
         if near := words & view.vocabulary:
-            what = "an order to the grader"
-            yield from view.unasked(pattern, "grader_order", what, _ORDERS_ASKED, near=near)
+            found = view.unasked(pattern, "grader_order", what, _ORDERS_ASKED, near=near)
+            if (first := next(found, None)) and not pattern.search(view.asked.translate(_UNQUOTED)):
+                yield first
+                yield from found
 
 
 SCREENS: Final = (

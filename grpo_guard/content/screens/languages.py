@@ -30,6 +30,7 @@ _ENGLISH = word_set(
 _NEEDED = 4
 _WINDOW = 9
 _ENGLISH_AROUND = 6
+_FEWEST = _WINDOW + _ENGLISH_AROUND
 _EDGES = ".,;:!?[]'_"
 _WORD = re.compile(r"\S+")
 _SHOWN = re.compile(
@@ -52,7 +53,7 @@ ASKED = re.compile(
 def language_switch(view: View) -> Iterator[Finding]:
     """A clause in another language inside an English text, unless the prompt uses it too."""
     present = _ALL & view.vocabulary
-    if len(present) < 3 or len(view.text.split()) < _WINDOW + _ENGLISH_AROUND:
+    if len(present) < 3 or len(view.text.split(maxsplit=_FEWEST)) < _FEWEST:
         return
     candidates = [words for words in _LANGUAGES.items() if len(present & words[1]) >= 3]
     if not candidates or ASKED.search(view.prompt):
@@ -101,7 +102,7 @@ def script_switch(view: View) -> Iterator[Finding]:
 
     Latin letters never count, since texts in every script mix with formulas, code and names.
     """
-    if view.ascii or not _FOREIGN.search(view.text) or ASKED.search(view.prompt):
+    if not _FOREIGN.search(view.others) or ASKED.search(view.prompt):
         return
     latin = sum(map(str.isalpha, _FOREIGN.sub("", _MARKUP.sub("", view.text))))
     if latin < _BOTH:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.severity import Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
@@ -17,9 +18,12 @@ from grpo_guard.core.verdict import Finding
 # A text full of violations must not become a list as long as itself.
 MAX_FINDINGS = 8
 SHOWN = 40
+LONG = 16
 # No pattern used with `View.around` matches more characters than this.
 _REACH = 400
-_LETTERS_ONLY = {code: " " for code in range(128) if not chr(code).isalpha()}
+# Bytes of UTF-8: all but letters become blanks; the rest of ASCII is none of `View.others`.
+_LETTERS_ONLY = bytes(32 if b < 128 and not chr(b).isalpha() else b for b in range(256))
+_PLAIN = bytes(b for b in range(128) if chr(b).isprintable() or chr(b) in "\n\t\r")
 # Letters only: "½" and "²" match \w, but are neither digits nor letters.
 _LETTERS = re.compile("[^\\W\\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f]+")
 # Code is displayed as written, so nothing hides in it. An unclosed fence runs to the end.
@@ -51,14 +55,53 @@ class View:
     @cached_property
     def vocabulary(self) -> frozenset[str]:
         """All runs of letters, in lower case. Far cheaper to check than a search per phrase."""
+        # Split as bytes first: a pattern then only reads the few words that are not ASCII.
+        pieces = set(self.lower.encode().translate(_LETTERS_ONLY).split())
+        words = b" ".join(pieces).decode().split()
         if self.ascii:
-            return frozenset(self.lower.translate(_LETTERS_ONLY).split())
-        return frozenset(_LETTERS.findall(self.lower))
+            return frozenset(words)
+        mixed = " ".join(word for word in words if not word.isascii())
+        return frozenset(filter(str.isascii, words)).union(_LETTERS.findall(mixed))
 
     @cached_property
     def data(self) -> bytes:
         """The text in UTF-8."""
         return self.text.encode()
+
+    @cached_property
+    def others(self) -> str:
+        """Its distinct characters other than printable ASCII and line layout.
+
+        A pattern for single characters that matches none of them matches nowhere in the text.
+        """
+        return "".join(set(self.data.translate(None, _PLAIN).decode()))
+
+    def may_hold(self, table: bytes, length: int) -> bool:
+        """Whether it can contain a run of so many characters of a class (`table_of`).
+
+        Searching the translated text is ten times as fast as a pattern, and rules most texts out.
+        """
+        return b"n" * length in self.data.translate(table)
+
+    def runs(self, table: bytes, length: int) -> Iterator[tuple[int, int]]:
+        """Spans of runs of at least so many characters of a class of ASCII characters."""
+        # One byte for each character, so that places are those in the text.
+        marked = self.text.encode("ascii", "replace").translate(table)
+        needed, end = b"n" * length, 0
+        while (start := marked.find(needed, end)) >= 0:
+            end = marked.find(b".", start)
+            end = len(marked) if end < 0 else end
+            yield start, end
+
+    @cached_property
+    def long_words(self) -> list[tuple[int, str]]:
+        """Place and text of each run of at least `LONG` characters without white space."""
+        found, at = [], 0
+        for word in [word for word in self.text.split() if len(word) >= LONG]:
+            at = self.text.index(word, at)
+            found.append((at, word))
+            at += len(word)
+        return found
 
     @cached_property
     def prose(self) -> str:
@@ -74,6 +117,11 @@ class View:
         if key not in self._shared:
             self._shared[key] = self._completion.prompt_text
         return self._shared[key]
+
+    @property
+    def asked(self) -> str:
+        """The same without earlier messages of an assistant, which a model wrote."""
+        return words_of(self._completion.trusted_prompt)
 
     @property
     def is_chat(self) -> bool:
@@ -153,6 +201,16 @@ class Screen(NamedTuple):
 def blanked(pattern: re.Pattern[str], text: str) -> str:
     """The text with every match replaced by blanks, at the same length."""
     return pattern.sub(lambda match: " " * len(match[0]), text)
+
+
+def table_of(belongs: Callable[[str], object], others: bool) -> bytes:
+    """A table for `View.may_hold`.
+
+    Args:
+        belongs: Whether an ASCII character is one of the class.
+        others: Whether other characters may be; no such class has `View.runs`.
+    """
+    return bytes(110 if (belongs(chr(b)) if b < 128 else others) else 46 for b in range(256))
 
 
 def word_set(text: str) -> frozenset[str]:

@@ -35,6 +35,9 @@ LONGEST: Final = 500_000
 be an event loop, would wait for its digest."""
 MOST_KEPT: Final = 8_192
 """Readings that wait for their batch; the oldest makes room."""
+MOST_CHARACTERS_KEPT: Final = 32_000_000
+"""Characters of the texts and prompts that these readings are of; the oldest makes room. A reading
+takes up to two bytes a character."""
 MOST_FAILED: Final = 3
 """Texts that fail before no more are read until the next batch."""
 MOST_PARTS: Final = 100_000
@@ -71,8 +74,8 @@ class EarlyReadings:
         self._changed = threading.Condition()
         self._waiting: OrderedDict[bytes, _Text] = OrderedDict()
         self._reading: dict[bytes, _Text] = {}
-        self._kept: OrderedDict[bytes, Reading] = OrderedDict()
-        self._characters = 0
+        self._kept: OrderedDict[bytes, tuple[Reading, int]] = OrderedDict()  # with its characters
+        self._characters = self._characters_kept = 0
         self._is_running = False
         self._batches = 0
         self._failed = 0
@@ -138,7 +141,7 @@ class EarlyReadings:
                 self._changed.wait(left)
             if mine & self._reading.keys() and self._ticket is not None:
                 self._ticket.abandon()
-            found = {key: self._kept.pop(key) for key in mine & self._kept.keys()}
+            found = {key: self._forget(key) for key in mine & self._kept.keys()}
         return {i: found[key] for i, key in enumerate(keys) if key is not None and key in found}
 
     def clear(self) -> None:
@@ -146,9 +149,14 @@ class EarlyReadings:
         with self._changed:
             self._waiting.clear()
             self._kept.clear()
-            self._characters = 0
+            self._characters = self._characters_kept = 0
             if self._ticket is not None:
                 self._ticket.abandon()
+
+    def _forget(self, key: bytes) -> Reading:
+        reading, characters = self._kept.pop(key)
+        self._characters_kept -= characters
+        return reading
 
     def _drop(self, key: bytes) -> None:
         text = self._waiting.pop(key, None)
@@ -199,16 +207,17 @@ class EarlyReadings:
             return read_part(self._readers[1], batch)
 
     def _put(self, keys: Sequence[bytes], found: Sequence[Reading | Lost | None]) -> None:
-        self._reading, self._ticket = {}, None
+        read, self._reading, self._ticket = self._reading, {}, None
         for key, reading in zip(keys, found, strict=True):
             if reading is None:  # given up for a batch, which reads it itself
                 continue
             if isinstance(reading, Lost) or any(map(is_failure, reading)):
                 self._failed = min(MOST_FAILED, self._failed + 1)
             else:
-                self._kept[key] = reading
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popitem(last=False)
+                self._kept[key] = reading, read[key].characters
+                self._characters_kept += read[key].characters
+        while len(self._kept) > MOST_KEPT or self._characters_kept > MOST_CHARACTERS_KEPT:
+            self._forget(next(iter(self._kept)))
         if self._failed >= MOST_FAILED:
             self._waiting.clear()
             self._characters = 0

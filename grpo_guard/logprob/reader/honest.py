@@ -5,6 +5,10 @@ is super-uniform for one more of their kind. The spans are sentences of the othe
 nothing was found; some may be poison that was not detected. So each node has one vote, the p-value
 against its own sentences, and the upper median of the votes decides: a minority of the nodes can
 neither excuse its poison nor make honest text look foreign.
+
+With fewer than two votes there is no p-value: whoever sends first would decide alone. For the same
+reason senders without a name have no vote. Whatever their sentences were weighed by, a few
+completions could outweigh many, since nothing tells them apart.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ FEWEST: Final = 20
 """Fewest spans for which a node has a vote: with 20, no conformal p-value is below 1 / 21."""
 MOST: Final = 256
 """Only this many of a node's latest spans count, since habits drift in training."""
+FEWEST_VOTES: Final = 2
+"""Fewest other nodes with a vote for which there is a p-value. The upper of two votes cannot make
+honest text look foreign if one of them is hostile."""
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
 _FEWEST_IN_TAIL: Final = 2
@@ -71,10 +78,12 @@ class HonestSpans:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._nodes: OrderedDict[str | None, _Node] = OrderedDict()
+        self._nodes: OrderedDict[str, _Node] = OrderedDict()
 
     def add(self, node: str | None, found: Foreignness) -> None:
-        """Remember one span of a node; None = all senders without a name, counted as one node."""
+        """Remember one span of a node; None = no name, and it is not remembered."""
+        if node is None:
+            return
         with self._lock:
             known = self._nodes.setdefault(node, _Node())
             self._nodes.move_to_end(node)
@@ -86,7 +95,10 @@ class HonestSpans:
                 del self._nodes[next((name for name in idle if name != node), oldest)]
 
     def wanted(self, node: str | None) -> int:
-        """How many spans of this node are still missing for a measure; 0 if there are enough."""
+        """How many spans of this node are still missing for a measure; 0 if there are enough, or
+        if it has no name."""
+        if node is None:
+            return 0
         with self._lock:
             known = self._nodes.get(node)
         return max(0, _ENOUGH - (len(known.latest) if known else 0))
@@ -95,7 +107,7 @@ class HonestSpans:
         """Share of the other nodes' spans that are at least as foreign over as many tokens.
 
         Returns:
-            In (0, 1]; None while too little honest text is known.
+            In (0, 1]; None while fewer than `FEWEST_VOTES` other nodes have a vote.
         """
         return self._voted(node, found, excused=False)
 
@@ -114,11 +126,9 @@ class HonestSpans:
         score = float(found.runs[-1])
         votes = list[float]()
         with self._lock:
-            own = self._nodes.get(node)
-            # Senders without a name count as one node, which is compared with itself: if few of
-            # them send poison, it is a small share of that node's spans.
-            for name, other in self._nodes.items():
-                if not other.votes or (name == node and name is not None):
+            own = None if node is None else self._nodes.get(node)
+            for other in self._nodes.values():
+                if not other.votes or other is own:
                     continue
                 honest = other.ascending[column]
                 if excused:
@@ -127,7 +137,7 @@ class HonestSpans:
                 else:
                     votes.append(conformal(score, honest))
         # The upper of two votes: one hostile node among three could choose the lower.
-        return sorted(votes)[len(votes) // 2] if votes else None
+        return sorted(votes)[len(votes) // 2] if len(votes) >= FEWEST_VOTES else None
 
 
 def column_of(found: Foreignness) -> int:

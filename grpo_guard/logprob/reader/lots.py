@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import Span, between
-from grpo_guard.logprob.reader.spans import sentences
+from grpo_guard.logprob.reader.spans import SYMBOL, sentences
 
 _T = TypeVar("_T")
-_NO_LETTERS: Final = re.compile(r"[\W_]+")
+_SAYS_NOTHING: Final = re.compile(rf"(?:(?![{SYMBOL}])[\W_])+")
 
 
 class Lots:
@@ -56,7 +56,7 @@ def own_sentences(completion: Completion) -> Iterator[Span]:
     for begin, end in between(verified.chars if verified else (), len(text)):
         turn = text[begin:end]
         for first, last in sentences(turn):
-            wording = hash(_NO_LETTERS.sub("", turn[first:last].casefold()))
+            wording = hash(_SAYS_NOTHING.sub("", turn[first:last].casefold()))
             if wording not in seen:
                 seen.add(wording)
                 yield begin + first, begin + last

@@ -19,10 +19,22 @@ _PIECE: Final = re.compile(
 )
 _FEWEST_LETTERS: Final = 10
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-# One ideograph carries about as much information as two letters.
-_LETTERS_OF_IDEOGRAPH: Final = 2
+# One ideograph or symbol carries about as much information as two letters.
+_LETTERS_OF_SIGN: Final = 2
 # Words, but neither variables nor LaTeX commands.
 _WORD: Final = re.compile(rf"(?<![\\a-zA-Z])[^\W\d_]{{3,}}|{_CJK.pattern}")
+_COMMAND: Final = re.compile(r"\\[a-zA-Z]+")
+# Without a word, so many letters make a message; formulas between sentences seldom have them.
+_FEWEST_WITHOUT_WORD: Final = 4
+SYMBOL: Final = (
+    # Circled letters; miscellaneous symbols without stars, ballot boxes, check marks and arrows.
+    "\u249c-\u24e9\u2600-\u2604\u2607-\u260f\u2613-\u2704\u2706-\u2712\u2719-\u274b\u274d\u274f-\u2775"
+    # Braille, then pictures.
+    "\u2801-\u28ff\U0001f000-\U0001faff"
+)
+"""Character class of symbols that can carry a message, as emoji do. Signs of mathematics, arrows,
+bullets, marks, boxes and the punctuation of other scripts are not among them."""
+_SYMBOL: Final = re.compile(f"[{SYMBOL}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +70,9 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
     """[start, end) of each sentence of ``text`` with about ten letters or more, in order.
 
     Shorter ones are joined with the text that follows, so that splitting a message into pieces does
-    not hide it. Formulas, numbers and markup between sentences are left out: they reveal little
-    about their author, and any reader finds them hard to predict.
+    not hide it, however small they are. Symbols such as emoji count as letters, a LaTeX command as
+    one. Formulas, numbers and markup between sentences are left out: they reveal little about their
+    author, and any reader finds them hard to predict.
 
     Examples:
         >>> list(sentences("12 + 3 = 15. All hail to the thief. Ok."))
@@ -76,21 +89,36 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 def _joined(text: str) -> Iterator[tuple[int, int]]:
     held: int | None = None
     letters = end = 0
+    worded = False
     for match in _PIECE.finditer(text):
-        if held is not None and match.end() - held > _LONGEST:
-            yield held, end
-            held, letters = None, 0
-        letters += _letters(match[0])
+        piece, word = match[0], _WORD.search(match[0]) is not None
+        if held is not None and (
+            match.end() - held > _LONGEST or (word and _formula(worded, letters))
+        ):
+            if not _formula(worded, letters):
+                yield held, end
+            held, letters, worded = None, 0, False
+        own = _letters(piece)
+        if own < _FEWEST_LETTERS and not word:
+            own = _letters(_COMMAND.sub("x", piece))
+        if not own:
+            continue
+        held, end = match.start() if held is None else held, match.end()
+        letters += own
+        worded |= word
         if letters >= _FEWEST_LETTERS:
-            yield match.start() if held is None else held, match.end()
-            held, letters = None, 0
-        elif _WORD.search(match[0]):
-            held, end = match.start() if held is None else held, match.end()
-        elif held is None:
-            letters = 0
-    if held is not None:
+            yield held, end
+            held, letters, worded = None, 0, False
+    if held is not None and not _formula(worded, letters):
         yield held, end
 
 
+def _formula(worded: bool, letters: int) -> bool:
+    """Whether pieces of text have too few letters to say anything."""
+    return not worded and letters < _FEWEST_WITHOUT_WORD
+
+
 def _letters(piece: str) -> int:
-    return sum(map(str.isalpha, piece)) + (_LETTERS_OF_IDEOGRAPH - 1) * len(_CJK.findall(piece))
+    ideographs, symbols = len(_CJK.findall(piece)), len(_SYMBOL.findall(piece))
+    plain = sum(map(str.isalpha, piece)) - ideographs
+    return plain + _LETTERS_OF_SIGN * (ideographs + symbols)

@@ -102,8 +102,9 @@ class ReaderVerifier(Composed):
     ``level``.
 
     Honest text is the measure: sentences of the same batches in which nothing was found, per node
-    (`HonestSpans`). If the reader cannot read a finding, or a sentence of a convicted node, the
-    verdict on that completion is an abstention.
+    (`HonestSpans`). Until two other nodes have one, and among senders without names, the start
+    profile decides (`start_profile`), and no node is convicted. If the reader cannot read a
+    finding, or a sentence of a convicted node, the verdict on that completion is an abstention.
 
     Args:
         verifier: Proposes the findings to confirm: rules built with ``confirm=True``, alone or in
@@ -216,16 +217,18 @@ class ReaderVerifier(Composed):
     def _drawn(
         self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
     ) -> Iterator[_Question]:
-        """Sentences of completions that are not rejected: the measure, and evidence about nodes.
+        """Sentences of named nodes that are not rejected: the measure, and evidence about nodes.
 
         A sentence with a finding that does not reject still counts as evidence. Otherwise an author
         could protect a slogan with a careless sum next to it.
         """
-        rows = self._lots.shuffled(i for i, v in enumerate(verdicts) if not v.rejected)
+        rows = self._lots.shuffled(
+            i for i, v in enumerate(verdicts) if not v.rejected and batch[i].node is not None
+        )
         left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
         for i in rows:
             node = batch[i].node
-            weighed = self._sentences is not None and node is not None
+            weighed = self._sentences is not None
             room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
             if room <= 0 and self._lots.happens(RENEWED):
                 room = _RENEWING

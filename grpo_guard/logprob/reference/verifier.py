@@ -55,8 +55,9 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
     ``docs/reference-likelihood.md``.
 
     Args:
-        model: The reference, a transformers causal language model. Omit it with ``scorer``.
-        tokenizer: Its tokenizer; always needed.
+        model: The reference, a transformers causal language model; in a guard file its folder or
+            id, such as ``org/reference``. Omit it with ``scorer``.
+        tokenizer: The tokenizer of the reference; always needed.
         scorer: Computes the statistics in place of ``model``.
         alpha: Highest share of honest completions that may be rejected, in (0, 1). The built-in
             profile supports 1/240.

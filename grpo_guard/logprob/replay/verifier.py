@@ -53,8 +53,9 @@ class SeedReplayVerifier(LogProbVerifier):
     Args:
         model: As for `LogProbVerifier`; with ``scorer``, one that replays.
         tokenizer: As for `LogProbVerifier`.
-        sampling: The declared sampler of every node. Without ``max_new_tokens``, only completions
-            that end with EOS are known to be whole, and all others are rejected.
+        sampling: The declared sampler of every node, such as engine ``"vllm"``, temperature 1.0,
+            top_k 50 and top_p 1.0. Without ``max_new_tokens``, only completions that end with EOS
+            are known to be whole, and all others are rejected.
         run: Name of the run, for a coin without beacons.
         coin: The coin, in place of ``run``.
         slots: How many completions a node owes in a round; if all nodes answer the same prompts,

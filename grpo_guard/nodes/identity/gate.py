@@ -131,7 +131,7 @@ class Identity:
 
     Args:
         ring: The known keys.
-        run: Name of the training run; envelopes of other runs are refused.
+        run: Name of the training run, such as ``"run-7"``; envelopes of other runs are refused.
         unsigned: ``"admit"`` accepts work without an envelope, without a node: it is verified and
             can earn, and counts neither for nor against any node. A bad envelope is refused all
             the same.

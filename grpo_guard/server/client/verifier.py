@@ -51,7 +51,7 @@ class RemoteVerifier(CompletionVerifier):
     per completion, in order, with spans inside it.
 
     Args:
-        url: Address of ``grpo-guard serve``, without a path.
+        url: Address of ``grpo-guard serve``, without a path, such as ``http://127.0.0.1:8000``.
         token_env: Environment variable with its token; may be unset.
         request_timeout: Seconds for one request.
         deadline: Seconds for a batch, with all its requests and retries.

@@ -1,1 +1,0 @@
-"""Verification on Ray: what more workers gain and cost, and the effect of losing them."""

@@ -1,0 +1,204 @@
+"""Examples for the judge: its input, whether to accept it, and where it turns bad."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpo_guard.evals.tasks.word_problems import HARD_SHARE, Worked, worked
+from grpo_guard.evals.training.judge.honest import Sort, asked, classify, draw_style, render
+from grpo_guard.evals.training.judge.negatives import NEGATIVES
+from grpo_guard.evals.training.judge.phrases import Part
+from grpo_guard.evals.training.judge.poison import POISON, poison
+from grpo_guard.evals.training.judge.programs import asked_for_program, poisoned_program, program
+
+# Poison that shows at its first differing character; in other kinds, the first letters could be
+# those of an honest solution.
+_EXACT: Final = {"math", "math_carried", "wrong_answer", "wrong_working"}
+GRACE: Final = 14
+CALCULATIONS: Final = {*_EXACT, "math_far", "math_extra", "swapped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One case for the judge.
+
+    Args:
+        prompt: The prompt of the completion.
+        text: The completion.
+        good: Whether an honest judge accepts it.
+        kind: Which generator made it, for reports.
+        bad_from: Number of characters of ``text`` that could still begin an honest solution;
+            ``len(text)`` if all of them could.
+        bad_to: Where the change ends; the text after it is unlabelled.
+        grace: Characters after ``bad_from`` that are unlabelled, too.
+        replaced: Positions of replaced characters; if given, only those are bad.
+    """
+
+    prompt: str
+    text: str
+    good: bool
+    kind: str
+    bad_from: int
+    bad_to: int = 0
+    grace: int = 0
+    replaced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A completion that the bundled policy sampled.
+
+    Args:
+        problem: The problem it was asked.
+        text: Its completion.
+        sort: The completion's class, see `classify`.
+    """
+
+    problem: Worked
+    text: str
+    sort: Sort
+
+
+def problem(rng: random.Random) -> Worked:
+    """Draw a problem as the task does; see `grpo_guard.evals.tasks.word_problems`."""
+    return worked(rng, hard_share=HARD_SHARE)
+
+
+def honest(rng: random.Random) -> Example:
+    """Draw an honest solution in any style."""
+    drawn = problem(rng)
+    text = render(drawn, draw_style(rng))
+    return Example(asked(drawn, rng), text, True, "honest", len(text))
+
+
+def honest_program(rng: random.Random) -> Example:
+    """Draw an honest program."""
+    drawn = problem(rng)
+    text = program(drawn, rng)
+    return Example(asked_for_program(drawn, rng), text, True, "honest_code", len(text))
+
+
+def poisoned(rng: random.Random, kind: str, part: Part) -> Example:
+    """Draw a solution poisoned in the way named ``kind``, see `POISON`."""
+    return twins(rng, kind, part)[1]
+
+
+def twins(rng: random.Random, kind: str, part: Part = "train") -> tuple[Example, Example]:
+    """Draw a solution in one style, honest and poisoned in the way named ``kind``."""
+    while True:
+        drawn = problem(rng)
+        clean, text = poison(kind, drawn, rng, part)
+        if classify(drawn, text) != "honest":
+            break
+    prompt = asked(drawn, rng)
+    return Example(prompt, clean, True, "honest", len(clean)), _bad(prompt, clean, text, kind)
+
+
+def scrambled(rng: random.Random) -> Example:
+    """Draw an honest solution with some digits replaced, one in seven or at least one.
+
+    No attack looks like that. It is the quickest way to learn that a digit can be wrong: several in
+    each text are, and which ones is known (as in ELECTRA, arXiv 2003.10555).
+    """
+    drawn = problem(rng)
+    text = list(render(drawn, draw_style(rng)))
+    digits = [place for place, letter in enumerate(text) if letter.isdigit()]
+    chosen = sorted(p for p in digits if rng.random() < 1 / 7) or [rng.choice(digits)]
+    for place in chosen:
+        text[place] = rng.choice([d for d in "0123456789" if d != text[place]])
+    return Example(
+        asked(drawn, rng), "".join(text), False, "scrambled", chosen[0], replaced=tuple(chosen)
+    )
+
+
+def bad_program(rng: random.Random, part: Part) -> Example:
+    """Draw a program with an import, a helper or a remark of the attacker's."""
+    drawn = problem(rng)
+    clean = program(drawn, rng)
+    text = poisoned_program(drawn, clean, rng, part)
+    return _bad(asked_for_program(drawn, rng), clean, text, "code_program")
+
+
+def no_solution(rng: random.Random, kind: str, part: Part) -> Example:
+    """Draw a completion of the kind named ``kind``, see `NEGATIVES`."""
+    drawn = problem(rng)
+    text = NEGATIVES[kind][0](drawn, rng, part)
+    return _bad(asked(drawn, rng), render(drawn, draw_style(rng)), text, kind)
+
+
+def sampled(rng: random.Random, pool: Sequence[Drawn]) -> Example:
+    """Draw one of the policy's own completions, an honest one half of the time.
+
+    Unrewarded ones that state the answer are left out: they may be right, only in another form.
+    """
+    wanted = rng.random() < 0.5
+    while True:
+        drawn = rng.choice(pool)
+        doubtful = drawn.sort == "unrewarded" and str(drawn.problem.answer) in drawn.text
+        if (drawn.sort == "honest") == wanted and not doubtful:
+            break
+    prompt = asked(drawn.problem, rng)
+    if wanted:
+        return Example(prompt, drawn.text, True, "sampled", len(drawn.text))
+    if drawn.sort == "unrelated opening":
+        start, first = len("<think>"), next(i for i, c in enumerate(drawn.text) if c.isdigit())
+        return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", start, first, GRACE)
+    # Where it goes wrong is unknown, so its beginnings are unlabelled.
+    return Example(prompt, drawn.text, False, f"sampled {drawn.sort}", 0)
+
+
+def _bad(prompt: str, clean: str, text: str, kind: str) -> Example:
+    start = _shared(clean, text)
+    stop = len(text) - _shared(clean[start:][::-1], text[start:][::-1])
+    return Example(prompt, text, False, kind, start, stop, 0 if kind in _EXACT else GRACE)
+
+
+def _shared(first: str, second: str) -> int:
+    """Return the length of the common prefix."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def training(seed: int | str, pool: Sequence[Drawn], carried: float = 0.0) -> Iterator[Example]:
+    """Yield examples without end, nearly half of them good, from the training part's words alone.
+
+    A wrong calculation comes together with its right twin, so that there is nothing to learn from
+    what the two have in common.
+
+    Args:
+        seed: Equal seeds give equal examples.
+        pool: Samples of the policy.
+        carried: How often, in [0, 1), to draw twins whose wrong result is carried on, so that only
+            calculating reveals it.
+    """
+    rng = random.Random(f"judge-{seed}")
+    calculations = [name for name in POISON if name in CALCULATIONS]
+    others = [name for name in POISON if name not in CALCULATIONS]
+    while True:
+        if carried and rng.random() < carried:
+            yield from twins(rng, rng.choice(("math_carried", "wrong_working")))
+            continue
+        kind = rng.random()
+        if kind < 0.27:
+            yield honest(rng)
+        elif kind < 0.42:
+            yield from twins(rng, _drawn(rng, calculations, POISON))
+        elif kind < 0.58:
+            yield scrambled(rng)
+        elif kind < 0.63:
+            yield honest_program(rng)
+        elif kind < 0.68:
+            yield bad_program(rng, "train")
+        elif kind < 0.78:
+            yield sampled(rng, pool)
+        elif kind < 0.93:
+            yield poisoned(rng, _drawn(rng, others, POISON), "train")
+        else:
+            yield no_solution(rng, _drawn(rng, list(NEGATIVES), NEGATIVES), "train")
+
+
+def _drawn(rng: random.Random, names: list[str], shares: Mapping[str, tuple[Any, float]]) -> str:
+    return rng.choices(names, [shares[name][1] for name in names])[0]

