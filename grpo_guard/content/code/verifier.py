@@ -20,6 +20,7 @@ from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.prompt_context import PromptContext, prompt_context, words_of
 from grpo_guard.content.code.read import read
+from grpo_guard.content.code.runs import check_runs
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
@@ -288,7 +289,7 @@ class CodeVerifier(RuleVerifier):
 def _checked(view: View) -> list[Note]:
     """All notes on one program, with spans in its block."""
     notes = check_imports(view) + check_preloaded(view) + check_dynamic(view) + check_stalls(view)
-    notes += check_evaluated(view)
+    notes += check_evaluated(view) + check_runs(view)
     notes += check_texts(view.program, view.source, view.asked, view.shift)
     return notes + check_helpers(view) + _examples(view)
 
