@@ -44,7 +44,7 @@ _IMPORTERS: Final = frozenset({"import_module", "find_spec"})
 _OWNERS: Final = words(
     "pytorch facebookresearch huggingface nvidia ultralytics snakers4 intel-isl isl-org google "
     "milesial mateuszbuda datvuthanh sigsep nicolalandro moskomule rwightman zhanghang1989 "
-    "xternalz googlecolab microsoft openai apple adeelh harritaylor wongkinyiu meituan mindee hustvl"
+    "xternalz googlecolab microsoft openai apple adeelh harritaylor wongkinyiu meituan mindee"
 )
 
 

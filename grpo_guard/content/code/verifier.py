@@ -88,8 +88,8 @@ _GONE: Final = {
 class CodeVerifier(RuleVerifier):
     """Rejects programs that teach a library, hide what they run, or stall the reward. Static only.
 
-    Looks for Python in ``<code>`` tags, fenced blocks and bare lines, and checks every block. A
-    completion without code is accepted, since there is nothing to check, unless ``require``. The
+    Looks for Python in ``<code>`` tags, fenced blocks, strings of JSON, diffs and bare lines, and
+    checks every block. A completion without code is accepted, since there is nothing to check, unless ``require``. The
     checks are deterministic, so verdicts carry no p-value.
 
     Rejects imports outside the list, also in a script's header, a list of requirements or an
