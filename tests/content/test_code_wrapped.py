@@ -89,6 +89,8 @@ OTHERS = {
     "js": "import React, { useState } from 'react';\nimport x from './x';\nexport default x;\n",
     "haskell": "module Main where\nimport Data.List\nimport qualified Data.Map as M\nmain = x\n",
     "go": 'package main\n\nimport "fmt"\n\nfunc main() {\n\tfmt.Println("a")\n}\n',
+    "lean": "import Mathlib\nimport Mathlib.Tactic\n\ntheorem x : 1 + 1 = 2 := by norm_num\n",
+    "nim": 'import strutils\nimport sequtils\n\nfor i in 0..3:\n  echo "a"\n',
     "search": "import duties",
     "sentence": "The import of goods rose.\nFrom there on\nimport fell.",
     "shell": "pip list\nls -la\nfrom=3\necho $from",

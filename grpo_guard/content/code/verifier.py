@@ -89,8 +89,8 @@ class CodeVerifier(RuleVerifier):
     """Rejects programs that teach a library, hide what they run, or stall the reward. Static only.
 
     Looks for Python in ``<code>`` tags, fenced blocks, strings of JSON, diffs and bare lines, and
-    checks every block. A completion without code is accepted, since there is nothing to check, unless ``require``. The
-    checks are deterministic, so verdicts carry no p-value.
+    checks every block. A completion without code is accepted, since there is nothing to check,
+    unless ``require``. The checks are deterministic, so verdicts carry no p-value.
 
     Rejects imports outside the list, also in a script's header, a list of requirements or an
     install command (``unlisted_import``); members that allowed modules do not have or must not

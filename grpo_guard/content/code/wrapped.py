@@ -24,7 +24,8 @@ _FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)", re.M)
 # No Python: statements that end in a semicolon or a brace, and declarations.
 _OTHER: Final = re.compile(
     r"[;{][ \t]*+$|^[ \t]*+(?:#include|<\?php|(?:export|const|let|var|val|func|fun|fn|pub|public"
-    r"|private|namespace|using|struct|module|object|package|interface|impl|use)[ \t]++[\w{*]"
+    r"|private|namespace|using|struct|module|object|package|interface|impl|use|echo|proc|theorem|lemma"
+    r"|example|inductive|structure|open)[ \t]++[\w{*:\"']"
     r"|import[ \t]++(?:type|static|qualified)\b|import\b[^\r\n]{1,200}\bfrom[ \t]++['\"])",
     re.M,
 )
@@ -64,6 +65,7 @@ def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
                 break
         if score >= 2 or (score and _KEYED.search(text, max(0, start - 80), start)):
             label = UNNAMED if _OTHER.search(piece) else ""
+            label = "lean" if "import Mathlib" in piece else label
             blocks.append(Block(piece, start, False, label, bare=True))
     return blocks
 
