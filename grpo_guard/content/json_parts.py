@@ -11,15 +11,15 @@ Span: TypeAlias = tuple[int, int]
 
 # A key, or a text that is one string, is enough to count as JSON: models forget to escape something
 # or are cut off, and a strict parser would refuse that. Bounded, as it is looked for everywhere.
-_OBJECT: Final = r'(?:[\[{]\s{0,80}+){1,4}+"(?:[^"\\\n]|\\[^\n]){0,80}+"\s{0,16}+:'
+_OBJECT: Final = r'(?:[\[{]\s{0,200}+){1,12}+"(?:[^"\\\n]|\\[^\n]){0,999}+"\s{0,99}+:'
 # At the start of a text or of a fence, JSON goes on to the end of either.
 _WHOLE: Final = re.compile(
     rf'(?:\A|```(?:json|JSON)?(?=[ \t\r]*\n))\s*+(?={_OBJECT})|\A\s*+(?="(?s:.*)"\s*\Z)'
 )
 # Behind the tag of a call, a label ("Action Input:") or another object, and at a line's start.
 _INSIDE: Final = re.compile(
-    r"(?:<[^<>\n]{1,60}+>\s{0,16}+|\[[A-Z_]{3,24}+\]\s{0,16}+|[}\]][\s,;]{0,16}+|\bfunctools(?=\[)"
-    rf"|^[ \t]{{0,8}}+(?:[A-Z][A-Za-z ]{{1,24}}+:\s{{0,16}}+)?+)(?={_OBJECT})",
+    r"(?:<[^<>\n]{1,200}+>\s{0,200}+|\[[A-Z_]{3,24}+\]\s{0,200}+|[}\]][\s,;]{0,200}+|\bfunctools(?=\[)"
+    rf"|^[ \t]{{0,200}}+(?:[A-Za-z][A-Za-z ]{{1,24}}+:\s{{0,200}}+)?+)(?={_OBJECT})",
     re.M,
 )
 _FENCE: Final = re.compile(r"^[ \t>]{0,12}+(?:```++|~~~++)[ \t]{0,8}+([^\s`]{0,32}+)", re.M)
