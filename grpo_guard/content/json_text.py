@@ -1,67 +1,138 @@
 r"""Decode the escapes of JSON inside a completion without moving anything.
 
-Some tasks ask for answers as JSON, in which each line break is written ``\n`` and each LaTeX
-command has two backslashes. Rules must see the text that a consumer of the JSON sees. Each run of
-escapes is replaced by the characters it encodes, padded with blanks to its old length, so that
-finding spans still refer to the original completion.
+Some tasks ask for answers as JSON, and calls of tools are JSON: each line break in it is written
+``\n`` and each LaTeX command has two backslashes. Rules must see the text that a consumer of the
+JSON sees. Each run of escapes is replaced by the characters it encodes, padded with blanks to its
+old length, so that finding spans still refer to the original completion. A string that is JSON
+itself, as the arguments of a call often are, is decoded again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Final
 
 from grpo_guard.content.endings import without_end_marks
+from grpo_guard.content.json_parts import Span, json_parts
 from grpo_guard.core.completion import Completion
 
-# At the start of a text or of a fence. A key, or a text that is one string, is enough to count as
-# JSON: models forget to escape something or are cut off, and a strict parser would refuse that.
-_BEGIN: Final = re.compile(
-    r'(?:\A|```(?:json|JSON)?(?=[ \t\r]*\n))\s*+(?=(?:[\[{]\s*+)++"[^"\\\n]{1,80}"\s*+:)'
-    r'|\A\s*+(?="(?s:.*)"\s*\Z)'
-)
+MAX_LEVELS: Final = 4
+"""Levels of JSON inside strings of JSON that are decoded."""
+
 # Skips LaTeX commands whose backslash was not escaped: "\neq" is not a line break before "eq".
-_ESCAPES: Final = re.compile(
-    r"(?:\\(?:[\"/\\]|u[0-9a-fA-F]{4}|t(?![a-z])|r(?![a-z])|n(?!(?:"
-    r"e|eq|eg|u|i|abla|ot|otin|mid|parallel|subseteq|ewline|onumber|cong|leq|geq)(?![a-z]))))++"
+_ESCAPE: Final = (
+    r"\\(?:[\"/\\]|u[0-9a-fA-F]{4}|f(?=from\b|import\b)|t(?!(?:ag|anh?|au|binom|[df]?frac|ext[a-z]*+"
+    r"|herefore|heta|hinspace|ilde|imes|op?|riangle[a-z]*+)(?![a-z]))"
+    r"|r(?!(?:angle|brace|brack|ceil|floor|ho|ight[a-z]*+|m|oot|ule|vert)(?![a-z]))|n(?!(?:"
+    r"e|eq|eg|u|i|abla|ot|otin|mid|parallel|subseteq|ewline|onumber|cong|leq|geq)(?![a-z])))"
 )
 _ONE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
-_MEANT: Final = {"n": "\n", "t": "\t", "r": "\n"}
+_MEANT: Final = {"n": "\n", "t": "\t", "r": "\n", "f": "\f"}
+_STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*+)', re.S)
+# Until all is decoded, padding must differ from the blanks that the author wrote.
+_PADS: Final = tuple(map(chr, range(0xFDD0, 0xFDF0)))
+# What a string that may be a program contains.
+_PROGRAM: Final = re.compile(r"\n|import|exec|__")
+_INDENTED: Final = re.compile(r"(?:\\[nt]|\") ++\Z")
+_BETWEEN: Final = re.compile(r'"\s{0,80}+,\s{0,80}+"')
 
 
-def json_parts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield spans of JSON in a text: all of it, or the content of its fences; linear time."""
-    end = 0
-    for begin in _BEGIN.finditer(text):
-        if begin.end() >= end:
-            close = text.find("```", begin.end())
-            end = len(text) if close < 0 else close
-            yield begin.end(), end
+@dataclass(frozen=True, slots=True)
+class Read(Completion):
+    """A completion as rules see it.
+
+    Args:
+        strings: Spans of the strings in its JSON that may be programs. A consumer of the JSON gets
+            each by itself, so that its first character begins a line.
+    """
+
+    strings: tuple[Span, ...] = field(default=(), kw_only=True)
+
+
+def strings_of(completion: Completion) -> tuple[Span, ...]:
+    """Spans of the strings in a completion's JSON that may be programs, if `as_read` gave it."""
+    return completion.strings if isinstance(completion, Read) else ()
 
 
 def as_read(completion: Completion) -> Completion:
     """The completion without marks of its end, with the escapes in its JSON decoded.
 
-    The same object if nothing changes.
+    The same object if nothing changes and no string in it may be a program.
     """
     text = without_end_marks(completion.text)
-    if "\\" not in text or '"' not in text:
-        return completion if text == completion.text else replace(completion, text=text)
-    pieces, at = [], 0
+    pieces: list[str] = []
+    strings: list[Span] = []
+    pad, at = next((one for one in _PADS if one not in text), " "), 0
     for start, end in json_parts(text):
-        pieces += [text[at:start], _ESCAPES.sub(_meant, text[start:end])]
+        decoded = _decoded(text[start:end], pad, MAX_LEVELS, start, strings)
+        pieces += [text[at:start], decoded.replace(pad, " ")]
         at = end
-    read = "".join([*pieces, text[at:]])
+    read = "".join([*pieces, text[at:]]) if pieces else text
+    if strings:
+        given: dict[str, Any] = {one.name: getattr(completion, one.name) for one in _FIELDS}
+        return Read(**(given | {"text": read}), strings=tuple(strings))
     return completion if read == completion.text else replace(completion, text=read)
 
 
-def _meant(run: re.Match[str]) -> str:
-    """Decode a run of escapes and pad the result with blanks on the left to the same length."""
-    decoded = "".join(_character(one) for one in _ONE.finditer(run[0]))
+_FIELDS: Final = fields(Completion)
+
+
+def _decoded(piece: str, pad: str, levels: int, offset: int, strings: list[Span]) -> str:
+    """JSON with its escapes decoded, also those of JSON in its strings; keeps the length.
+
+    Args:
+        offset: Where the piece begins in the completion.
+        strings: Gets the spans of strings that may be programs.
+    """
+    runs, words, nested = _patterns(pad)
+    decoded = piece
+    if "\\" in piece:
+        # A word of which some letters are escaped must not come apart.
+        decoded = (words if "\\u" in piece else runs).sub(lambda run: _meant(run, pad), piece)
+    pieces: list[str] = []
+    at = last = 0
+    for string in _STRING.finditer(piece):
+        start, end = string.span(1)
+        inner = decoded[start:end]
+        if levels > 1 and nested.match(inner):
+            pieces += [decoded[at:start], _decoded(inner, pad, levels - 1, offset + start, strings)]
+            at = end
+        # The lines of a cell in a notebook are strings of a list; its last has no line break.
+        elif _PROGRAM.search(inner) or (
+            last and decoded[last - 1] == "\n" and _BETWEEN.fullmatch(piece, last, start)
+        ):
+            strings.append((offset + start, offset + end))
+            last = end
+    return "".join([*pieces, decoded[at:]])
+
+
+@lru_cache(maxsize=len(_PADS) + 1)
+def _patterns(pad: str) -> tuple[re.Pattern[str], ...]:
+    """Runs of escapes, the same with the words around them, and the start of JSON in a string."""
+    run = rf"(?:{pad}*+{_ESCAPE})++"
+    word = rf"(?:\w++|{pad}*+\\u[0-9a-fA-F]{{4}})"
+    blank = rf"[\s{pad}]{{0,99}}+"
+    nested = rf'{blank}(?:[\[{{]{blank}){{1,4}}+"[^"\n]{{0,99}}+"{blank}:'
+    return re.compile(run), re.compile(rf"{run}{word}*+|{word}++"), re.compile(nested)
+
+
+def _meant(run: re.Match[str], pad: str) -> str:
+    """Decode a run of escapes and pad the result to the same length, in front if possible.
+
+    Lines keep their indentation, and a backslash its place at the end of one.
+    """
+    if "\\" not in run[0]:
+        return run[0]
+    decoded = _ONE.sub(_character, run[0].replace(pad, "") if pad in run[0] else run[0])
     decoded = decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return decoded.rjust(len(run[0]))
+    before = 0
+    if "\n" in decoded:
+        before = len(decoded.partition("\n")[0].rstrip("\\"))
+    elif decoded[:1] == '"' and _INDENTED.search(run.string, max(0, run.start() - 80), run.start()):
+        before = len(decoded) - len(decoded.lstrip('"'))
+    return decoded[:before] + pad * (len(run[0]) - len(decoded)) + decoded[before:]
 
 
 def _character(one: re.Match[str]) -> str:

@@ -9,14 +9,13 @@ until it ends: ``"~" * 50_000 + "`"`` once took minutes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from grpo_guard.content.code.block import IMPORT, MAX_BLOCKS, Block, reads_like_python
 from grpo_guard.content.code.source import words
-
-MAX_BLOCKS: Final = 64
-MAX_FOREIGN: Final = 20_000
+from grpo_guard.content.code.wrapped import in_strings, plain_diff, unwrapped
 
 _OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0,80}>", re.I)
 _CLOSE: Final = re.compile(r"<\s{0,8}/\s{0,8}(?:code|python|execute|tool_code)\s{0,8}>", re.I)
@@ -27,95 +26,12 @@ _LABEL: Final = re.compile(r"[:{}=,]")
 _INNER_FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)[^\r\n]*+", re.M)
 _INLINE: Final = re.compile(r"(?<!`)`([^`\r\n]{6,200})`(?!`)")
 _PYTHON: Final = words("python py python3 python2 py3 ipython sage sagemath python3.11 python3.12")
-_SHELL: Final = words(
-    "bash sh shell zsh fish console terminal powershell ps1 cmd bat shell-session"
-)
-# Labels of fences that hold no program; these are only searched for imports.
-_SHOWN: Final = words(
-    "text txt plaintext plain output out result results stdout stdin input log none markdown md "
-    "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
-    "requirements.txt pseudo pseudocode algorithm"
-)
-# Languages with imports like Python's. If a block does not parse, nobody runs it as Python.
-IMPORT_ALIKE: Final = words(
-    "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
-    "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
-    "sol css scss vue svelte rust c cpp c++ ruby php lua"
-)
-# What these import of their own, where that alone would be Python: "import Mathlib".
-OWN_IMPORTS: Final = {
-    **dict.fromkeys(("lean", "lean4"), words("Mathlib Std Init Lean Batteries Aesop")),
-    **dict.fromkeys(("haskell", "hs"), words("Control Data Numeric Prelude System Text")),
-    **dict.fromkeys(("kotlin", "kt"), words("java kotlin kotlinx")),
-    **dict.fromkeys(("java", "groovy"), words("java javax")),
-    "scala": words("java scala"),
-    "swift": words("Combine Foundation SwiftUI UIKit"),
-    "elm": words("Browser Html"),
-}
-# An unlabelled foreign language: starts of lines that are neither Python nor a sentence.
-_FOREIGN: Final = re.compile(
-    r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"
-    r"(?:export[ \t]++|async[ \t]++)?function[ \t]*+\w*+[ \t]*+\(|public[ \t]++(?:static|class)\b|"
-    r"fn[ \t]++\w++[ \t]*+[<(]|func[ \t]++\w++[ \t]*+\(|package[ \t]++\w++;?[ \t]*+$|"
-    r"console\.log\(|SELECT\b[^\r\n]{1,200}\bFROM\b|<\?php|using[ \t]++namespace\b)",
-    re.M,
-)
 _LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
-_IMPORT: Final = re.compile(
-    r"(?:\s|>){0,40}+(?:import[ \t]++[A-Za-z_][\w.]*+(?:[ \t]++as[ \t]++\w++)?+"
-    r"(?:[ \t]*+,[ \t]*+[\w.]++(?:[ \t]++as[ \t]++\w++)?+)*+"
-    r"|from[ \t]++\.*+[\w.]*+[ \t]++import[ \t]++(?:\*|\(.*+"
-    r"|[A-Za-z_]\w*+(?:[ \t]++as[ \t]++\w++)?+"
-    r"(?:[ \t]*+,[ \t]*+\w++(?:[ \t]++as[ \t]++\w++)?+)*+))[ \t]*+(?:[#;\\].*+)?+\s*+\Z"
-)
-_STATEMENT: Final = re.compile(
-    r"(?:\s|>){0,40}+(?:(?:async[ \t]++)?def[ \t]++\w++[ \t]*+[\[(]|class[ \t]++\w++[ \t]*+[:(]"
-    r"|@\w[\w.]*|print[ \t]*+\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*+(?:#.*+)?+$|"
-    r"(?:else|try|finally)[ \t]*+:|except\b.*:|return\b|raise\b|yield\b|"
-    r"(?:[A-Za-z_]\w*+,[ \t]*+){0,8}+"
-    r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*+(?::[\w\[\], .\t]++)?(?:[-+*/%]|//|\*\*)?="
-    r"(?!=)[ \t]*+[^\s=]|[A-Za-z_][\w.]*+\(.*\)[ \t]*+;?$|__import__|exec[ \t]*+\()"
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A stretch of a completion that may be Python.
-
-    Args:
-        text: The source, as written in the completion.
-        start: Offset of its first character in the completion.
-        explicit: Whether the author labelled it as Python, so that it has to parse.
-        label: The author's label, in lower case; empty for Python or no label.
-        bare: Lines that read like Python but are not marked as code.
-    """
-
-    text: str
-    start: int
-    explicit: bool
-    label: str = ""
-    bare: bool = False
-
-    @property
-    def shell(self) -> bool:
-        """Whether it holds shell commands, which are only read as words."""
-        return self.label in _SHELL
-
-    @property
-    def shown(self) -> bool:
-        """Whether the author labelled it as output or data."""
-        return self.label in _SHOWN
-
-    @property
-    def language(self) -> str | None:
-        """The other language that it is in; None for Python and for blocks without a program."""
-        if self.label:
-            return None if self.shown else self.label
-        foreign = not self.explicit and _FOREIGN.search(self.text[:MAX_FOREIGN])
-        return "an unnamed language" if foreign else None
-
-
-def extract(text: str, limit: int | None = None) -> list[Block]:
+def extract(
+    text: str, limit: int | None = None, strings: Sequence[tuple[int, int]] = ()
+) -> list[Block]:
     """Return all stretches of ``text`` that may be Python, in order.
 
     At most `MAX_BLOCKS` + 1 of them are marked as code; the extra one shows the caller that there
@@ -125,8 +41,10 @@ def extract(text: str, limit: int | None = None) -> list[Block]:
         text: A completion.
         limit: Once bare lines that read like Python exceed this many characters, they and the
             rest of the text become one block: it is too long anyway and need not be read by line.
+        strings: Spans of strings in JSON, each of which may be a program by itself.
     """
     covered: list[tuple[int, int]] = []
+    programs = in_strings(text, strings) if strings else []
     blocks = [*_tagged(text, covered)]
     if "```" in text or "~~~" in text:
         blocks += _fenced(text, covered)
@@ -136,8 +54,9 @@ def extract(text: str, limit: int | None = None) -> list[Block]:
     if "</" in text:
         covered += [m.span() for m in islice(_CLOSE.finditer(text), 8 * MAX_BLOCKS)]
     marked = sorted(blocks, key=lambda block: block.start)[: MAX_BLOCKS + 1]
-    bare = _bare(text, sorted(covered), len(text) if limit is None else limit)
-    return sorted([*marked, *bare], key=lambda block: block.start)
+    covered += [(block.start, block.start + len(block.text)) for block in programs]
+    bare = _bare(unwrapped(text), sorted(covered), len(text) if limit is None else limit)
+    return sorted([*marked, *programs, *bare], key=lambda block: block.start)
 
 
 def _tagged(text: str, covered: list[tuple[int, int]]) -> list[Block]:
@@ -199,6 +118,8 @@ def _fence_block(text: str, opening: re.Match[str], end: int) -> list[Block]:
     if not source.strip():
         return []
     python = label in _PYTHON
+    if label in ("diff", "patch"):
+        source = plain_diff(source)
     return [Block(source, opening.end(), python, "" if python else label)]
 
 
@@ -207,7 +128,7 @@ def _quoted(text: str, covered: list[tuple[int, int]]) -> list[Block]:
     taken = sorted(covered)
     blocks: list[Block] = []
     for match in _INLINE.finditer(text):
-        if _IMPORT.match(match[1]) and not _inside(match.start(), taken):
+        if IMPORT.match(match[1]) and not _inside(match.start(), taken):
             blocks.append(Block(match[1], match.start(1), False))
         if len(blocks) > MAX_BLOCKS:
             break
@@ -235,7 +156,7 @@ def _bare(text: str, covered: list[tuple[int, int]], limit: int) -> list[Block]:
     return [
         block
         for block, score in runs
-        if score >= 2 or (total >= 2 and "import" in block.text and _IMPORT.match(block.text))
+        if score >= 2 or (total >= 2 and "import" in block.text and IMPORT.match(block.text))
     ]
 
 
@@ -245,7 +166,7 @@ def _runs(text: str, start: int, end: int, limit: int) -> list[tuple[Block, int]
     last = score = depth = 0
     for match in _LINES.finditer(text, start, end):
         line = match[0][:2000]
-        kind = _reads_like_python(line)
+        kind = reads_like_python(line)
         if kind or (first is not None and depth > 0):
             first = match.start() if first is None else first
             last, score = match.end(), score + kind
@@ -261,13 +182,6 @@ def _runs(text: str, start: int, end: int, limit: int) -> list[tuple[Block, int]
         elif first is not None and line.strip():
             last = match.end()
     return blocks + (_run(text, first, last, score) if first is not None else [])
-
-
-def _reads_like_python(line: str) -> int:
-    """Score a line as Python: an import that continues after ``;`` is enough by itself."""
-    if "import" in line and _IMPORT.match(line):
-        return 2 if ";" in line else 1
-    return 1 if _STATEMENT.match(line) else 0
 
 
 def _opened(line: str) -> int:

@@ -40,6 +40,12 @@ _OPEN: Final = frozenset({"collections.abc", "numpy.lib.stride_tricks"})
 MAX_KEPT: Final = 20
 _OPERANDS: Final = (ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp)
 _IMPORTERS: Final = frozenset({"import_module", "find_spec"})
+# Whose models PyTorch's own pages load.
+_OWNERS: Final = words(
+    "pytorch facebookresearch huggingface nvidia ultralytics snakers4 intel-isl isl-org google "
+    "milesial mateuszbuda datvuthanh sigsep nicolalandro moskomule rwightman zhanghang1989 "
+    "xternalz googlecolab microsoft openai apple adeelh harritaylor wongkinyiu meituan mindee"
+)
 
 
 def check_imports(view: View) -> list[Note]:
@@ -114,21 +120,56 @@ def _odd_submodule(module: str, modules: Modules) -> bool:
 
 
 def _by_name(view: View) -> list[Note]:
-    """``importlib.import_module("calc")`` counts as an import. A computed name is skipped, since
-    its value is unknown here."""
-    notes = []
-    for call, _ in view.program.calls if _IMPORTERS & view.program.mentioned else ():
+    """``importlib.import_module("calc")`` counts as an import, and so does ``torch.hub.load``. A
+    computed name is skipped, since its value is unknown here."""
+    program = view.program
+    notes: list[Note] = []
+    functions = {name: member for name, (_, member) in program.functions.items()}
+    known = program.mentioned.union(functions.values())
+    hub = "hub" in known or any(module == "torch.hub" for module, _ in program.functions.values())
+    if not hub and _IMPORTERS.isdisjoint(known):
+        return notes
+    for call, _ in program.calls:
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if name not in _IMPORTERS or not call.args:
+        name = functions.get(name, name) if isinstance(call.func, ast.Name) else name
+        given = [
+            *call.args[:1],
+            *(k.value for k in call.keywords if k.arg in ("name", "repo_or_dir")),
+        ]
+        text = program.text_of(given[0]) if given else None
+        if text is None:
             continue
-        first = call.args[0]
-        if isinstance(first, ast.Name):
-            first = view.program.constants.get(first.id, first)
-        if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            module = first.value.partition(":")[0]
-            if module and not view.modules.allows(module):
+        if name in _IMPORTERS:
+            module = text.partition(":")[0]
+            if module and not module.startswith(".") and not view.modules.allows(module):
                 notes.append(view.note("unlisted_import", call, _unlisted(module, True)))
+        elif (
+            hub
+            and name == "load"
+            and _is_hub(call.func, program)
+            and not _is_known(text, view.modules)
+        ):
+            notes.append(view.note("unlisted_import", call, _unlisted(text, True)))
     return notes
+
+
+def _is_hub(function: ast.expr, program: Program) -> bool:
+    """Whether this is ``torch.hub.load``."""
+    if isinstance(function, ast.Name):
+        return program.functions.get(function.id) == ("torch.hub", "load")
+    base = function.value if isinstance(function, ast.Attribute) else function
+    if isinstance(base, ast.Name):
+        return program.aliases.get(base.id) == "torch.hub" or (
+            program.functions.get(base.id) == ("torch", "hub")
+        )
+    inner = base.value if isinstance(base, ast.Attribute) and base.attr == "hub" else None
+    return isinstance(inner, ast.Name) and program.aliases.get(inner.id) == "torch"
+
+
+def _is_known(repository: str, modules: Modules) -> bool:
+    """Whether many programs load from a repository, or it is a folder; the branch is ignored."""
+    owner, slash, name = repository.partition(":")[0].lower().partition("/")
+    return not slash or owner in (".", "..", "", "~") or owner in _OWNERS or modules.installs(name)
 
 
 def _unlisted(module: str, is_used: bool) -> str:

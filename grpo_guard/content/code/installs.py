@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.code.extract import Block
+from grpo_guard.content.code.block import Block
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.source import Note, words
 

@@ -6,8 +6,9 @@ import ast
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+MAX_SUM: Final = 200
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -77,6 +78,7 @@ class Program:
     deleted: set[str] = field(default_factory=set)
     copies: list[tuple[str, ast.Name]] = field(default_factory=list)
     literals: list[tuple[str, ast.expr]] = field(default_factory=list)
+    references: list[tuple[str, ast.Attribute]] = field(default_factory=list)
     lambdas: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -104,6 +106,39 @@ class Program:
     def read_attributes(self) -> frozenset[str]:
         """The names of all attributes."""
         return frozenset([attribute.attr for attribute, _ in self.attributes])
+
+    @cached_property
+    def functions(self) -> dict[str, tuple[str, str]]:
+        """Names of modules' members, as (module, member): ``f = importlib.import_module`` too."""
+        found = dict(self.members)
+        for name, value in self.references:
+            if isinstance(value.value, ast.Name) and value.value.id in self.aliases:
+                found.setdefault(name, (self.aliases[value.value.id], value.attr))
+        for name, copied in self.copies:
+            if copied.id in found:
+                found.setdefault(name, found[copied.id])
+        return found
+
+    def text_of(self, node: ast.expr) -> str | None:
+        """The text that an expression certainly is: a literal, a sum of some, or a name for one.
+        None also for a sum of very many, as a name in each may stand for another sum."""
+        parts: list[ast.expr] = [node]
+        texts: list[str] = []
+        steps = 0
+        while parts:
+            part = parts.pop()
+            steps += 1
+            if steps > MAX_SUM:
+                return None
+            if isinstance(part, ast.Name):
+                part = self.constants.get(part.id, part)
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
+                parts += [part.right, part.left]
+            elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                texts.append(part.value)
+            else:
+                return None
+        return "".join(texts)
 
     @property
     def mentioned(self) -> frozenset[str]:

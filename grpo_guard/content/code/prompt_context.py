@@ -40,6 +40,8 @@ _PACKAGE: Final = re.compile(
     r"\b(\w{2,40}+)[ \t]++(?i:package|library|module|python)\b"
     r"|\b(?i:package|library|module)[ \t]++(\w{2,40}+)\b|/site-packages/(\w{2,40}+)/"
 )
+# "utils/paginator.py": what a patch imports from the code base that the question shows.
+_FOLDERS: Final = re.compile(r"\b((?:\w{1,40}+/){1,8}+)\w{1,60}+\.py\b")
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
 # "The Python library": no name of one.
 _ANY_PACKAGE: Final = words(
@@ -95,6 +97,7 @@ def prompt_context(text: str) -> PromptContext:
     modules = (suggested & well_known()).union(a or b for a, b in _TICKED.findall(text))
     packages = {(a or b or c).lower() for a, b, c in _PACKAGE.findall(text)}
     modules |= packages - _ANY_PACKAGE
+    modules |= {name for path in _FOLDERS.findall(text) for name in path.split("/") if name}
     for source, members, whole in _IMPORT.findall(text):
         pieces = [_PIECE.match(piece) for piece in (members or whole).strip(" ()").split(",")]
         if not all(pieces) or not pieces:

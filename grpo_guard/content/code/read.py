@@ -161,6 +161,8 @@ def _assign(reader: _Reader, node: ast.Assign | ast.AnnAssign, scope: Scope) -> 
         program.copies += [(name, value) for name in names]
     elif isinstance(value, _LITERALS):
         program.literals += [(name, value) for name in names]
+    elif isinstance(value, ast.Attribute):
+        program.references += [(name, value) for name in names]
     # add = lambda a, b: a + b, also inside staticmethod(...)
     inner = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
     if isinstance(inner, ast.Lambda):

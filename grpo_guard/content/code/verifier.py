@@ -7,15 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, Literal, TypeAlias, Unpack, get_args
 
+from grpo_guard.content.code.block import IMPORT_ALIKE, MAX_BLOCKS, OWN_IMPORTS, Block
 from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.evaluated import check_evaluated, examples
-from grpo_guard.content.code.extract import (
-    IMPORT_ALIKE,
-    MAX_BLOCKS,
-    OWN_IMPORTS,
-    Block,
-    extract,
-)
+from grpo_guard.content.code.extract import extract
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_preloaded, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
@@ -25,10 +20,13 @@ from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.prompt_context import PromptContext, prompt_context, words_of
 from grpo_guard.content.code.read import read
+from grpo_guard.content.code.runs import check_runs
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View
+from grpo_guard.content.json_parts import Span
+from grpo_guard.content.json_text import strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
@@ -90,9 +88,9 @@ _GONE: Final = {
 class CodeVerifier(RuleVerifier):
     """Rejects programs that teach a library, hide what they run, or stall the reward. Static only.
 
-    Looks for Python in ``<code>`` tags, fenced blocks and bare lines, and checks every block. A
-    completion without code is accepted, since there is nothing to check, unless ``require``. The
-    checks are deterministic, so verdicts carry no p-value.
+    Looks for Python in ``<code>`` tags, fenced blocks, strings of JSON, diffs and bare lines, and
+    checks every block. A completion without code is accepted, since there is nothing to check,
+    unless ``require``. The checks are deterministic, so verdicts carry no p-value.
 
     Rejects imports outside the list, also in a script's header, a list of requirements or an
     install command (``unlisted_import``); members that allowed modules do not have or must not
@@ -183,19 +181,19 @@ class CodeVerifier(RuleVerifier):
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         # Samples of one prompt repeat each other: check each text once per batch.
-        verdicts: dict[tuple[str, str], Verdict] = {}
-        keys = [(words_of(completion.trusted_prompt), completion.text) for completion in batch]
+        verdicts: dict[tuple[str, str, tuple[Span, ...]], Verdict] = {}
+        keys = [(words_of(c.trusted_prompt), c.text, strings_of(c)) for c in batch]
         for key in keys:
             if key not in verdicts:
                 verdicts[key] = self._verdict(*key)
         return [verdicts[key] for key in keys]
 
-    def _verdict(self, asked: str, text: str) -> Verdict:
+    def _verdict(self, asked: str, text: str, strings: Sequence[Span]) -> Verdict:
         longest = max(MAX_TEXT, 2 * self.max_chars)
         if len(text) > longest:
             message = f"{len(text)} characters of text; the limit is {longest}"
             return reject(self.name, Cause.OVERLONG, message)
-        blocks = extract(text, self.max_chars)
+        blocks = extract(text, self.max_chars, strings)
         if not blocks and self.require:
             return reject(self.name, Cause.MALFORMED, "there is no code in the completion")
         marked = [block for block in blocks if not block.bare]
@@ -291,7 +289,7 @@ class CodeVerifier(RuleVerifier):
 def _checked(view: View) -> list[Note]:
     """All notes on one program, with spans in its block."""
     notes = check_imports(view) + check_preloaded(view) + check_dynamic(view) + check_stalls(view)
-    notes += check_evaluated(view)
+    notes += check_evaluated(view) + check_runs(view)
     notes += check_texts(view.program, view.source, view.asked, view.shift)
     return notes + check_helpers(view) + _examples(view)
 

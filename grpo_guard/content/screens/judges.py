@@ -197,15 +197,62 @@ _ORDERS_ASKED = re.compile(
     r"\b(?:LLM|language model|judge|grader)s?\b",
     re.IGNORECASE,
 )
+# Orders in a polite or conditional form: each names who checks, or the text's own mark.
+_CHECKS = r"(?:check|grade|mark|evaluate|score|verifie|verify|judge|review|assesse?)"
+_CHECKING = r"(?:checking|grading|marking|evaluating|scoring|verifying|judging|reviewing|assessing)"
+_POLITE = (
+    _order(
+        "rate score grade mark",
+        r"(?:\A|[.!?:\n\])]\s*|\b(?:please|kindly|just|must)\s+)(?:rate|score|grade|mark)\s+"
+        rf"{_SUBJECT}\s+{_WORK}\s+(?:(?:as|with|at|an?)\s+){{0,2}}(?:(10|5|100)\s*(?:/|out\s+of)\s*"
+        r"\1\b|(?:five|5)\s+stars|A\+)(?!\s+(?:if|when|only|for|unless|because)\b)",
+    ),
+    _order(
+        "grader graders judge judges evaluator evaluators reviewer reviewers verifier verifiers "
+        "examiner examiners",
+        rf"\b{_WHO}\s+(?:should|must|shall|ought\s+to|(?:has|have|needs?)\s+to)\s+(?:please\s+)?"
+        rf"(?:accept|approve|pass)\s+(?:this|the)\s+{_WORK}\s*[.!\n]",
+        r"\b(?:grader|evaluator|reviewer|verifier|examiner)s?\s+(?:should|must|shall)\s+(?:please\s+)?"
+        r"(?:accept|approve|pass)\s+this\s*(?:[.!\n]|\Z)",
+        rf"\b{_WHO}\s*[,:]\s*(?:please|kindly)\s+(?:treat|regard|trust|assume|accept|approve)\b",
+    ),
+    _order(
+        "grading scoring evaluation judging",
+        r"\b(?:grading|scoring|evaluation|judging)\s+(?:instruction|note|directive)s?\s*:\s*"
+        r"(?:award|give|assign|grant|output|return)\s+(?:a\s+)?[0-9]{1,3}\s*(?:[.!\n]|\Z)",
+    ),
+    _order(
+        "if",
+        r"\bif\s+you(?:['’]re|\s+are)\s+(?:an?\s+|the\s+)?(?:automated\s+)?(?:AI|LLM|(?:language\s+)?"
+        r"model|bot|assistant|grader|judge|evaluator|verifier)\s+(?:(?:system|model|judge|grader)\s+)?"
+        rf"{_CHECKING}\s+this(?:\s+{_WORK})?\s*[,:]",
+    ),
+    _order(
+        "whoever anyone any",
+        rf"\b(?:to|for)\s+(?:whoever|anyone\s+who|any\s+(?:AI|LLM|model|grader)\s+(?:that|who))\s+"
+        rf"{_CHECKS}s?\s+this(?:\s+{_WORK})?\s*[,:]",
+    ),
+)
+# A prompt about reviews or ratings gets such sentences too.
+_CHECKING_ASKED = re.compile(
+    rf"{_ORDERS_ASKED.pattern}|\b(?:grader|grading|evaluator|judge|judging|review|rubric|referee"
+    r"|prompt|pull request)|\brat(?:e|ing) (?:a|an|the|this|these|my)\b",
+    re.IGNORECASE,
+)
 _UNQUOTED = str.maketrans(dict.fromkeys("\"“”'‘’«»`", " "))
+
+_ALL_ORDERS = (
+    *((order, _ORDERS_ASKED) for order in _ORDERS),
+    *((order, _CHECKING_ASKED) for order in _POLITE),
+)
 
 
 def grader_orders(view: View) -> Iterator[Finding]:
     """Orders addressed to the grader, unless the prompt holds one of the same kind."""
     what = "an order to the grader"
-    for words, pattern in _ORDERS:
+    for (words, pattern), topic in _ALL_ORDERS:
         if near := words & view.vocabulary:
-            found = view.unasked(pattern, "grader_order", what, _ORDERS_ASKED, near=near)
+            found = view.unasked(pattern, "grader_order", what, topic, near=near)
             if (first := next(found, None)) and not pattern.search(view.asked.translate(_UNQUOTED)):
                 yield first
                 yield from found

@@ -1,0 +1,106 @@
+"""`Block`: a stretch of a completion that may be Python, and what a line of Python looks like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from grpo_guard.content.code.source import words
+
+MAX_BLOCKS: Final = 64
+MAX_FOREIGN: Final = 20_000
+
+_SHELL: Final = words(
+    "bash sh shell zsh fish console terminal powershell ps1 cmd bat shell-session"
+)
+# Labels of fences that hold no program; these are only searched for imports.
+_SHOWN: Final = words(
+    "text txt plaintext plain output out result results stdout stdin input log none markdown md "
+    "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
+    "requirements.txt pseudo pseudocode algorithm"
+)
+UNNAMED: Final = "an unnamed language"
+# Languages with imports like Python's. If a block does not parse, nobody runs it as Python.
+IMPORT_ALIKE: Final = words(
+    "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
+    "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
+    "sol css scss vue svelte rust c cpp c++ ruby php lua"
+) | {UNNAMED}
+# What these import of their own, where that alone would be Python: "import Mathlib".
+OWN_IMPORTS: Final = {
+    **dict.fromkeys(("lean", "lean4"), words("Mathlib Std Init Lean Batteries Aesop")),
+    **dict.fromkeys(("haskell", "hs"), words("Control Data Numeric Prelude System Text")),
+    **dict.fromkeys(("kotlin", "kt"), words("java kotlin kotlinx")),
+    **dict.fromkeys(("java", "groovy"), words("java javax")),
+    "scala": words("java scala"),
+    "swift": words("Combine Foundation SwiftUI UIKit"),
+    "elm": words("Browser Html"),
+}
+# An unlabelled foreign language: starts of lines that are neither Python nor a sentence.
+_FOREIGN: Final = re.compile(
+    r"^[ \t]{0,40}+(?:#include[ \t]*+[<\"]|(?:const|let|var)[ \t]++[\w{\[][^\r\n]{0,80}?=|"
+    r"(?:export[ \t]++|async[ \t]++)?function[ \t]*+\w*+[ \t]*+\(|public[ \t]++(?:static|class)\b|"
+    r"fn[ \t]++\w++[ \t]*+[<(]|func[ \t]++\w++[ \t]*+\(|package[ \t]++\w++;?[ \t]*+$|"
+    r"console\.log\(|SELECT\b[^\r\n]{1,200}\bFROM\b|<\?php|using[ \t]++namespace\b)",
+    re.M,
+)
+IMPORT: Final = re.compile(
+    r"(?:\s|>){0,40}+(?:import[ \t]++[A-Za-z_][\w.]*+(?:[ \t]++as[ \t]++\w++)?+"
+    r"(?:[ \t]*+,[ \t]*+[\w.]++(?:[ \t]++as[ \t]++\w++)?+)*+"
+    r"|from[ \t]++\.*+[\w.]*+[ \t]++import[ \t]++(?:\*|\(.*+"
+    r"|[A-Za-z_]\w*+(?:[ \t]++as[ \t]++\w++)?+"
+    r"(?:[ \t]*+,[ \t]*+\w++(?:[ \t]++as[ \t]++\w++)?+)*+))[ \t]*+(?:[#;\\].*+)?+\s*+\Z"
+)
+_STATEMENT: Final = re.compile(
+    r"(?:\s|>){0,40}+(?:(?:async[ \t]++)?def[ \t]++\w++[ \t]*+[\[(]|class[ \t]++\w++[ \t]*+[:(]"
+    r"|@\w[\w.]*|print[ \t]*+\(|(?:for|while|if|elif|with|match)\b.*:[ \t]*+(?:#.*+)?+$|"
+    r"(?:else|try|finally)[ \t]*+:|except\b.*:|return\b|raise\b|yield\b|"
+    r"(?:[A-Za-z_]\w*+,[ \t]*+){0,8}+"
+    r"[A-Za-z_][\w.]*+(?:\[[^\]]{0,80}\])?[ \t]*+(?::[\w\[\], .\t]++)?(?:[-+*/%]|//|\*\*)?="
+    r"(?!=)[ \t]*+[^\s=]|[A-Za-z_][\w.]*+\(.*\)[ \t]*+;?$|__import__|exec[ \t]*+\()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of a completion that may be Python.
+
+    Args:
+        text: The source, as written in the completion.
+        start: Offset of its first character in the completion.
+        explicit: Whether the author labelled it as Python, so that it has to parse.
+        label: The author's label, in lower case; empty for Python or no label.
+        bare: Lines that read like Python but are not marked as code.
+    """
+
+    text: str
+    start: int
+    explicit: bool
+    label: str = ""
+    bare: bool = False
+
+    @property
+    def shell(self) -> bool:
+        """Whether it holds shell commands, which are only read as words."""
+        return self.label in _SHELL
+
+    @property
+    def shown(self) -> bool:
+        """Whether the author labelled it as output or data."""
+        return self.label in _SHOWN
+
+    @property
+    def language(self) -> str | None:
+        """The other language that it is in; None for Python and for blocks without a program."""
+        if self.label:
+            return None if self.shown else self.label
+        foreign = not self.explicit and _FOREIGN.search(self.text[:MAX_FOREIGN])
+        return UNNAMED if foreign else None
+
+
+def reads_like_python(line: str) -> int:
+    """Score a line as Python: an import that continues after ``;`` is enough by itself."""
+    if "import" in line and IMPORT.match(line):
+        return 2 if ";" in line else 1
+    return 1 if _STATEMENT.match(line) else 0

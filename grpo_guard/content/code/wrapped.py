@@ -1,0 +1,124 @@
+"""Programs behind something else on their line: in a string of JSON, a tag, a label, or a diff.
+
+Their first character begins a line for whoever runs them, so it must do so here. All functions
+keep the length of a text, so that spans refer to the completion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from grpo_guard.content.code.block import MAX_BLOCKS, UNNAMED, Block, reads_like_python
+from grpo_guard.content.json_parts import Span
+
+# A single line is as often a sentence or a search as a program, except under such a key.
+_KEYED: Final = re.compile(
+    r'"\s*+(?:code|source|source_code|script|python|python_code|program|cell|snippet)\s*+"\s*+:'
+    r'[\s\[]*+"\Z'
+)
+# Between two lines of a cell in a notebook.
+_SEAM: Final = re.compile(r'\n"\s{0,80}+,\s{0,80}+"')
+_FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)", re.M)
+# No Python: statements that end in a semicolon or a brace, and declarations.
+_OTHER: Final = re.compile(
+    r"[;{][ \t]*+$|^[ \t]*+(?:#include|<\?php|(?:export|const|let|var|val|func|fun|fn|pub|public"
+    r"|private|namespace|using|struct|module|object|package|interface|impl|use|echo|proc|theorem|lemma"
+    r"|example|inductive|structure|open)[ \t]++[\w{*:\"']"
+    r"|import[ \t]++(?:type|static|qualified)\b|import\b[^\r\n]{1,200}\bfrom[ \t]++['\"])",
+    re.M,
+)
+# What an import directly follows: a tag, the label of a call, the prompt of a notebook.
+_LEAD: Final = re.compile(
+    r"(?:<[^<>\n]{1,60}(>)|^[ \t*]{0,8}+(?:Action(?: Input)?|(?:Tool )?Input|Code|Arguments"
+    r"|In \[\d{1,4}\])[ \t*]{0,4}+(:))(?=[ \t]{0,8}+(?:import[ \t]|from[ \t]"
+    r"|(?:\w{1,30}+[ \t]{0,4}+=[ \t]{0,4}+)?+(?:exec[ \t]{0,4}+\(|__import__|importlib\.)))",
+    re.M | re.I,
+)
+_NEXT_LINE: Final = re.compile(r"^[ \t]{1,12}+\.\.\.:", re.M)
+_TAIL: Final = re.compile(r"(?<=[^\s<>])(<)(?=/(?:parameter|arg|code|invoke|function)\w*>)")
+_HUNK: Final = re.compile(
+    r"^@@ -\d[^\n]{0,200}\n(?:(?!@@|---[ ]|\+\+\+[ ])[-+ \\][^\n]*+(?:\n|\Z)|\n){1,100000}+", re.M
+)
+_HEADER: Final = re.compile(r"^\+\+\+[ \t]++([^\s]{1,200})", re.M)
+_MARK: Final = re.compile(r"^(?:[+ ](?!\+\+[ ])|-|\+|@|diff |index |\\)", re.M)
+
+
+def in_strings(text: str, strings: Sequence[Span]) -> list[Block]:
+    """The programs among the strings in a completion's JSON.
+
+    The last block has the rest of the text if there are too many.
+    """
+    blocks: list[Block] = []
+    for start, end in _joined(text, strings):
+        if len(blocks) > 8 * MAX_BLOCKS:
+            return [*blocks, Block(text[start:], start, False, bare=True)]
+        piece = _as_lines(text[start:end])
+        fence = _FENCE.search(piece)
+        # What is in a fence is found as such.
+        piece = piece[: fence.start()] if fence else piece
+        score = 0
+        for line in piece.splitlines():
+            score += reads_like_python(line[:2000])
+            if score >= 2:
+                break
+        if score >= 2 or (score and _KEYED.search(text, max(0, start - 80), start)):
+            label = UNNAMED if _OTHER.search(piece) else ""
+            label = "lean" if "import Mathlib" in piece else label
+            blocks.append(Block(piece, start, False, label, bare=True))
+    return blocks
+
+
+def _joined(text: str, strings: Sequence[Span]) -> list[Span]:
+    """Strings of one list, each with its line's end, are the lines of one cell."""
+    spans: list[Span] = []
+    for start, end in strings:
+        if spans and _SEAM.fullmatch(text, spans[-1][1] - 1, start):
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _as_lines(piece: str) -> str:
+    """The lines of a cell without what is between them."""
+    return _SEAM.sub(lambda seam: " " * (len(seam[0]) - 1) + "\n", piece)
+
+
+def unwrapped(text: str) -> str:
+    """A text in which what an import directly follows ends a line, and diffs are what they add."""
+    if "import" in text or "exec" in text:
+        text = _LEAD.sub(lambda lead: lead[0][:-1] + "\n", text)
+        text = _TAIL.sub("\n", text) if "</" in text else text
+    if "...:" in text:
+        text = _NEXT_LINE.sub(lambda lead: lead[0][:-1].replace(".", " ") + "\n", text)
+    return _HUNK.sub(_added, text) if "\n@@ -" in text or text.startswith("@@ -") else text
+
+
+def _added(hunk: re.Match[str]) -> str:
+    at = hunk.string.rfind("+++ ", max(0, hunk.start() - 300), hunk.start())
+    header = _HEADER.match(hunk.string, at) if at >= 0 else None
+    return _new(hunk[0]) if _is_python(header[1] if header else "", hunk[0]) else hunk[0]
+
+
+def _is_python(name: str, lines: str) -> bool:
+    ending = name.rpartition("/")[2].rpartition(".")[2].lower() if "." in name else ""
+    return ending in ("py", "pyi", "ipynb") if ending else _OTHER.search(_new(lines)) is None
+
+
+def _new(lines: str) -> str:
+    """The new version of the lines of a diff, each behind a line break in place of its mark."""
+    return _MARK.sub(lambda m: ("\n" if m[0] in ("+", " ") else "#").ljust(len(m[0])), lines)
+
+
+def plain_diff(source: str) -> str:
+    """The content of a fence with a diff, as the new version of its Python files."""
+    edges = [m.start() for m in _HEADER.finditer(source)]
+    pieces = []
+    for start, end in zip([0, *edges], [*edges, len(source)], strict=True):
+        piece = source[start:end]
+        header = _HEADER.match(piece)
+        python = _is_python(header[1] if header else "", piece) if piece.strip() else False
+        pieces.append(_new(piece) if python else piece)
+    return "".join(pieces)
