@@ -10,6 +10,7 @@ itself, as the arguments of a call often are, is decoded again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -20,6 +21,8 @@ from grpo_guard.core.completion import Completion
 
 MAX_LEVELS: Final = 4
 """Levels of JSON inside strings of JSON that are decoded."""
+LONG_PADDING: Final = 50
+"""Characters of padding from which on it is long."""
 
 # Skips LaTeX commands whose backslash was not escaped: "\neq" is not a line break before "eq".
 _ESCAPE: Final = (
@@ -46,14 +49,21 @@ class Read(Completion):
     Args:
         strings: Spans of the strings in its JSON that may be programs. A consumer of the JSON gets
             each by itself, so that its first character begins a line.
+        padding: Spans of long padding, which nobody wrote.
     """
 
     strings: tuple[Span, ...] = field(default=(), kw_only=True)
+    padding: tuple[Span, ...] = field(default=(), kw_only=True)
 
 
 def strings_of(completion: Completion) -> tuple[Span, ...]:
     """Spans of the strings in a completion's JSON that may be programs, if `as_read` gave it."""
     return completion.strings if isinstance(completion, Read) else ()
+
+
+def padding_of(completion: Completion) -> tuple[Span, ...]:
+    """Spans of the long padding in a completion, if `as_read` gave it."""
+    return completion.padding if isinstance(completion, Read) else ()
 
 
 def as_read(completion: Completion) -> Completion:
@@ -64,19 +74,29 @@ def as_read(completion: Completion) -> Completion:
     text = without_end_marks(completion.text)
     pieces: list[str] = []
     strings: list[Span] = []
+    padding: list[Span] = []
     pad, at = next((one for one in _PADS if one not in text), " "), 0
     for start, end in json_parts(text):
         decoded = _decoded(text[start:end], pad, MAX_LEVELS, start, strings)
+        padding += _long_runs(decoded, pad, start)
         pieces += [text[at:start], decoded.replace(pad, " ")]
         at = end
     read = "".join([*pieces, text[at:]]) if pieces else text
-    if strings:
+    if strings or padding:
         given: dict[str, Any] = {one.name: getattr(completion, one.name) for one in _FIELDS}
-        return Read(**(given | {"text": read}), strings=tuple(strings))
+        found = {"strings": tuple(strings), "padding": tuple(padding)}
+        return Read(**(given | {"text": read} | found))
     return completion if read == completion.text else replace(completion, text=read)
 
 
 _FIELDS: Final = fields(Completion)
+
+
+def _long_runs(decoded: str, pad: str, offset: int) -> Iterator[Span]:
+    """Spans of padding of at least `LONG_PADDING` characters, in the completion."""
+    if pad != " " and pad * LONG_PADDING in decoded:
+        for run in re.finditer(f"{pad}{{{LONG_PADDING},}}+", decoded):
+            yield offset + run.start(), offset + run.end()
 
 
 def _decoded(piece: str, pad: str, levels: int, offset: int, strings: list[Span]) -> str:

@@ -30,6 +30,7 @@ _INVISIBLE = re.compile(
 _EMPTINESS = re.compile(r"\s(?<!\s\s)(?<!\A\s)\s{199,}+(?!\Z)")
 _BITS = re.compile(r"[ \t](?<![ \t]{2})[ \t]{11,}")
 _OF_BLANKS = table_of(str.isspace, others=True)
+MANY_BLANKS = 200
 _CHANGES_ALLOWED = 6
 # The three flags that are spelled with tag characters: England, Scotland, Wales.
 _TAG_FLAGS = frozenset(
@@ -177,9 +178,11 @@ def blank_runs(view: View) -> Iterator[Finding]:
     text = view.text
     if " " * 6 not in text and "\n" * 6 not in text and "\t" not in text and view.ascii:
         return
-    for match in _EMPTINESS.finditer(text) if view.may_hold(_OF_BLANKS, 200) else ():
-        message = f"{match.end() - match.start()} blanks in the middle of the text"
-        yield Finding("blank_run", message, char_span=match.span())
+    for match in _EMPTINESS.finditer(text) if view.may_hold(_OF_BLANKS, MANY_BLANKS) else ():
+        blanks = match.end() - match.start() - view.padded(*match.span())
+        if blanks >= MANY_BLANKS:
+            message = f"{blanks} blanks in the middle of the text"
+            yield Finding("blank_run", message, char_span=match.span())
     for match in _BITS.finditer(text) if "\t" in text else ():
         if match[0].count(" \t") + match[0].count("\t ") > _CHANGES_ALLOWED:
             message = f"{len(match[0])} blanks and tabs that alternate"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from grpo_guard.content.code.prompt_context import words_of
+from grpo_guard.content.json_text import padding_of
 from grpo_guard.content.severity import Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
@@ -75,6 +77,13 @@ class View:
         A pattern for single characters that matches none of them matches nowhere in the text.
         """
         return "".join(set(self.data.translate(None, _PLAIN).decode()))
+
+    def padded(self, start: int, end: int) -> int:
+        """How many characters of a span are long padding, in place of decoded escapes."""
+        spans = padding_of(self._completion)
+        first = max(0, bisect_left(spans, (start, start)) - 1)
+        near = takewhile(lambda span: span[0] < end, islice(spans, first, None))
+        return sum(max(0, min(end, b) - max(start, a)) for a, b in near)
 
     def may_hold(self, table: bytes, length: int) -> bool:
         """Whether it can contain a run of so many characters of a class (`table_of`).
