@@ -9,7 +9,10 @@ from grpo_guard.content.screens.verifier import ScreensVerifier
 from grpo_guard.core.completion import Completion
 
 PROMPT = "Translate: いいえ。 Answer in JSON, and in Chinese."
-LONG = "不，古罗马人没有用番茄酱。番茄原产于美洲大陆，直到十五世纪末才由欧洲人发现，因此他们用的是鱼酱和香草，也用蜂蜜与醋。"
+LONG = (
+    "不，古罗马人没有用番茄酱。番茄原产于美洲大陆，"
+    "直到十五世纪末才由欧洲人发现，因此他们用的是鱼酱和香草。"
+)
 
 
 def kinds(text):
