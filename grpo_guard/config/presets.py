@@ -12,18 +12,16 @@ docs/swarm-results.md.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import blake2b
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from grpo_guard.config.preset_arguments import checked
 from grpo_guard.config.preset_models import on_model, reader_of
 from grpo_guard.content.cut_off import CutOffVerifier
 from grpo_guard.content.length.scaling import LengthScaling
-from grpo_guard.core.arguments import several_verifiers, worded
 from grpo_guard.core.ensemble import AllOf
 from grpo_guard.core.naming import near
 from grpo_guard.core.registry import needing_extra
@@ -31,7 +29,7 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import GraderFailures
-from grpo_guard.guard.policy import Policy, not_a_policy
+from grpo_guard.guard.policy import Policy
 from grpo_guard.judge.backends.base import Backend
 from grpo_guard.logprob.coin import PublicCoin
 from grpo_guard.nodes.exclusion_verifier import ExclusionVerifier
@@ -54,38 +52,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The policy of each preset. Of several rules the first that the trainer can carry out applies; a
 single rule that it cannot carry out is refused."""
 
-_OF_POLICY: Final = frozenset(field.name for field in fields(Policy))
 
-F = TypeVar("F", bound=Callable[..., Guard])
-
-
-def _called(preset: F) -> F:
-    """The preset with readable errors about its arguments (`worded`)."""
-    name, made = preset.__name__, worded(preset)
-
-    @functools.wraps(preset)
-    def call(*args: Any, **kwargs: Any) -> Guard:
-        if len(args) == 1 and isinstance(args[0], FunctionType) and not kwargs:
-            raise TypeError(
-                f"presets.{name}: expected options in brackets, got the function "
-                f"{args[0].__name__!r}; write @presets.{name}(...)"
-            )
-        for option in kwargs.keys() & _OF_POLICY:
-            rule = f"{option}={kwargs[option]!r:.40}"
-            raise TypeError(
-                f"presets.{name}: expected {option} in a policy, got it as an option; write "
-                f"policy=Policy({rule})"
-            )
-        if not isinstance(kwargs.get("policy"), Policy | None):
-            raise not_a_policy(f"presets.{name}.policy", kwargs["policy"])
-        if "beside" in kwargs:
-            kwargs["beside"] = several_verifiers(f"presets.{name}.beside", kwargs["beside"])
-        return made(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
-
-
-@_called
+@checked
 def same_weights(
     model: Any | str,
     tokenizer: Any,
@@ -141,7 +109,7 @@ def same_weights(
     return _guard("same_weights", store, policy, *stack, workers=workers)
 
 
-@_called
+@checked
 def shared_seed(
     model: Any | str,
     tokenizer: Any,
@@ -188,7 +156,7 @@ def shared_seed(
     return _guard("shared_seed", store, policy, *stack, workers=workers)
 
 
-@_called
+@checked
 def different_weights(
     model: Any | str | None = None,
     tokenizer: Any = None,
@@ -281,7 +249,7 @@ def _text_rules(store: NodeStore, *, confirm: bool) -> list[CompletionVerifier]:
     ]
 
 
-@_called
+@checked
 def judged(
     backend: Backend | Mapping[str, Any] | Literal["shipped"] | None = None,
     *,
@@ -319,7 +287,7 @@ def judged(
     return _guard("judged", store, policy, *stack, tokenizer=tokenizer, workers=workers)
 
 
-@_called
+@checked
 def failures_only(
     *,
     policy: Policy | None = None,

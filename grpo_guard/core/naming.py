@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection
+from typing import Any, Final
+from weakref import WeakSet
 
 from grpo_guard.core.redaction import hidden, secrets_in
 
 _FEW = 20
 """Most names that an error lists."""
+_WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
 
 
 class UnknownNameError(LookupError):
@@ -40,3 +45,12 @@ def near(known: Collection[str], name: str) -> list[str]:
     """
     plain = name.lower().replace("-", "_").replace(" ", "_")
     return difflib.get_close_matches(plain, known, n=1)
+
+
+def name_after_itself(kind: Any, root: type) -> None:
+    """Set the ``name`` of a class that declares none, and inherits none but that of its root:
+    ``long_words`` for ``LongWords``."""
+    declaring = next(one for one in kind.__mro__ if "name" in vars(one))
+    if declaring is root or declaring in _NAMED_AFTER_THEMSELVES:
+        kind.name = _WORDS.sub("_", kind.__name__).lower().strip("_")
+        _NAMED_AFTER_THEMSELVES.add(kind)

@@ -9,15 +9,14 @@ that is NOT_APPLICABLE is left out of the combination; if none applies, neither 
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
-from weakref import WeakSet
+from typing import Any, ClassVar
 
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.naming import name_after_itself
 from grpo_guard.core.p_values import bonferroni, decided_by_p, normalised_shares, smallest_p
 from grpo_guard.core.scope import Runnable, Scope, check_class, widest
 from grpo_guard.core.supervise import supervised_each
@@ -29,9 +28,6 @@ from grpo_guard.core.verdict import (
     applicable_of,
     merged_findings,
 )
-
-_WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_NAMED_AFTER_THEMSELVES: Final[WeakSet[type]] = WeakSet()
 
 
 class CompletionVerifier(Runnable):
@@ -65,10 +61,7 @@ class CompletionVerifier(Runnable):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        declaring = next(kind for kind in cls.__mro__ if "name" in vars(kind))
-        if declaring is CompletionVerifier or declaring in _NAMED_AFTER_THEMSELVES:
-            cls.name = _WORDS.sub("_", cls.__name__).lower().strip("_")
-            _NAMED_AFTER_THEMSELVES.add(cls)
+        name_after_itself(cls, CompletionVerifier)
         check_class(cls)
 
     @property

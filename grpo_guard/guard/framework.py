@@ -48,6 +48,33 @@ def adapter_names() -> list[str]:
     return sorted(_entries())
 
 
+def only_reward(functions: Sequence[Any], given: dict[str, Any]) -> Any:
+    """The reward function, or the list of them, that a guard was called with.
+
+    Args:
+        functions: What was given by position.
+        given: What was given by name; ``reward`` is taken out.
+
+    Raises:
+        TypeError: the guard was called as a reward function, or with several.
+    """
+    if not functions and "reward" in given:
+        functions = [given.pop("reward")]
+    if given or not functions or (len(functions) > 1 and not all(map(callable, functions))):
+        what = f", and was called with {', '.join(sorted(given)[:8])}" if given else ""
+        raise TypeError(
+            f"this guard wraps no reward function{what}: write guard(reward), and give the "
+            "trainer what that returns"
+        )
+    if len(functions) > 1:
+        names = ", ".join(str(getattr(one, "__name__", "...")) for one in functions)
+        raise TypeError(
+            f"guard: expected one reward function or one list, got {len(functions)} functions; "
+            f"guard all of them as one list: guard([{names}])"
+        )
+    return functions[0]
+
+
 def adapter_for(reward: Any, framework: str | None = None) -> RewardAdapter:
     """The adapter for a reward function, or for a list of them.
 

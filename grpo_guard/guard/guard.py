@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpo_guard.core.arguments import expected_verifier
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.moved import renamed
-from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import decided
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Verdict
@@ -21,14 +19,14 @@ from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.abstentions import AbstainWindow
 from grpo_guard.guard.admission import AdmittedBatch, admit, certain
 from grpo_guard.guard.environment import Environment, EnvironmentVerifier
-from grpo_guard.guard.framework import adapter_for
+from grpo_guard.guard.framework import adapter_for, only_reward
 from grpo_guard.guard.graders import GraderFailures, finite_or_none
 from grpo_guard.guard.idle import IdleWarning
 from grpo_guard.guard.lowest_rewards import REMEMBERED as REMEMBERED
 from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, metrics
 from grpo_guard.guard.policy import Policy, not_a_policy
-from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting
+from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting, require_names
 from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
 from grpo_guard.guard.review import require_rewards
@@ -105,12 +103,7 @@ class Guard:
     ) -> None:
         if not isinstance(verifier, CompletionVerifier):
             raise expected_verifier("Guard.verifier", verifier)
-        for inner in inner_verifiers(verifier):
-            if not isinstance(inner.name, str) or not inner.name:
-                raise TypeError(
-                    f"{type(inner).__name__}.name: expected a text for verdicts and metrics, got "
-                    f'{shown(inner.name)}; write name = "long_words" in the class'
-                )
+        require_names(verifier)
         if not isinstance(policy, Policy | None):
             raise not_a_policy("Guard.policy", policy)
         self.verifier = verifier
@@ -321,15 +314,7 @@ class Guard:
     ) -> list[float] | None:
         if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:
             return None
-        # Rejected completions earn nothing and set no standard: with a few words of junk in a
-        # group, an attacker would make everybody else's answers look long.
-        kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
-        factors = [1.0] * len(batch)
-        for i, factor in zip(
-            kept, self.length_scaling.factors([batch[i] for i in kept]), strict=True
-        ):
-            factors[i] = factor
-        return factors
+        return self.length_scaling.factors_of_accepted(batch, verdicts)
 
     def settle(
         self, rewards: Sequence[float | None], review: Review, *, policy: Policy | None = None
@@ -408,27 +393,6 @@ class Guard:
         return None if self.length_scaling is None else self.length_scaling.past
 
     def __call__(self, *reward: Any, framework: str | None = None, **given: Any) -> Any:
-        """Wrap a reward function, or a list of them that share one veto.
-
-        Args:
-            reward: The function, or the list.
-            framework: The trainer, as for `grpo_guard.guard`.
-            **given: None; a trainer passes some that takes the guard itself for a reward function.
-
-        Raises:
-            TypeError: it is called as a reward function, or with several.
-        """
-        reward = reward or tuple(given.pop(name) for name in ("reward",) if name in given)
-        if given or not reward or (len(reward) > 1 and not all(map(callable, reward))):
-            what = f", and was called with {', '.join(sorted(given)[:8])}" if given else ""
-            raise TypeError(
-                f"this guard wraps no reward function{what}: write guard(reward), and give the "
-                "trainer what that returns"
-            )
-        if len(reward) > 1:
-            names = ", ".join(str(getattr(one, "__name__", "...")) for one in reward)
-            raise TypeError(
-                f"guard: expected one reward function or one list, got {len(reward)} functions; "
-                f"guard all of them as one list: guard([{names}])"
-            )
-        return adapter_for(reward[0], framework).wrap(reward[0], self)
+        """Wrap a reward function, or a list of them that share one veto; see `only_reward`."""
+        function = only_reward(reward, given)
+        return adapter_for(function, framework).wrap(function, self)

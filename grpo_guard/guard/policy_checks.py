@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from grpo_guard.core.detokenizer import Detokenizer
-from grpo_guard.core.ensemble import Cascade
+from grpo_guard.core.ensemble import Cascade, inner_verifiers
+from grpo_guard.core.quoting import shown
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.guard.policy import Policy
 from grpo_guard.nodes.intake import STANDING_VERIFIER
@@ -50,6 +51,16 @@ class CanAbstain(Protocol):
     @property
     def steps_aside(self) -> bool:
         """Whether it may find a completion NOT_APPLICABLE."""
+
+
+def require_names(verifier: CompletionVerifier) -> None:
+    """Raise TypeError if the verifier, or one inside it, has no name for verdicts and metrics."""
+    for inner in inner_verifiers(verifier):
+        if not isinstance(inner.name, str) or not inner.name:
+            raise TypeError(
+                f"{type(inner).__name__}.name: expected a text for verdicts and metrics, got "
+                f'{shown(inner.name)}; write name = "long_words" in the class'
+            )
 
 
 def require_fitting(

@@ -29,6 +29,7 @@ from grpo_guard.content.length.groups import Member, RewardOf
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.turns import own_words
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.nodes.usual_lengths import Paid, Usual, UsualLengths
 
 _NOTHING = Usual()
@@ -85,6 +86,20 @@ class LengthScaling:
             raise ValueError("LengthScaling: expected a tolerance or past=True, got neither")
         # A configuration file can only say yes or no.
         object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
+
+    def factors_of_accepted(
+        self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+    ) -> list[float]:
+        """`factors` without the rejected completions, which get 1.
+
+        They earn nothing and set no standard: with a few words of junk in a group, an attacker
+        would make everybody else's answers look long.
+        """
+        kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
+        found = [1.0] * len(batch)
+        for i, factor in zip(kept, self.factors([batch[i] for i in kept]), strict=True):
+            found[i] = factor
+        return found
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
         """Return one factor in [0, 1] per completion, in order; 1 without a comparison.
