@@ -156,7 +156,7 @@ def _verify_file(
             lines = stack.enter_context(opened(source, mapped))
             rows = Rows(lines.file, str(source), keep_going=keep_going)
             tell_left_out(source, lines.left_out)
-            done = _done(out, len(rows)) if resume else 0
+            done = _done(out, rows, source) if resume else 0
             written = nullcontext(sys.stdout) if str(out) == "-" else growing(out, done > 0)
             guard = stack.enter_context(guard_of())
         counted = Summary(len(rows), done)
@@ -331,12 +331,13 @@ def _line(place: int, sent: Row, row: Row, verdict: Verdict, source: dict[str, A
     return json.dumps(line) + "\n"
 
 
-def _done(out: Path, total: int) -> int:
+def _done(out: Path, rows: Rows, source: Path) -> int:
     """How many verdicts a file holds; a half-written line at its end is cut off.
 
     Raises:
-        InputError: it holds anything else, or more than there are rows.
+        InputError: it holds anything else, more than there are rows, or verdicts on other rows.
     """
+    from grpo_guard.cli.rows import digest_of
     from grpo_guard.core.jsonl import InputError, read_objects
 
     if not out.exists():
@@ -348,9 +349,16 @@ def _done(out: Path, total: int) -> int:
         for line in file:
             whole += len(line) if line.endswith(b"\n") else 0
         file.truncate(whole)
-    count = 0
+    count, total = 0, len(rows)
     for number, data in read_objects(out):
         if data.get("index") != count or count >= total:
             raise InputError(f"{out}:{number}: index: expected {count} of {total} rows in order")
+        known, row = data.get("digest"), rows[count]
+        if known and (row.completion is None or known != digest_of(row.completion)):
+            raise InputError(
+                f"{out}:{number}: expected a verdict on row {count} of {source}, got one on "
+                "another text, prompt, node or round; --resume goes on with the file that was "
+                "begun, in the same order"
+            )
         count += 1
     return count

@@ -270,6 +270,22 @@ def test_resume_with_another_file_is_refused(files):
     assert (files / "precious").read_text() == "precious, half a line"
 
 
+def test_resume_with_other_rows_is_refused(files):
+    """Verdicts on two files in one would put one node's rejection next to another's text."""
+    (files / "guard.yaml").write_text(SCREENS)
+    rows = [GOOD | {"text": f"It is {i}."} for i in range(3)]
+    run(files, *map(json.dumps, rows[:2]))
+    (files / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = (files / "out.jsonl").read_text()
+    assert verify(files, "--resume").exit_code == 0
+    (files / "out.jsonl").write_text(before)
+    (files / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::-1]))
+    result = verify(files, "--resume")
+    assert result.exit_code == 2
+    assert "out.jsonl:1: expected a verdict on row 0 of" in result.stderr
+    assert (files / "out.jsonl").read_text() == before
+
+
 def test_stdin_and_stdout(files):
     (files / "guard.yaml").write_text(SCREENS)
     words = ["verify", "-c", str(files / "guard.yaml"), "-", "-o", "-"]

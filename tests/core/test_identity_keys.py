@@ -7,6 +7,7 @@ import pickle
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,21 @@ def test_small_order_keys_are_refused(ordinate: int, sign: int) -> None:
     key = PREFIX + (ordinate | sign).to_bytes(32, "little").hex()
     with pytest.raises(IdentityError, match="public_key: expected a key of large order"):
         require_public(key)
+
+
+@pytest.mark.parametrize("form", ["ed25519-private {}", "ann {}", "{}"])
+def test_private_keys_are_quoted_in_no_message(tmp_path: Path, form: str) -> None:
+    SigningKey.new().write(tmp_path / "node.key")
+    secret = (tmp_path / "node.key").read_text().split()[1]
+    (tmp_path / "keys").write_text(form.format(secret) + "\n")
+    read = (
+        partial(require_public, secret)
+        if form == "{}"
+        else partial(KeyRing.from_file, tmp_path / "keys")
+    )
+    with pytest.raises(IdentityError, match="grpo-guard identity show FILE") as refused:
+        read()
+    assert not any(secret[i : i + 8] in str(refused.value) for i in range(len(secret) - 8))
 
 
 def test_small_order_points_verify_any_message() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_LABEL: Final = 200
 """Longest name of a node or a run; names are kept in memory."""
 PREFIX: Final = "ed25519:"
+PRIVATE: Final = "ed25519-private"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
 _PRIME: Final = 2**255 - 19
 _OF_ORDER_8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -78,7 +79,7 @@ class SigningKey:
             )
         try:
             name, digits = text.decode("ascii").split()
-            if name != "ed25519-private":
+            if name != PRIVATE:
                 raise ValueError
             return cls(bytes.fromhex(digits))
         except ValueError:  # do not quote the content: it may be a key
@@ -96,7 +97,7 @@ class SigningKey:
         # Created with this mode rather than changed to it, so that nobody can open it in between.
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(number, "w", encoding="ascii") as file:
-            file.write(f"ed25519-private {self._key.private_bytes_raw().hex()}\n")
+            file.write(f"{PRIVATE} {self._key.private_bytes_raw().hex()}\n")
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature, 64 bytes."""
@@ -141,9 +142,11 @@ def require_public(value: object) -> str:
         if y % _PRIME in _SMALL_ORDER:
             raise IdentityError(f"public_key: expected a key of large order, got {shown(value)}")
         return value
+    # What is not a public key may be a private one, so nothing of it is quoted.
+    got = f"{len(value)} characters" if type(value) is str else type(value).__name__
     raise IdentityError(
-        f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, "
-        f"got {shown(value)}"
+        f"public_key: expected ed25519: and 64 hexadecimal digits in small letters, got {got} of "
+        "another form; `grpo-guard identity show FILE` prints the public key of a private one"
     )
 
 

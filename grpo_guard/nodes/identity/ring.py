@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_guard.core.completion import shown
-from grpo_guard.nodes.identity.keys import PREFIX, IdentityError, require_label, require_public
+from grpo_guard.nodes.identity.keys import (
+    PREFIX,
+    PRIVATE,
+    IdentityError,
+    require_label,
+    require_public,
+)
 
 MOST_PINNED: Final = 64
 _LARGEST_FILE: Final = 2**20
@@ -76,6 +82,11 @@ class KeyRing:
             if not words or words[0].startswith("#"):
                 continue
             try:
+                if words[0] == PRIVATE:
+                    raise IdentityError(
+                        "expected a name and a public key, got a private key; "
+                        "`grpo-guard identity show FILE` prints its public one"
+                    )
                 if len(words) != 2:
                     raise IdentityError(f"expected a name and a public key, got {len(words)} words")
                 ring._add(*words)
