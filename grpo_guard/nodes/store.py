@@ -31,7 +31,7 @@ class NodeStore:
         max_nodes: Most names that each of its books keeps, see `EvidenceLedger`.
 
     Raises:
-        ValueError: ``folder`` is not a folder and cannot be created.
+        ValueError: ``folder`` is not a folder and cannot be created, or may not be written.
         LedgerError: the file in it is something else.
     """
 
@@ -83,6 +83,12 @@ def _made(folder: Path) -> Path:
             f"state: expected a folder that exists or can be made, got {str(folder)!r} "
             f"({error.strerror})"
         ) from None
+    # Here, and not with the first batch, of which every completion would be abstained on.
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise ValueError(
+            f"state: expected a folder that this process may read and write, got {str(folder)!r}; "
+            "change its owner or its rights, or name another"
+        )
     return folder
 
 

@@ -2,9 +2,11 @@
 
 import json
 import multiprocessing
+import os
 import pickle
 import sqlite3
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,18 @@ def test_unreadable_store_is_reported_once_and_stops_nothing(tmp_path, caplog):
         found = rejected(verifier, number)
     assert found == {"mallory"}, "state of this process"
     assert sum("neither read nor written" in r.message for r in caplog.records) == 1
+
+
+def test_folder_that_may_not_be_written_is_refused_at_once(tmp_path, monkeypatch):
+    """Rights as such do not stop the superuser, who may run these tests."""
+    (tmp_path / "st").mkdir(mode=0o500)
+
+    def allowed(path, mode):
+        return not mode & os.W_OK or bool(Path(path).stat().st_mode & 0o200)
+
+    monkeypatch.setattr("os.access", allowed)
+    with pytest.raises(ValueError, match="state: expected a folder that this process may read"):
+        presets.different_weights(state=tmp_path / "st")
 
 
 def test_path_that_is_not_a_folder_is_refused(tmp_path):
