@@ -113,7 +113,7 @@ class Rows:
 
 
 def digest_of(completion: Completion) -> str:
-    """Of what a row held, to recognise it later: its prompt, text, node and round."""
+    """A digest of prompt, text, node and round, by which a row is recognised later."""
     hashed = blake2b(digest_size=8)
     for part in (completion.prompt_text, completion.text, completion.node, completion.round):
         hashed.update(f"{part}".encode("utf-8", "surrogatepass"))

@@ -94,7 +94,7 @@ def _complaint(
 def meaning(maker: Any, parameter: str) -> str:
     """The first sentence of a parameter's ``Args`` entry, without markup; "" if there is none.
 
-    Of a class, its bases are searched as well, and entries that refer to another's are skipped.
+    If ``maker`` is a class, its bases are searched too. Entries such as "As for ..." are skipped.
     """
     entry = rf"^( +)(?:\w+, )*{re.escape(parameter)}(?:, \w+)*: (.+(?:\n\1 +.+)*)"
     for place in maker.__mro__ if inspect.isclass(maker) else (maker,):

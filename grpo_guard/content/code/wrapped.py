@@ -1,7 +1,7 @@
 """Programs behind something else on their line: in a string of JSON, a tag, a label, or a diff.
 
-Their first character begins a line for whoever runs them, so it must do so here. All functions
-keep the length of a text, so that spans refer to the completion.
+When they are run, their first character begins a line, so it must do so here. All functions keep
+the length of the text, so that spans refer to the completion.
 """
 
 from __future__ import annotations
