@@ -138,7 +138,7 @@ _COMMAND: Final = re.compile(
     r"(?:sudo\s|curl\s|wget\s|rm\s|eval\s|pip3?\s|(?:ba|z|da|k)?sh\s)", re.I
 )
 # The installers of rustup, uv, nvm, Homebrew and Ollama, over https, without any other option or
-# address. A version must be named: GitHub shows forks' commits under the same repository.
+# address. No commit's digest: GitHub shows forks' commits under the same name.
 _INSTALLER: Final = re.compile(
     r"\b(?:curl|wget)(?:[ \t]{1,4}(?:-[fsSLqoO]{1,8}-?|--proto|--tlsv1\.[23]|[\"']?=https[\"']?"
     r"|--silent|--show-error|--fail|--location)(?=[ \t])){0,8}[ \t]{1,4}[\"']?https://(?:"
