@@ -90,7 +90,7 @@ def _serve_here(settings: Settings, host: str, port: int, workers: int) -> None:
     for note in notes:
         echo(note, err=True)
     if not run.listen(app, host, port):
-        raise typer.Exit(1)
+        raise _taken(host, port)
 
 
 def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) -> None:
@@ -123,7 +123,17 @@ def _serve_in_workers(settings: Settings, host: str, port: int, workers: int) ->
         if refused.exists():
             _refuse(refused.read_text(encoding="utf-8"))
         if not listened:
-            raise typer.Exit(1)
+            raise _taken(host, port)
+
+
+def _taken(host: str, port: int) -> typer.Exit:
+    """Say what to do if the address cannot be listened on; return what ends the command."""
+    echo(
+        f"--port: expected a free one on {host}, got {port}, on which the server cannot listen; "
+        "--port N takes another, 0 any free one",
+        err=True,
+    )
+    return typer.Exit(1)
 
 
 def _require_server() -> None:

@@ -187,6 +187,7 @@ def test_address_in_use_exits_1(files):
         taken.listen()
         result = run(files, "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 1
+    assert "--port N takes another" in result.output
 
 
 def test_help_loads_neither_torch_nor_a_web_framework():
