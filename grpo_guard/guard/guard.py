@@ -314,7 +314,9 @@ class Guard:
     ) -> list[float] | None:
         if self.policy.rules("on_long")[0] == "keep" or self.length_scaling is None:
             return None
-        return self.length_scaling.factors_of_accepted(batch, verdicts)
+        from grpo_guard.content.length.scaling import factors_of_accepted
+
+        return factors_of_accepted(self.length_scaling, batch, verdicts)
 
     def settle(
         self, rewards: Sequence[float | None], review: Review, *, policy: Policy | None = None

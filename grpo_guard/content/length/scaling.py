@@ -23,6 +23,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from grpo_guard.content.length.compare import Comparison, Excess
 from grpo_guard.content.length.groups import Member, RewardOf
@@ -86,20 +87,6 @@ class LengthScaling:
             raise ValueError("LengthScaling: expected a tolerance or past=True, got neither")
         # A configuration file can only say yes or no.
         object.__setattr__(self, "past", UsualLengths() if self.past is True else self.past or None)
-
-    def factors_of_accepted(
-        self, batch: Sequence[Completion], verdicts: Sequence[Verdict]
-    ) -> list[float]:
-        """`factors` without the rejected completions, which get 1.
-
-        They earn nothing and set no standard: with a few words of junk in a group, an attacker
-        would make everybody else's answers look long.
-        """
-        kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
-        found = [1.0] * len(batch)
-        for i, factor in zip(kept, self.factors([batch[i] for i in kept]), strict=True):
-            found[i] = factor
-        return found
 
     def factors(self, batch: Sequence[Completion]) -> list[float]:
         """Return one factor in [0, 1] per completion, in order; 1 without a comparison.
@@ -181,3 +168,25 @@ def _remember(
             group = paid[prompt_key(batch[member.index].prompt)]
             group.append(Paid.of(node, worth, member.length, known.get(node, _NOTHING)))
     past.observe_paid(list(paid.values()))
+
+
+class Scales(Protocol):
+    """`LengthScaling`, or a rule of your own."""
+
+    def factors(self, batch: Sequence[Completion]) -> list[float]:
+        """A factor in [0, 1] for each completion."""
+
+
+def factors_of_accepted(
+    scaling: Scales, batch: Sequence[Completion], verdicts: Sequence[Verdict]
+) -> list[float]:
+    """The factors of a batch without its rejected completions, which get 1.
+
+    They earn nothing and set no standard: with a few words of junk in a group, an attacker would
+    make everybody else's answers look long.
+    """
+    kept = [i for i, verdict in enumerate(verdicts) if not verdict.rejected]
+    found = [1.0] * len(batch)
+    for i, factor in zip(kept, scaling.factors([batch[i] for i in kept]), strict=True):
+        found[i] = factor
+    return found
