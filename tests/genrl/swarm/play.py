@@ -70,11 +70,13 @@ class Played:
     Args:
         showing: For each round, how many of its own completions show the phrase, of how many.
         admitted: Trees that were admitted, by author.
+        malicious: Number of the attacker's among them, per round.
         rounds: Rounds that it finished.
     """
 
     showing: list[tuple[int, int]] = field(default_factory=list)
     admitted: Counter[str] = field(default_factory=Counter)
+    malicious: list[int] = field(default_factory=list)
     rounds: int = 0
 
 
@@ -91,8 +93,11 @@ class Watched(Problems):
         return super().prepare_actions(outputs, places)
 
     def prepare_states(self, current_state: Any, swarm_states: Mapping[Any, Any]) -> Any:
+        count = Counter[str]()
         for agent, batches in swarm_states.items():
-            self.played.admitted[self.names[agent]] += sum(map(len, batches.values()))
+            count[self.names[agent]] += sum(map(len, batches.values()))
+        self.played.admitted.update(count)
+        self.played.malicious.append(count[MALICIOUS])
         return super().prepare_states(current_state, swarm_states)
 
 
