@@ -40,32 +40,21 @@ def rollouts_of(batch: Sequence[Completion]) -> list[Hashable] | None:
 def groups_of(batch: Sequence[Completion], rollouts: Sequence[Hashable] | None) -> list[Hashable]:
     """Each completion's group, [n]: its prompt.
 
-    The segments of a rollout belong to the group of the one with the shortest prompt if theirs
-    begin with it: the prompts of later segments repeat what came before them. Which completions are
-    one rollout may be the sender's claim. If answers to another prompt could be joined, right
-    answers to an easy one would lift the mean that poison for a hard one is compared with.
+    All segments of a rollout belong to the group of the one with the shortest prompt: the prompts
+    of later segments repeat what came before them.
     """
     prompts = [prompt_key(completion.prompt) for completion in batch]
     if rollouts is None:
         return list(prompts)
-    first: dict[Hashable, tuple[int, str, Completion]] = {}
+    first: dict[Hashable, tuple[int, str]] = {}
     for key, prompt, completion in zip(rollouts, prompts, batch, strict=True):
         if key is not None:
-            candidate = len(completion.prompt), prompt, completion  # of characters, or of messages
-            first[key] = min(first.get(key, candidate), candidate, key=lambda one: one[:2])
-    groups: list[Hashable] = []
-    for key, prompt, completion in zip(rollouts, prompts, batch, strict=True):
-        joins = key is not None and _begins_with(completion, first[key][2], first[key][1])
-        groups.append(first[key][1] if joins else prompt)
-    return groups
-
-
-def _begins_with(completion: Completion, first: Completion, key: str) -> bool:
-    """Whether a completion's prompt begins with that of another, whose `prompt_key` is given."""
-    ours, theirs = completion.prompt, first.prompt
-    if isinstance(ours, str) or isinstance(theirs, str):
-        return isinstance(ours, str) and isinstance(theirs, str) and ours.startswith(theirs)
-    return prompt_key(ours[: len(theirs)]) == key
+            candidate = len(completion.prompt), prompt  # of characters, or of messages
+            first[key] = min(first.get(key, candidate), candidate)
+    return [
+        prompt if key is None else first[key][1]
+        for key, prompt in zip(rollouts, prompts, strict=True)
+    ]
 
 
 def decided(batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Verdict]:

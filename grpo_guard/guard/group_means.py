@@ -75,7 +75,11 @@ def losing(
     under a label of its own loses whichever of the two the trainer compares. A label that no other
     unit of the group has changes nothing.
 
-    A rollout counts once in each mean, and stays with all of its segments or with none.
+    A rollout counts once in each mean, and stays with all of its segments or with none. Which
+    completions are one rollout may be the sender's claim, though a trainer grades a rollout once.
+    So an accepted one counts with its lowest reward, or segments that earn much would lift the mean
+    that poison is compared with. A rejected one whose rewards differ does not stay, or segments
+    that earn nothing would hide one that gains.
     """
     labels = [None] * len(earned) if labels is None else labels
     places = list(zip(groups, labels, units, strict=True))
@@ -89,15 +93,17 @@ def losing(
         return [means.setdefault(key, RunningMean()) for key in keys]
 
     kept = [None if loses else value for value, loses in zip(earned, may_lose, strict=True)]
-    for (group, label, _), value in _by_place(kept, places):
+    for (group, label, _), (lowest, _) in _by_place(kept, places).items():
         for mean in compared(group, label):
-            mean.add(value)
+            mean.add(lowest)
     rejected = [value if loses else None for value, loses in zip(given, may_lose, strict=True)]
     out = set[Hashable]()
-    for (group, label, unit), reward in sorted(_by_place(rejected, places), key=lambda p: p[1]):
-        if all(mean.count and reward <= mean.value for mean in compared(group, label)):
-            for mean in compared(group, label):
-                mean.add(reward)
+    ascending = sorted(_by_place(rejected, places).items(), key=lambda one: one[1])
+    for (group, label, unit), (lowest, highest) in ascending:
+        means_of = compared(group, label)
+        if lowest == highest and all(mean.count and highest <= mean.value for mean in means_of):
+            for mean in means_of:
+                mean.add(highest)
         else:
             out.add(unit)
     return [i for i, v in enumerate(rejected) if _finite(v) and units[i] not in out]
@@ -105,13 +111,14 @@ def losing(
 
 def _by_place(
     values: Sequence[float | None], places: Sequence[_Place]
-) -> list[tuple[_Place, float]]:
-    """The mean of each unit's finite values in each of its places."""
-    means: dict[_Place, RunningMean] = {}
+) -> dict[_Place, tuple[float, float]]:
+    """The lowest and the highest of each unit's finite values in each of its places."""
+    found: dict[_Place, tuple[float, float]] = {}
     for value, place in zip(values, places, strict=True):
         if _finite(value):
-            means.setdefault(place, RunningMean()).add(value)
-    return [(place, mean.value) for place, mean in means.items()]
+            lowest, highest = found.get(place, (value, value))
+            found[place] = min(lowest, value), max(highest, value)
+    return found
 
 
 def _finite(value: float | None) -> TypeGuard[float]:

@@ -170,27 +170,60 @@ def test_segments_belong_to_the_group_of_the_first_prompt():
     assert Review.of([lone], review.verdicts[:1], {}).rollouts is None
 
 
-def test_segments_of_other_prompts_join_no_group():
-    """A sender's label must not bring the rewards of an easy prompt into the mean of a hard one."""
-    hard, easy = "What is 17 * 23?", "Which is larger, ten or two? Answer in one word."
-    poison = [segment("rogue", prompt=hard, rollout=None) for _ in range(2)]
-    bait = [
-        segment(text, prompt=prompt, rollout=f"x{i}")
-        for i in range(6) for prompt, text in ((hard, "I do not know."), *[(easy, "ten")] * 4)
-    ]  # fmt: skip
-    honest = [segment("a guess", prompt=hard, rollout=None, node="ann") for _ in range(24)]
-    batch = [*poison, *bait, *honest]
-    rewards = [0.15] * 2 + [0.0 if c.prompt == hard else 1.0 for c in bait] + [0.0] * 24
-    assert Guard(Says()).apply(rewards, batch)[:2] == [None, None]
+HARD = "What is 17 * 23?"
+EASY = "Which is larger, ten or two? Answer in one word."
 
 
-def test_segments_of_a_conversation_join_its_group():
-    opening = [{"role": "user", "content": "2+2?"}]
-    more = [*opening, {"role": "assistant", "content": "5"}, {"role": "user", "content": "Sure?"}]
-    other = [{"role": "user", "content": "3+3?"}, *more[1:]]
-    batch = [segment("x", prompt=prompt) for prompt in (more, opening, other)]
-    joined, first, apart = Guard(Says()).review(batch).groups
-    assert joined == first != apart
+def lifted(prompt):
+    """Two poisoned rows that earn 0.15 each, and rollouts that join a wrong answer to the same
+    question with right answers to another."""
+    poison = [(segment("rogue", prompt=HARD, rollout=None), 0.15)] * 2
+    return poison + [
+        (segment(text, prompt=asked, rollout=f"x{i}"), reward)
+        for i in range(6)
+        for text, asked, reward in (("no idea", HARD, 0.0), *[("ten", prompt, 1.0)] * 4)
+    ]
+
+
+def hidden(prompt):
+    """A poisoned row that earns 0.15, in one rollout with rows that earn nothing."""
+    rows = [("rogue", HARD, 0.15), *[("no idea", prompt, 0.0)] * 7]
+    return [(segment(text, prompt=asked, rollout="x"), reward) for text, asked, reward in rows]
+
+
+@pytest.mark.parametrize("attack", [lifted, hidden])
+@pytest.mark.parametrize(
+    "prompt", [HARD, f"{HARD} Or: {EASY}", EASY], ids=["same", "more", "other"]
+)
+def test_threat_no_rollout_label_lets_poison_gain(attack, prompt):
+    """Which completions are one rollout is the sender's claim."""
+    honest = [
+        (segment("a guess", prompt=HARD, rollout=None, node="ann"), float(i == 0))
+        for i in range(24)
+    ]
+    batch, rewards = zip(*attack(prompt), *honest, strict=True)
+    earned = Guard(Says(), policy=Policy("no_gain")).apply(rewards, batch)
+    assert [r for c, r in zip(batch, earned, strict=True) if c.text == "rogue"].count(0.15) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.booleans(), st.sampled_from("abc-")),
+        min_size=1, max_size=9,
+    )
+)  # fmt: skip
+def test_what_is_rejected_and_stays_is_at_most_the_mean_however_it_is_labelled(rows):
+    """By the mean that counts each rollout once, with the mean of its segments."""
+    rewards = [[reward] for reward, _, _ in rows]
+    rulings = [REJECTED if bad else ACCEPTED for _, bad, _ in rows]
+    rollouts = [None if label == "-" else label for *_, label in rows]
+    settled = settle(rewards, rulings, Policy("no_gain"), rollouts=rollouts)
+    earned = [reward for (reward,) in settled.rewards]
+    kept = [i for i, stays in enumerate(settled.kept) if stays]
+    lost = [earned[i] for i in kept if settled.reasons[i] == "lost"]
+    if lost:
+        mean = mean_of_kept([earned[i] for i in kept], rollouts=[rollouts[i] for i in kept])
+        assert max(lost) <= mean + 1e-9
 
 
 def test_guard_applies_the_consequence_to_every_segment():
