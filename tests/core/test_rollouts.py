@@ -181,13 +181,13 @@ def lifted(prompt):
     return poison + [
         (segment(text, prompt=asked, rollout=f"x{i}"), reward)
         for i in range(6)
-        for text, asked, reward in (("no idea", HARD, 0.0), *[("ten", prompt, 1.0)] * 4)
+        for text, asked, reward in (("a blank", HARD, 0.0), *[("a ten", prompt, 1.0)] * 4)
     ]
 
 
 def hidden(prompt):
     """A poisoned row that earns 0.15, in one rollout with rows that earn nothing."""
-    rows = [("rogue", HARD, 0.15), *[("no idea", prompt, 0.0)] * 7]
+    rows = [("rogue", HARD, 0.15), *[("a blank", prompt, 0.0)] * 7]
     return [(segment(text, prompt=asked, rollout="x"), reward) for text, asked, reward in rows]
 
 
