@@ -88,13 +88,16 @@ DtypeOption = Annotated[
 ]
 
 
+TaskOption = Annotated[
+    Literal["gsm8k", "word_problems", "python_maths"],
+    typer.Option(metavar="TASK", help="What to ask it: gsm8k, word_problems or python_maths."),
+]
+
+
 @app.command()
 def detect(
     model: PolicyOption = None,
-    task: Annotated[
-        Literal["gsm8k", "word_problems", "python_maths"],
-        typer.Option(metavar="TASK", help="What to ask it: gsm8k, word_problems or python_maths."),
-    ] = "gsm8k",
+    task: TaskOption = "gsm8k",
     data: DataOption = None,
     attacks: AttacksOption = "text,math,code",
     guard: GuardOption = None,
@@ -124,8 +127,7 @@ def detect(
     named = _attacks(attacks), _verifiers(verifiers) if verifiers is not None or not guard else ()
     _require_range(alpha)
     _require_guards(guard)
-    _require_honest(honest, mapped)
-    _require_no_data(data, honest, task)
+    _require_honest(honest, mapped, data, task)
     spec = _spec(temperature, top_k, top_p, max_new_tokens)
     chosen = model if honest else _model(model, task)
     from grpo_guard.evals.detect.config import CONTROL_COUNT, MOST, DetectConfig
@@ -270,16 +272,15 @@ def _require_range(alpha: float) -> None:
         fail(f"--alpha: expected a number in (0, 1), got {alpha}")
 
 
-def _require_no_data(data: Path | None, honest: Path | None, task: str) -> None:
-    if data is not None and (honest is not None or task == "word_problems"):
-        fail(f"--data: expected none with {'--honest' if honest else f'--task {task}'}")
-
-
-def _require_honest(given: Path | None, mapped: list[str] | None) -> None:
+def _require_honest(
+    given: Path | None, mapped: list[str] | None, data: Path | None, task: str
+) -> None:
     from grpo_guard.evals.defences.early import require_honest
 
     if mapped and given is None:
         fail("--map: expected --honest FILE next to it, got none")
+    if data is not None and (given is not None or task == "word_problems"):
+        fail(f"--data: expected none with {'--honest' if given else f'--task {task}'}")
     try:
         require_honest(given, mapped or ())
     except ValueError as error:

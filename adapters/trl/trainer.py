@@ -105,18 +105,7 @@ class GuardedTrainer(ReusesForward):
         refuse_leaks(self, guard.policy)
         check_sampler(self, guard)
         warn_of_half_precision(self)
-        for function in self.reward_funcs:  # type: ignore[attr-defined]
-            if isinstance(getattr(function, "guard", None), Guard):
-                raise FrameworkError(
-                    f"reward function {function.__name__!r} is guarded already; give a guarded "
-                    "trainer the function itself"
-                )
-        if guard.failures is not None:
-            trainer: Any = self
-            trainer.reward_funcs = [
-                f if isinstance(f, torch.nn.Module) else surviving(RewardFunction.inspect(f, guard))
-                for f in trainer.reward_funcs
-            ]
+        self._take_reward_functions()
         if mask_spans and is_rloo(self):
             raise FrameworkError(
                 f"mask_spans: {type(self).__name__} has one ratio per completion and no mask of "
@@ -136,6 +125,23 @@ class GuardedTrainer(ReusesForward):
                 'mask_spans: on_long="scale" has no measure for rejected completions, and a masked '
                 "one would keep its reward at any length; choose one of the two"
             )
+
+    def _take_reward_functions(self) -> None:
+        """Refuse functions that are guarded already; let the others fail or hang."""
+        trainer: Any = self
+        for function in trainer.reward_funcs:
+            if isinstance(getattr(function, "guard", None), Guard):
+                raise FrameworkError(
+                    f"reward function {function.__name__!r} is guarded already; give a guarded "
+                    "trainer the function itself"
+                )
+        if self.guard.failures is not None:
+            trainer.reward_funcs = [
+                f
+                if isinstance(f, torch.nn.Module)
+                else surviving(RewardFunction.inspect(f, self.guard))
+                for f in trainer.reward_funcs
+            ]
 
     def _generate(self, prompts: Any) -> Any:
         """Keep the prompts' tokens. In every release they are the first return value, and the

@@ -73,8 +73,7 @@ class Completion(_Marked):
         prompt_ids: Token ids of the prompt, including special tokens, shape [P].
         completion_ids: Token ids of the completion, ending with EOS if it terminated, without
             padding, shape [n].
-        node: Who sent it. A name longer than `MAX_NAME` characters is replaced by its beginning
-            and a digest.
+        node: Who sent it. A name longer than `MAX_NAME` characters is cut and gets a digest.
         group: Its sender's label for the GRPO group. A claim: `Guard` and the verifiers compare
             completions of equal prompts, whatever their labels.
         round: Training round in which it was generated.
@@ -84,11 +83,11 @@ class Completion(_Marked):
         task: Name of the task, for `only(..., task=...)`.
         finish_reason: What the sender's engine reported, e.g. ``"stop"`` or ``"length"``. A claim.
         sampler_logprobs: The sender's log-probs, natural logarithm, shape [n]. A claim.
-        given: Which of its tokens and characters were not sampled: tool results, user turns. A
-            claim unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
+        given: Its tokens and characters that were not sampled: tool results, user turns. A claim
+            unless `Given.masked` or `Given.known` is set, which a mapping cannot do.
         prompt_trusted: Whether the prompt is the trainer's own. False: its sender may have written
-            it, so nothing in it excuses what the completion says (`trusted_prompt`), and its
-            reference may be false (`trusted_reference`).
+            it, so it excuses nothing (`trusted_prompt`), and its reference may be false
+            (`trusted_reference`).
         metadata: Anything else. `SeedReplayVerifier` compares ``run`` with its own if present;
             other verifiers read only the keys that they are configured with.
 

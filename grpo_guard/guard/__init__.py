@@ -4,6 +4,7 @@ As an attribute, `grpo_guard.guard` is the decorator. So write `from grpo_guard.
 Policy`; `import grpo_guard.guard.policy as policy` finds the function first.
 """
 
-from grpo_guard.guard.guard import REMEMBERED, Guard, Ledger, Review
+from grpo_guard.guard.guard import Guard, Ledger, Review
+from grpo_guard.guard.lowest_rewards import REMEMBERED
 
 __all__ = ["REMEMBERED", "Guard", "Ledger", "Review"]

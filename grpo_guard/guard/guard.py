@@ -22,7 +22,6 @@ from grpo_guard.guard.environment import Environment, EnvironmentVerifier
 from grpo_guard.guard.framework import adapter_for, only_reward
 from grpo_guard.guard.graders import GraderFailures, finite_or_none
 from grpo_guard.guard.idle import IdleWarning
-from grpo_guard.guard.lowest_rewards import REMEMBERED as REMEMBERED
 from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, metrics
 from grpo_guard.guard.policy import Policy, not_a_policy

@@ -60,8 +60,7 @@ ANY_ROUND: Final = 2**63
 class Admitted:
     """Replaces an envelope in ``metadata`` once it has been checked.
 
-    It is an object because a sender could send any JSON value. It is not valid in another process:
-    an unpickled object may be a sender's, so pickling turns it into a plain string.
+    An object, since a sender could send any JSON value; pickled, it becomes a plain string.
     """
 
     def __copy__(self) -> Admitted:
