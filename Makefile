@@ -20,15 +20,18 @@ ATROPOS_PIN   := 0.4.0
 # Where GSM8K lies, if it is here; the tests that need it skip with a reason where it is not.
 GSM8K  ?= $(firstword $(wildcard ../shared/data/gsm8k data/gsm8k))
 
-.PHONY: demo test test-all test-trl test-trl-oldest test-verifiers test-atropos $(APART:%=test-%) without-ray test-across conformance test-oldest versions check models measure replay figures bench bench-docs gpu docs package vllm clean
+.PHONY: demo announce-demo test test-all test-trl test-trl-oldest test-verifiers test-atropos $(APART:%=test-%) without-ray test-across conformance test-oldest versions check models measure replay figures bench bench-docs gpu docs package vllm clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n 's/^#: //p' Makefile
 
 #: make demo            train a small swarm undefended and guarded, print the table, write the report
-demo: $(READY)
+demo: announce-demo $(READY)
 	$(BIN)/grpo-guard demo
+
+announce-demo:
+	@echo "make demo takes four to six minutes on two cores: the environment first, then three short runs"
 
 # A worker a core with one thread each; a file's tests stay together, since they share models.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
