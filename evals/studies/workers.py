@@ -36,6 +36,7 @@ from grpo_guard.evals.studies.content_speed import GROUP, NODES, completions
 from grpo_guard.evals.studies.harness import option, say, study
 
 TRACE: Final = 27_000
+LONG_TEXT: Final = 10_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -206,11 +207,38 @@ def next_to_training(rows: Sequence[Completion], workers: int, rounds: int) -> d
     return {"workers": workers, "share of its speed": ends(shares), "seconds": ends(seconds)}
 
 
-def measure(data: Path, n: int, long: int, many: int, rounds: int, workers: int) -> dict[str, Any]:
+def slowest(folder: Path, rounds: int) -> dict[str, Any]:
+    """The long text of other people's models that takes longest, in CPU seconds of this process."""
+    rows = [row for file in sorted(folder.glob("*.jsonl")) for _, row in read_objects(file)]
+    texts = [row["text"] for row in rows if len(row.get("text") or "") >= LONG_TEXT]
+    guard = presets.different_weights(workers=0)
+    guard.review([Completion("q", "2 + 2 = 4")])  # gets one-time work done
+
+    def seconds(text: str) -> float:
+        started = time.process_time()
+        guard.review([Completion("q", text)])
+        return time.process_time() - started
+
+    most = sorted(texts, key=seconds)[-8:]
+    found = [(statistics.median(seconds(text) for _ in range(rounds)), text) for text in most]
+    longest, text = max(found)
+    return {"texts": len(texts), "characters": len(text), "seconds": round(longest, 3)}
+
+
+def measure(
+    data: Path,
+    public: Path | None,
+    n: int,
+    long: int,
+    many: int,
+    rounds: int,
+    workers: int,
+) -> dict[str, Any]:
     """Compute all figures."""
     half = max(1, workers // 2)
     long_rows = traces(data, 4 * long)
     return {
+        "slowest public text": slowest(public, rounds) if public else None,
         "training": [next_to_training(long_rows, count, rounds) for count in (half, workers)],
         "many traces": once(traces(data, many), workers) if many else None,
         "load": os.getloadavg()[0],
@@ -225,6 +253,7 @@ if __name__ == "__main__":
         "workers",
         measure,
         option("--data", type=Path, required=True, metavar="FOLDER"),
+        option("--public", type=Path, metavar="FOLDER", help="published answers"),
         option("-n", type=int, default=4096, help="GSM8K answers"),
         option("--long", type=int, default=128, help="traces"),
         option("--many", type=int, default=1024, help="traces of one large batch; 0 = none"),
