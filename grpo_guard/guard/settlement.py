@@ -29,6 +29,8 @@ Non-finite values never enter a mean, and "zero" makes them 0.
 
 A rollout in several segments is settled as one, and counts once in its group's mean with the mean
 of its segments' rewards. Its worst ruling and its smallest length factor apply to every segment.
+Segments may be a sender's claim, so for "no_gain" an accepted rollout counts with its lowest
+reward, and a rejected one whose segments earn differently is removed (`group_means.losing`).
 """
 
 from __future__ import annotations
