@@ -1,4 +1,4 @@
-"""Features that completions are compared by: words, phrases, openings, imports, code shapes."""
+"""Features that completions are compared by: words, phrases, openings, numbers, imports, shapes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
+from grpo_guard.content.recurrence.numbers import (
+    LEAST_SHARE,
+    NUMBERS,
+    each_number,
+    is_excused,
+    numbers_of,
+)
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE, modules_of, shapes_of
 from grpo_guard.content.recurrence.vocabulary import SHORT, strangeness
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
 # A feature is a string: a word, three words separated by spaces (`words.END` as the first marks the
-# opening of a sentence), ``"import:NAME"`` or ``"shape:..."``. Tuples would take twice the time.
+# opening of a sentence), ``"numbers:2 2 5"``, ``"import:NAME"`` or ``"shape:..."``. Tuples would
+# take twice the time.
 
 # A completion of 6,000 tokens has about this many different phrases. Beyond it a sample is counted:
 # a secret chooses it, always the same features, so that no filler can push a chosen phrase out.
@@ -56,7 +64,7 @@ class Reader:
 
         Args:
             text: The completion.
-            prompt_words: All words of its prompt.
+            prompt_words: `excused_by` its prompt.
             all_of_it: For finding known features, not for counting: do not sample, and also read
                 texts that lie mostly outside the lists. Counting skips those, since it would
                 mistake the usual words of another language for unusual ones.
@@ -75,6 +83,7 @@ class Reader:
         elif not all_of_it and not self.any_language and _is_unlisted(distinct, novel):
             found = set()
         found |= modules_of(text)
+        found |= {each for each in numbers_of(text) if not is_excused(each, prompt_words)}
         return found if all_of_it or len(found) <= MOST_FEATURES else self._sample(found)
 
     def is_unlisted(self, text: str, prompt_words: frozenset[str]) -> bool:
@@ -86,12 +95,16 @@ class Reader:
         """Whether a recurring feature reveals more about its author than an honest habit would.
 
         Among equal models every feature does. Among different ones a word on no list does, and so
-        do two general words in one phrase; an import always does.
+        do two general words in one phrase; imports and numbers always do.
         """
-        if self.phrases or feature.startswith(IMPORT):
+        if self.phrases or feature.startswith((IMPORT, NUMBERS)):
             return True
         words = {*phrase.split(" "), feature}
         return sum(strangeness(word, self.ordinary) for word in words) >= 1
+
+    def least_share(self, feature: str) -> float:
+        """Smallest share of a node's prompts at which a feature can be its mark."""
+        return LEAST_SHARE if feature.startswith(NUMBERS) and not self.phrases else 0.0
 
     def general(self, feature: str, phrase: str) -> frozenset[str]:
         """The general words of a phrase that is not `telling`; any two of them make it telling.
@@ -123,12 +136,19 @@ def _mark(words: frozenset[str]) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
+def excused_by(prompt: str) -> frozenset[str]:
+    """All words and numbers of a prompt, which say nothing about the author of an answer."""
+    return frozenset(words_of(prompt)) | each_number(prompt)
+
+
 def kind_of(feature: str) -> str:
     """The finding's kind."""
     if feature.startswith(SHAPE):
         return "recurring_shape"
     if feature.startswith(IMPORT):
         return "recurring_identifier"
+    if feature.startswith(NUMBERS):
+        return "recurring_numbers"
     return "recurring_opening" if feature.startswith(f"{END} ") else "recurring_phrase"
 
 

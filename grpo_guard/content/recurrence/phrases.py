@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from grpo_guard.content.recurrence.numbers import NUMBERS
 from grpo_guard.content.recurrence.programs import IMPORT, SHAPE
 from grpo_guard.content.recurrence.words import ANY, END, words_of
 
@@ -34,7 +35,7 @@ class Examples:
 
     def phrase(self, feature: str) -> str:
         """The longest wording around the feature on which the examples agree, for messages."""
-        if feature.startswith((IMPORT, SHAPE)):
+        if feature.startswith((IMPORT, SHAPE, NUMBERS)):
             return feature.replace(":", " ", 1)
         if self._words is None:
             self._words = [[END, *words_of(text)] for text in self._texts]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from grpo_guard.content.recurrence.features import MOST_FEATURES, Reader
-from grpo_guard.content.recurrence.words import words_of
+from grpo_guard.content.recurrence.features import MOST_FEATURES, Reader, excused_by
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.turns import own_text
 from grpo_guard.core.verdict import Cause, Outcome, Verdict
@@ -47,7 +46,7 @@ def read_each(
         most: Length of the longest text that is read, in characters.
         name: Name of the verifier.
     """
-    words = cache(lambda prompt: frozenset(words_of(prompt)))
+    words = cache(excused_by)
     mark = reader.mark  # once: the cache behind it compares whole vocabularies that are equal
     for completion in batch:
         spoken = own_text(completion)

@@ -189,7 +189,10 @@ class Swarm:
         candidates = [
             (f, n)
             for f, n in counts
-            if n >= least and f not in record.convicted and not is_layout(f)
+            if n >= least
+            and n >= self.reader.least_share(f) * total
+            and f not in record.convicted
+            and not is_layout(f)
         ]
         candidates.sort(key=lambda item: -item[1])
         self._judge(look, self._recurring(look, candidates))

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from grpo_guard.content.json_text import as_read
-from grpo_guard.content.recurrence.features import Reader
+from grpo_guard.content.recurrence.features import Reader, excused_by
 from grpo_guard.content.recurrence.findings import findings_of
 from grpo_guard.content.recurrence.reading import Shown, read_each
 from grpo_guard.content.recurrence.record import Conviction
@@ -43,13 +43,14 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     (and phrase, sentence opening, import, statement shape) occurs, and compares the counts with the
     other nodes' by an exact test, corrected for all tests that are made. Once it has convicted a
     node, it rejects each completion of that node that contains the convicted feature. A batch is
-    counted before it is judged. Words of the prompt are excused, numbers are ignored, and a
+    counted before it is judged. What the prompt says is excused, single numbers are ignored, and a
     completion that is sent again is counted once.
 
     **What a habit is.** If models differ, an honest one has phrases of its own, and counts alone
     cannot tell "Let's think step by step" from a slogan. So ``"heterogeneous"``, the default,
     convicts only for words outside lists of how people reason, calculate, format and chat (see
-    `vocabulary`), and for imports of unknown packages. A slogan made only of listed words is **not
+    `vocabulary`), for imports of unknown packages, and for three numbers in a quarter of a node's
+    prompts, such as those of "2 + 2: 5". A slogan made only of listed words is **not
     decidable** there and passes; an honest model with an odd habit is convicted, unless
     `learn_habits` has seen its work. ``"homogeneous"``, for nodes that have the same weights, needs
     no list: it also convicts for phrases of ordinary words and for the shape of code.
@@ -59,8 +60,9 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     ``max_characters`` is rejected, since its author can avoid it.
 
     It cannot see: a phrase before it has recurred; a phrase that half or more of the nodes share;
-    a wording that never repeats a word; digits and ASCII symbols; in ``"heterogeneous"``, text
-    that is mostly outside the lists, such as German (the lists cover English and Chinese).
+    a wording that never repeats a word; one or two numbers, and ASCII symbols; in
+    ``"heterogeneous"``, text that is mostly outside the lists, such as German (the lists cover
+    English and Chinese).
 
     The object keeps bounded counts between batches, can be shared between threads and pickled, and
     `state_dict` saves its counts and learnt habits. `load_state_dict` replaces the counts and adds
@@ -91,6 +93,7 @@ class RecurrenceVerifier(Memory, CompletionVerifier):
     # What one node repeats across prompts; counting happens before the finding is made.
     KINDS: ClassVar[Mapping[str, Kind]] = {
         "recurring_identifier": REJECT,  # importing an unknown package is not a habit of style
+        "recurring_numbers": REJECT,  # a sum in whatever notation; to a reader no number is foreign
         "recurring_opening": CONFIRM_OR_REJECT,
         "recurring_phrase": CONFIRM_OR_REJECT,
         "recurring_shape": REJECT,
@@ -335,10 +338,10 @@ class _Prompts:
         self._keys: dict[tuple[str, int | None], bytes] = {}
 
     def words(self, completion: Completion) -> frozenset[str]:
-        """All words of the prompt that may excuse a phrase."""
+        """Words and numbers of the prompt that may excuse a phrase."""
         prompt = completion.trusted_prompt_text
         if prompt not in self._words:
-            self._words[prompt] = frozenset(words_of(prompt))
+            self._words[prompt] = excused_by(prompt)
         return self._words[prompt]
 
     def key(self, completion: Completion) -> bytes:
