@@ -32,13 +32,14 @@ from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
+    require_one,
     rewards_only,
     settled_finite,
     without_lengths,
 )
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
 from grpo_guard.core.detokenizer import Detokenizer
-from grpo_guard.guard import Guard
+from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.graders import FAILED, finite_or_none
 from grpo_guard.guard.settled_groups import SettledGroups, settle_groups
@@ -60,22 +61,19 @@ class ArealAdapter:
             FrameworkError: a list, an async function (AReaL calls it in a process), not a function,
                 or a policy that leaves completions out of their group.
         """
-        if isinstance(reward, list | tuple):
-            raise FrameworkError("AReaL takes one reward function, got a list; guard that one")
+        require_one(reward, "AReaL")
         guard = rewards_only(guard, "AReaL")
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: AReaL does not await a reward function")
 
-        def guarded(*args: Any, **data: Any) -> Any:
-            found = review(guard, [row_from(dict(zip(_ORDER, args, strict=False)) | data)])
-            result = function.ask(*args, **data)
-            if guard.policy.watches:
-                refuse_abstentions(guard.policy, found.verdicts)
-                return result
+        def look(*args: Any, **data: Any) -> Review:
+            return review(guard, [row_from(dict(zip(_ORDER, args, strict=False)) | data)])
+
+        def settle(found: Review, result: Any, *args: Any, **data: Any) -> float:
             return settled_finite(guard, found, function.rewards([result], 1))[0]
 
-        return function.dress(guarded)
+        return function.guarded(guard, look, settle)
 
 
 def row_from(given: Mapping[str, Any]) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
@@ -17,6 +18,7 @@ from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.graders import FAILED, Grader, GraderFailures, finite_or_none
 from grpo_guard.guard.policy import Policy, Rule
+from grpo_guard.guard.settlement import refuse_abstentions
 
 logger = logging.getLogger("grpo_guard")
 
@@ -163,6 +165,50 @@ class RewardFunction:
         functools.update_wrapper(wrapper, self.call, updated=())
         wrapper.__name__ = self.name
         return wrapper
+
+    def guarded(
+        self,
+        guard: Guard,
+        look: Callable[..., Review],
+        settle: Callable[..., Any],
+        arguments: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+    ) -> Any:
+        """This function under a guard, async if it is; a guard that only watches returns its
+        results unread.
+
+        Args:
+            guard: Its policy applies.
+            look: Reviews the completions in a call's arguments. It runs first, so that nothing
+                gets through if the guard fails.
+            settle: The answer, from the review, the function's result, and the call's arguments.
+            arguments: The keywords that the function gets, from those of the call.
+        """
+
+        def answer(found: Review, result: Any, args: Sequence[Any], given: Any) -> Any:
+            if guard.policy.watches:
+                refuse_abstentions(guard.policy, found.verdicts)
+                return result
+            return settle(found, result, *args, **given)
+
+        if self.is_async:
+
+            async def guarded_async(*args: Any, **given: Any) -> Any:
+                found = await asyncio.to_thread(look, *args, **given)
+                return answer(found, await self.ask(*args, **arguments(given)), args, given)
+
+            return self.dress(guarded_async)
+
+        def guarded(*args: Any, **given: Any) -> Any:
+            found = look(*args, **given)
+            return answer(found, self.ask(*args, **arguments(given)), args, given)
+
+        return self.dress(guarded)
+
+
+def require_one(reward: Any, trainer: str) -> None:
+    """Raise FrameworkError for a list of functions, for a trainer that takes one."""
+    if isinstance(reward, list | tuple):
+        raise FrameworkError(f"{trainer} takes one reward function, got a list; guard that one")
 
 
 Cannot: TypeAlias = dict[Rule, str]

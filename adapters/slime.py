@@ -20,7 +20,6 @@ without saying so: give their data sets an unguarded ``custom_rm_path``.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
@@ -32,6 +31,7 @@ from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
     require_ids_read,
+    require_one,
     without_leaving_out,
     without_no_gain,
 )
@@ -43,7 +43,6 @@ from grpo_guard.guard.framework import FrameworkError
 from grpo_guard.guard.graders import LARGEST_REWARD
 from grpo_guard.guard.group_means import means_of_units
 from grpo_guard.guard.policy_checks import own_detokenizer
-from grpo_guard.guard.settlement import refuse_abstentions
 
 _LEFT_OUT = "guard_left_out"  # an attribute: a sample's metadata may come from elsewhere
 _SCALED = ("grpo", "gspo", "cispo")
@@ -71,8 +70,7 @@ class SlimeAdapter:
                 leaves completions out of their group without ``leave_out``; or the guard has no
                 tokenizer for the ids that train.
         """
-        if isinstance(reward, list | tuple):
-            raise FrameworkError("slime takes one reward function, got a list; guard that one")
+        require_one(reward, "slime")
         cannot = without_no_gain("slime's adapter", 'choose on_reject="drop"')
         if not self.leave_out:
             cannot = without_leaving_out("slime")
@@ -82,10 +80,11 @@ class SlimeAdapter:
         require_ids_read(guard, "slime")
         function = RewardFunction.inspect(reward, guard)
 
-        def settle(args: Any, given: Any, found: Review, result: Any) -> Any:
-            if guard.policy.watches:
-                refuse_abstentions(guard.policy, found.verdicts)
-                return result
+        def look(args: Any, *given: Any, **more: Any) -> Review:
+            return review(guard, _rows(_given(given, more), guard))
+
+        def settle(found: Review, result: Any, args: Any, *sent: Any, **more: Any) -> Any:
+            given = _given(sent, more)
             group = isinstance(given, list | tuple)
             samples, results = (given, result) if group else ([given], [result])
             rewards = _rewards(function, results, len(samples), args)
@@ -106,21 +105,7 @@ class SlimeAdapter:
             ]
             return answers if group else answers[0]
 
-        if function.is_async:
-
-            async def guarded_async(args: Any, *given: Any, **more: Any) -> Any:
-                sample = _given(given, more)
-                found = await asyncio.to_thread(review, guard, _rows(sample, guard))
-                return settle(args, sample, found, await function.ask(args, *given, **more))
-
-            return function.dress(guarded_async)
-
-        def guarded(args: Any, *given: Any, **more: Any) -> Any:
-            sample = _given(given, more)
-            found = review(guard, _rows(sample, guard))
-            return settle(args, sample, found, function.ask(args, *given, **more))
-
-        return function.dress(guarded)
+        return function.guarded(guard, look, settle)
 
 
 def row_from(sample: Any, guard: Guard) -> Row:

@@ -27,7 +27,6 @@ from grpo_guard.adapters.reward_function import RewardFunction, rewards_only
 from grpo_guard.adapters.traces import review_of
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
-from grpo_guard.guard.settlement import refuse_abstentions
 
 
 class VerifiersAdapter:
@@ -98,29 +97,20 @@ def _settled(guard: Guard, review: Review, rewards: Mapping[str, float]) -> dict
 
 
 def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
-    def settle(review: Review, result: Any, given: Mapping[str, Any]) -> Any:
-        _log(given["trace"], review)
-        if guard.policy.watches:
-            refuse_abstentions(guard.policy, review.verdicts)
-            return result
+    def look(*task: Any, **given: Any) -> Review:
+        _require_one(task)
+        found = review_of(guard, given["trace"])
+        _log(given["trace"], found)
+        return found
+
+    def settle(review: Review, result: Any, *task: Any, **given: Any) -> Any:
         if not isinstance(result, Mapping):
             return guard.settle(function.rewards([result], 1), review)[0]
         scores = dict(zip(result, function.rewards(result.values(), len(result)), strict=True))
         numbers = {name: score for name, score in scores.items() if score is not None}
         return scores | _settled(guard, review, numbers)
 
-    async def guarded_async(*task: Any, **given: Any) -> Any:
-        _require_one(task)
-        review = await asyncio.to_thread(review_of, guard, given["trace"])
-        result = await function.call(*task, **function.arguments(given))
-        return settle(review, result, given)
-
-    def guarded(*task: Any, **given: Any) -> Any:
-        _require_one(task)
-        review = review_of(guard, given["trace"])
-        return settle(review, function.call(*task, **function.arguments(given)), given)
-
-    wrapped = function.dress(guarded_async if function.is_async else guarded)
+    wrapped = function.guarded(guard, look, settle, function.arguments)
     # verifiers passes what a signature names, and recognises a reward by its attributes.
     wrapped.__signature__ = _with_trace(inspect.signature(function.call))
     if inspect.isroutine(function.call):

@@ -23,6 +23,7 @@ from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
+    require_one,
     settled_finite,
     without_leaving_out,
 )
@@ -68,8 +69,7 @@ class OpenRLHFAdapter:
     def parts(self, reward: Any, guard: Guard) -> GuardedReward:
         """The parts of `wrap`, for a server that reviews several calls at once; same errors."""
         require_release("openrlhf")
-        if isinstance(reward, list | tuple):
-            raise FrameworkError("OpenRLHF takes one reward function, got a list; guard that one")
+        require_one(reward, "OpenRLHF")
         cannot = without_leaving_out("OpenRLHF") | {
             ("on_abstain", "raise"): "OpenRLHF swallows exceptions, so "
             'Policy(on_abstain="raise") cannot stop the run; choose on_abstain="zero".'

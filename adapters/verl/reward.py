@@ -16,16 +16,18 @@ rejected completion earns.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, claimed, received, review
-from grpo_guard.adapters.reward_function import RewardFunction, rewards_only, settled_finite
+from grpo_guard.adapters.reward_function import (
+    RewardFunction,
+    require_one,
+    rewards_only,
+    settled_finite,
+)
 from grpo_guard.core.completion import shown
 from grpo_guard.guard import Guard, Review
-from grpo_guard.guard.framework import FrameworkError
-from grpo_guard.guard.settlement import refuse_abstentions
 
 _FROM_VERL: Final = {
     "data_source",
@@ -49,8 +51,7 @@ class VerlAdapter:
             FrameworkError: a list (verl takes one function), not a function, or a policy that
                 leaves completions out of their group.
         """
-        if isinstance(reward, list | tuple):
-            raise FrameworkError("verl takes one reward function, got a list; guard that one")
+        require_one(reward, "verl")
         guard = rewards_only(guard, "verl")
         function = RewardFunction.inspect(reward, guard)
 
@@ -59,10 +60,10 @@ class VerlAdapter:
             accepted = function.arguments(given)
             return {k: v for k, v in given.items() if k in accepted or k not in _FROM_VERL}
 
-        def settle(found: Review, result: Any) -> Any:
-            if guard.policy.watches:
-                refuse_abstentions(guard.policy, found.verdicts)
-                return result
+        def look(**given: Any) -> Review:
+            return review(guard, [row_from(given)])
+
+        def settle(found: Review, result: Any, **given: Any) -> Any:
             scored = isinstance(result, Mapping)
             if scored and "score" not in result:
                 raise ValueError(
@@ -73,26 +74,11 @@ class VerlAdapter:
             (score,) = settled_finite(guard, found, rewards)
             return {**result, "score": score} if scored else score
 
-        def dressed(wrapper: Any) -> Any:
-            wrapper = function.dress(wrapper)
-            wrapper.guard = guard  # lets a guarded reward manager refuse to guard it twice
-            return wrapper
-
         # verl recognises an async function, but not an object with an async __call__: that one's
         # coroutine would become the reward. The wrapper is a function in either case.
-        if function.is_async:
-
-            async def guarded_async(**kwargs: Any) -> Any:
-                found = await asyncio.to_thread(review, guard, [row_from(kwargs)])
-                return settle(found, await function.ask(**arguments(kwargs)))
-
-            return dressed(guarded_async)
-
-        def guarded(**kwargs: Any) -> Any:
-            found = review(guard, [row_from(kwargs)])
-            return settle(found, function.ask(**arguments(kwargs)))
-
-        return dressed(guarded)
+        wrapped = function.guarded(guard, look, settle, arguments)
+        wrapped.guard = guard  # lets a guarded reward manager refuse to guard it twice
+        return wrapped
 
 
 def row_from(kwargs: Mapping[str, Any]) -> Row:
