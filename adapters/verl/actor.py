@@ -11,9 +11,8 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from grpo_guard.adapters.verl.groups import Settled, SiblingCollector, Trajectory
 from grpo_guard.adapters.verl.settings import Settings
@@ -22,10 +21,14 @@ from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain, accept
 from grpo_guard.guard.abstentions import AbstainWindow
 from grpo_guard.guard.lowest_rewards import LowestRewards
 from grpo_guard.guard.metrics import NodeFigures, length_figures, metrics
+from grpo_guard.guard.review import Review
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 
 logger = logging.getLogger("grpo_guard")
 NAME: Final = "grpo_guard_collector"
+_Line: TypeAlias = tuple[str | None, Verdict, float | None, float, float | None]
+"""What is logged of a trajectory: node, verdict, length factor, seconds it waited for its verdict,
+and the share of its batch that had been read early."""
 
 
 class Collector(SiblingCollector):
@@ -115,20 +118,6 @@ class CollectorHandle:
         return self._actor
 
 
-logger = logging.getLogger("grpo_guard")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What is logged of one trajectory."""
-
-    node: str | None
-    verdict: Verdict
-    factor: float | None
-    waited: float
-    read_early: float | None
-
-
 class StepLog:
     """Collects verdicts and writes them per step.
 
@@ -149,22 +138,17 @@ class StepLog:
 
     def add(
         self,
-        steps: Sequence[int | None],
-        nodes: Sequence[str | None],
-        verdicts: Sequence[Verdict],
-        factors: Sequence[float] | None = None,
-        /,
-        *,
-        waited: Sequence[float] | None = None,
-        read_early: float | None = None,
+        trajectories: Sequence[Trajectory],
+        review: Review,
+        waited: Sequence[float],
+        read_early: float | None,
     ) -> None:
         """Record one batch, see `grpo_guard.adapters.verl.groups.Log`."""
-        given: Sequence[float | None] = factors or [None] * len(verdicts)
-        waits: Sequence[float] = waited or [0.0] * len(verdicts)
-        rows = zip(steps, nodes, verdicts, given, waits, strict=True)
-        for step, node, verdict, factor, wait in rows:
-            line = _Line(node, verdict, factor, wait, read_early)
-            self._steps.setdefault(step, []).append(line)
+        factors: Sequence[float | None] = review.length_factors or [None] * len(trajectories)
+        rows = zip(trajectories, review.verdicts, factors, waited, strict=True)
+        for trajectory, verdict, factor, wait in rows:
+            line = trajectory.node, verdict, factor, wait, read_early
+            self._steps.setdefault(trajectory.step, []).append(line)
         newest = next(reversed(self._steps), None)
         for step in [s for s in self._steps if s != newest]:
             self._write(step)
@@ -180,16 +164,14 @@ class StepLog:
             self._write(step)
 
     def _write(self, step: int | None) -> None:
-        lines = self._steps.pop(step)
-        verdicts = [line.verdict for line in lines]
-        figures = metrics(verdicts) | self._nodes.of([line.node for line in lines], verdicts)
-        if any(line.factor is not None for line in lines):
-            scaled = [1.0 if line.factor is None else line.factor for line in lines]
+        nodes, verdicts, factors, waited, early = zip(*self._steps.pop(step), strict=True)
+        figures = metrics(verdicts) | self._nodes.of(nodes, verdicts)
+        if any(factor is not None for factor in factors):
+            scaled = [1.0 if factor is None else factor for factor in factors]
             figures |= length_figures(verdicts, scaled)
-        figures["guard/wait_seconds"] = max(line.waited for line in lines)
-        early = [line.read_early for line in lines if line.read_early is not None]
-        if early:
-            figures["guard/read_early_rate"] = sum(early) / len(lines)
+        figures["guard/wait_seconds"] = max(waited)
+        if known := [rate for rate in early if rate is not None]:
+            figures["guard/read_early_rate"] = sum(known) / len(early)
         row = json.dumps({"step": step, "completions": len(verdicts), **figures})
         logger.info("guard: %s", row)
         if self.path is None:

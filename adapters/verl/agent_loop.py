@@ -187,33 +187,31 @@ class GuardedManager:
         self.agent_loop_workers_class = ray.remote(_made(self.guarded_worker))
 
 
-@cache
-def _made(name: str) -> type:
-    """A class of the installed verl with the mixin before it, built on first use."""
-    from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
-
-    more: dict[str, Any] = {"__module__": __name__}
-    if name == "GuardedAgentLoopWorkerV0":
-        return type(name, (GuardedRollouts, AgentLoopWorker), more)
-    if name == "GuardedAgentLoopManagerV0":
-        more["guarded_worker"] = "GuardedAgentLoopWorkerV0"
-        return type(name, (GuardedManager, AgentLoopManager), more)
-    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
-
-    if name == "GuardedAgentLoopWorker":
-        # It is already a Ray actor; only the class behind it can be derived from.
-        worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
-        return type(name, (GuardedRollouts, worker), more)
-    more["guarded_worker"] = "GuardedAgentLoopWorker"
-    return type(name, (GuardedManager, AgentLoopManagerTQ), more)
-
-
 _MADE = (
     "GuardedAgentLoopManager",
     "GuardedAgentLoopManagerV0",
     "GuardedAgentLoopWorker",
     "GuardedAgentLoopWorkerV0",
 )
+
+
+@cache
+def _made(name: str) -> type:
+    """A class of the installed verl with the mixin before it, built on first use."""
+    bases: tuple[type, type]
+    if name.endswith("V0"):
+        from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
+
+        bases = AgentLoopManager, AgentLoopWorker
+    else:
+        from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+        # It is already a Ray actor; only the class behind it can be derived from.
+        bases = AgentLoopManagerTQ, AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    if "Worker" in name:
+        return type(name, (GuardedRollouts, bases[1]), {"__module__": __name__})
+    more = {"__module__": __name__, "guarded_worker": name.replace("Manager", "Worker")}
+    return type(name, (GuardedManager, bases[0]), more)
 
 
 def __getattr__(name: str) -> Any:

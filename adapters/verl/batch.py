@@ -123,13 +123,13 @@ def rows_from(
                 continue  # it trains nothing
             ids, given = [], ()
         cut = len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]
-        wrong = (
-            _too_many_turns(given)
-            or _uneven(mask, all_ids, max_tokens)
-            or _wrong(ids, len(tokenizer))
-            or (as_malformed("invalid log-probs") if hook_data and hook_data.unusable else None)
-            or (_unshown(detokenizer, ids, given) if theirs else None)
+        problem = (
+            _uneven(mask, all_ids, max_tokens)
+            or _unread_ids(ids, given, len(tokenizer))
+            or ("invalid log-probs" if hook_data and hook_data.unusable else None)
+            or (detokenizer.problem(ids, given) if theirs else None)
         )
+        wrong = as_malformed(problem) if problem else None
         given = given if len(given) <= MAX_SPANS else ()
         text, among = transcript(detokenizer, ids, given, theirs=theirs)
         completion = replace(
@@ -162,20 +162,25 @@ def _unread(rejects: bool) -> Verdict:
     return abstain("verl", Cause.UNSUPPORTED, why)
 
 
-def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> Verdict | None:
-    """The verdict on a mask that is longer than its ids, so that its positions are ambiguous.
+def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> str | None:
+    """The problem with a mask that is longer than its ids, so that its positions are ambiguous.
 
     If verl cut off a response at its limit, the mask may be complete.
     """
     if mask is None or len(ids) >= min(len(mask), max_tokens):
         return None
-    return as_malformed(f"response_mask: expected {len(ids)}, one per token, got {len(mask)}")
+    return f"response_mask: expected {len(ids)}, one per token, got {len(mask)}"
 
 
-def _wrong(ids: Sequence[int], vocabulary: int) -> Verdict | None:
-    """The verdict on ids without text: embeddings are padded beyond the tokenizer's ids."""
+def _unread_ids(
+    ids: Sequence[int], given: Sequence[tuple[int, int]], vocabulary: int
+) -> str | None:
+    """The problem with too many turns, or with ids without text: embeddings are padded beyond the
+    tokenizer's ids."""
+    if len(given) > MAX_SPANS:
+        return f"{len(given)} turns, more than the limit {MAX_SPANS}"
     place = next((i for i, token in enumerate(ids) if not 0 <= token < vocabulary), None)
-    return None if place is None else as_malformed(f"no token of the vocabulary at place {place}")
+    return None if place is None else f"no token of the vocabulary at place {place}"
 
 
 def _asked(
@@ -198,20 +203,6 @@ def _asked(
         prompt_trusted=own or not theirs,
         prompt_ids=tuple(prompt_ids),
     )
-
-
-def _unshown(
-    detokenizer: Detokenizer, ids: Sequence[int], given: Sequence[tuple[int, int]]
-) -> Verdict | None:
-    """The verdict on ids that the decoded text would not show."""
-    problem = detokenizer.problem(ids, given)
-    return as_malformed(problem) if problem else None
-
-
-def _too_many_turns(given: Sequence[tuple[int, int]]) -> Verdict | None:
-    if len(given) <= MAX_SPANS:
-        return None
-    return as_malformed(f"{len(given)} turns, more than the limit {MAX_SPANS}")
 
 
 def _columns(data: Any, i: int) -> dict[str, Any]:

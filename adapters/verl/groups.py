@@ -17,36 +17,19 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 from grpo_guard.adapters.received import Row, parts_of
 from grpo_guard.adapters.received import review as review_rows
 from grpo_guard.core.rollouts import badness
-from grpo_guard.core.verdict import Cause, Outcome, Verdict
+from grpo_guard.core.verdict import Cause, Outcome
 from grpo_guard.guard import Guard
 from grpo_guard.guard.graders import LARGEST_REWARD
 from grpo_guard.guard.review import Review
 from grpo_guard.guard.settlement import mean_of_kept
 
 Key: TypeAlias = tuple[str, int | None]
-
-
-class Log(Protocol):
-    """Receives the training step, the node and the verdict of each trajectory of a batch."""
-
-    def __call__(
-        self,
-        steps: Sequence[int | None],
-        nodes: Sequence[str | None],
-        verdicts: Sequence[Verdict],
-        factors: Sequence[float] | None = None,
-        /,
-        *,
-        waited: Sequence[float],
-        read_early: float | None,
-    ) -> None:
-        """``factors``: of lengths, or None; ``waited``: seconds from the complete group to the
-        verdict; ``read_early``: the share that had been read before its group was complete."""
 
 
 # Groups whose mean is kept for late trajectories, rewards kept as a reference for completions
@@ -85,6 +68,11 @@ class Trajectory:
         """Its size while it waits."""
         completions = [row.completion for row in self.rows]
         return sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in completions)
+
+
+Log: TypeAlias = Callable[[Sequence[Trajectory], Review, Sequence[float], float | None], None]
+"""Receives a batch's trajectories, their review, the seconds that each waited between its complete
+group and its verdict, and the share that had been read before; None = reading early is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +227,10 @@ class SiblingCollector:
                 review = await asyncio.to_thread(review_rows, self._guard_ready(), rows)
                 combined = _by_trajectory(review, trajectories)
                 if self._log is not None:
-                    steps, nodes = [t.step for t in trajectories], [t.node for t in trajectories]
                     now = time.monotonic()
-                    self._log(
-                        steps, nodes, combined.verdicts, combined.length_factors,
-                        waited=[now - group.closed for _, group in groups for _ in group.members],
-                        read_early=review.metrics.get("guard/read_early_rate"),
-                    )  # fmt: skip
+                    waited = [now - group.closed for _, group in groups for _ in group.members]
+                    early = review.metrics.get("guard/read_early_rate")
+                    self._log(trajectories, combined, waited, early)
                 start = 0
                 for key, group in groups:
                     end = start + len(group.members)
@@ -289,15 +274,10 @@ class SiblingCollector:
 
 def _by_trajectory(review: Review, trajectories: Sequence[Trajectory]) -> Review:
     """One verdict per trajectory: its worst one, because all of it is trained."""
-    verdicts: list[Verdict] = []
-    last: list[int] = []
-    start = 0
-    for trajectory in trajectories:
-        end = start + len(trajectory.rows)
-        own = review.verdicts[start:end]
-        verdicts.append(max(own, key=badness))
-        last.append(end - 1)
-        start = end
+    ends = list(accumulate(len(trajectory.rows) for trajectory in trajectories))
+    own = [review.verdicts[start:end] for start, end in pairwise([0, *ends])]
+    verdicts = [max(of_one, key=badness) for of_one in own]
+    last = [end - 1 for end in ends]
     # A group is verl's own uid: the last turns of siblings have different prompts.
     return replace(review.at(last).regrouped(None), verdicts=verdicts)
 

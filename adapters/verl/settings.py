@@ -71,7 +71,11 @@ class Settings:
         """Read them; raises FrameworkError if an option is missing or wrong, see `check_config`."""
         require_release("verl")
         check_config(config)
-        given = _plain(config.get("grpo_guard"))
+        given = config.get("grpo_guard")
+        if hasattr(given, "_metadata"):  # an OmegaConf node
+            from omegaconf import OmegaConf
+
+            given = OmegaConf.to_container(given, resolve=True)
         own = [f.name for f in fields(cls)][:7]
         if not isinstance(given, Mapping) or not isinstance(given.get("config"), str):
             raise FrameworkError(
@@ -157,8 +161,11 @@ def empty_batch_warning(config: Any, policy: Policy) -> str | None:
         policy: The guard's.
     """
     actor = config.actor_rollout_ref.actor
-    leaves_out = policy.leaves_out or policy.rules("on_abstain")[0] == "skip"
-    if not leaves_out or actor.loss_agg_mode != "token-mean" or actor.strategy in _SKIP_NAN:
+    if (
+        not _leaves_out(policy)
+        or actor.loss_agg_mode != "token-mean"
+        or actor.strategy in _SKIP_NAN
+    ):
         return None
     return (
         "verl: if the guard leaves out every row of a mini-batch, "
@@ -167,19 +174,13 @@ def empty_batch_warning(config: Any, policy: Policy) -> str | None:
     )
 
 
-def _plain(node: Any) -> Any:
-    """Convert an OmegaConf node to dicts and lists."""
-    if not hasattr(node, "_metadata"):
-        return node
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(node, resolve=True)
-
-
 def needs_hook(estimator: str, policy: Policy) -> bool:
     """Whether left-out completions would earn something without the agent-loop hook."""
-    leaves_out = policy.leaves_out or policy.rules("on_abstain")[0] == "skip"
-    return leaves_out and estimator not in _MEAN_IS_NOTHING
+    return _leaves_out(policy) and estimator not in _MEAN_IS_NOTHING
+
+
+def _leaves_out(policy: Policy) -> bool:
+    return policy.leaves_out or policy.rules("on_abstain")[0] == "skip"
 
 
 def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = False) -> Policy:
@@ -213,25 +214,21 @@ def policy_for(estimator: str, policy: Policy, *, hooked: bool, bypass: bool = F
     # A trajectory that a time-out separates from its siblings would be compared with half a group.
     cannot = without_no_gain("verl's manager", 'choose on_reject="drop"')
     if estimator not in _MEAN_IS_NOTHING and (bypass or not hooked):
-        missing = str(_bypassed(estimator) if bypass else hook_missing(estimator))
+        missing = str(hook_missing(estimator, bypass))
         cannot |= {("on_reject", "drop"): missing, ("on_abstain", "skip"): missing}
     return chosen_policy(policy, "verl's manager", cannot)
 
 
-def _bypassed(estimator: str) -> FrameworkError:
-    return FrameworkError(
-        f"verl: adv_estimator={estimator} does not compare with the mean of the group, so that "
-        "what on_reject=drop or on_abstain=skip leaves out would earn that mean, and in bypass "
-        "mode the agent-loop hook can empty no mask; set "
-        "algorithm.rollout_correction.bypass_mode=False, or choose on_reject=zero and "
-        "on_abstain=zero"
+def hook_missing(estimator: str, bypass: bool = False) -> FrameworkError:
+    """The error if the hook is needed, and is missing or can empty no mask."""
+    remedy = (
+        ", and in bypass mode the agent-loop hook can empty no mask; set "
+        "algorithm.rollout_correction.bypass_mode=False"
+        if bypass
+        else "; add the agent-loop hook (docs/verl.md)"
     )
-
-
-def hook_missing(estimator: str) -> FrameworkError:
-    """The error if the hook is needed and missing."""
     return FrameworkError(
         f"verl: adv_estimator={estimator} does not compare with the mean of the group, so that "
-        "what on_reject=drop or on_abstain=skip leaves out would earn that mean; add the "
-        "agent-loop hook (docs/verl.md), or choose on_reject=zero and on_abstain=zero"
+        f"what on_reject=drop or on_abstain=skip leaves out would earn that mean{remedy}, or "
+        "choose on_reject=zero and on_abstain=zero"
     )
