@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from dataclasses import replace
+from typing import Any, Final
 
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.transcript import mask_from, masked_in, spans_given, transcript
@@ -65,7 +65,7 @@ def rows_from(
     """
     n = len(kwargs["completions"])
     prompts, ids = _one_per_completion(kwargs, n)
-    labels = _Labels.of(kwargs, n)
+    labels = _labels(kwargs, n)
     malformed, masks = _column(kwargs, n, MALFORMED), _column(kwargs, n, MASK)
     # Only `peer_rollouts` sets this; even without a node, its rows are not the trainer's own.
     from_peers = bool(_present(kwargs, n, MALFORMED))
@@ -73,7 +73,10 @@ def rows_from(
     theirs_in = _detokenizer(tokenizer, from_peers, ends)
     batch: list[Row] = []
     for i, completion in enumerate(kwargs["completions"]):
-        row_ids, theirs = None if ids is None else ids[i], from_peers or labels.nodes[i] is not None
+        row_ids, theirs = (
+            None if ids is None else ids[i],
+            from_peers or labels[i]["node"] is not None,
+        )
         # A sender's completion is decoded from its ids, because TRL's own text omits some of them.
         detokenizer = theirs_in if theirs and row_ids is not None else None
         text, given = _text_and_given(completion, row_ids, masks[i], detokenizer, tokenizer)
@@ -86,57 +89,29 @@ def rows_from(
             decoded=from_peers or not theirs,
             given=given,
             completion_ids=row_ids,
-            **labels.row(i),
+            **labels[i],
             finish_reason="length" if read(_cut_off, row_ids, longest, ends) is True else None,
         )
         batch.append(row)
-    return _grouped(batch, counted=not labels.slots)
+    return _grouped(batch, counted=counts_slots(kwargs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Labels:
-    """Columns with one value per completion, [n], that become fields of `Completion`.
-
-    Args:
-        nodes, references, tasks, prompt_ids, checked: None where a column is missing.
-        rounds, slots: Empty where a column is missing.
-        step: The trainer's own count, in place of a column of rounds.
-    """
-
-    nodes: Sequence[Any]
-    references: Sequence[Any]
-    tasks: Sequence[Any]
-    prompt_ids: Sequence[Any]
-    checked: Sequence[Any]
-    rounds: Sequence[Any]
-    slots: Sequence[Any]
-    step: int | None
-
-    @classmethod
-    def of(cls, kwargs: Mapping[str, Any], n: int) -> Self:
-        """Read them from the keywords of TRL's call, for ``n`` completions."""
-        return cls(
-            nodes=_column(kwargs, n, "node", "peer"),
-            references=_column(kwargs, n, "answer", "solution", "ground_truth"),
-            tasks=_column(kwargs, n, "task"),
-            prompt_ids=_column(kwargs, n, "prompt_ids"),
-            checked=_column(kwargs, n, AUTHENTICATED),
-            rounds=_present(kwargs, n, "round"),
-            slots=_present(kwargs, n, "slot"),
-            step=getattr(kwargs.get("trainer_state"), "global_step", None),
-        )
-
-    def row(self, i: int) -> dict[str, Any]:
-        """The fields of one completion."""
-        return {
-            "prompt_ids": self.prompt_ids[i],  # without them the verifier tokenises the prompt
-            "node": self.nodes[i],
-            "round": self.rounds[i] if self.rounds else self.step,
-            "slot": self.slots[i] if self.slots else None,
-            "reference": self.references[i],
-            "task": self.tasks[i],
-            "metadata": {ENVELOPE: ADMITTED} if type(self.checked[i]) is Checked else {},
-        }
+def _labels(kwargs: Mapping[str, Any], n: int) -> list[dict[str, Any]]:
+    """What columns say of each completion, as fields of `Completion`, [n]."""
+    step = getattr(kwargs.get("trainer_state"), "global_step", None)
+    columns = {
+        "prompt_ids": _column(kwargs, n, "prompt_ids"),  # None: the verifier tokenises the prompt
+        "node": _column(kwargs, n, "node", "peer"),
+        "round": _present(kwargs, n, "round") or [step] * n,
+        "slot": _column(kwargs, n, "slot"),
+        "reference": _column(kwargs, n, "answer", "solution", "ground_truth"),
+        "task": _column(kwargs, n, "task"),
+        "metadata": [
+            {ENVELOPE: ADMITTED} if type(checked) is Checked else {}
+            for checked in _column(kwargs, n, AUTHENTICATED)
+        ],
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _detokenizer(tokenizer: Any, from_peers: bool, ends: Any) -> Detokenizer | None:

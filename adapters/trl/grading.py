@@ -8,7 +8,7 @@ so a failed call logs None for its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,26 +32,25 @@ class _Recorded:
     names: tuple[str, ...]
     trainer: Any = None  # in the trainer's process; a guarded function reads it off the methods
 
-    def __call__(self, /, **given: Any) -> tuple[Any, Logged]:
+    is_async: bool = False
+
+    def __call__(self, /, **given: Any) -> Any:
+        """The answer with what was logged; to be awaited if the function is async."""
         logged: Logged = []
-        return self.call(**given, **self._recorders(logged)), logged
+        answer = self.call(**given, **{name: self._recorder(name, logged) for name in self.names})
+        return _awaited(answer, logged) if self.is_async else (answer, logged)
 
-    def _recorders(self, logged: Logged) -> dict[str, Callable[..., None]]:
-        def recorder(name: str) -> Callable[..., None]:
-            def record(*args: Any, **kwargs: Any) -> None:
-                logged.append((name, args, kwargs))
+    def _recorder(self, name: str, logged: Logged) -> Callable[..., None]:
+        def record(*args: Any, **kwargs: Any) -> None:
+            logged.append((name, args, kwargs))
 
-            if self.trainer is not None:
-                record.__self__ = self.trainer  # type: ignore[attr-defined]
-            return record
-
-        return {name: recorder(name) for name in self.names}
+        if self.trainer is not None:
+            record.__self__ = self.trainer  # type: ignore[attr-defined]
+        return record
 
 
-class _RecordedAsync(_Recorded):
-    async def __call__(self, /, **given: Any) -> tuple[Any, Logged]:  # type: ignore[override]
-        logged: Logged = []
-        return await self.call(**given, **self._recorders(logged)), logged
+async def _awaited(answer: Awaitable[Any], logged: Logged) -> tuple[Any, Logged]:
+    return await answer, logged
 
 
 class Grading:
@@ -86,9 +85,7 @@ class Grading:
         if failures is None:
             answer = function.call(**given)
             return answer if self.as_given else function.rewards(answer, count)
-        rows, names = self._rows(given, count, failures)
-        trainer = _owner(given, names) if failures.timeout is None else None
-        call = _Recorded(function.call, names, trainer)
+        call, rows = self._calls(given, count, failures)
         if failures.each:
             answers = failures.ask_each(function.name, call, rows)
         else:
@@ -101,26 +98,31 @@ class Grading:
         if failures is None:
             answer = await function.call(**given)
             return answer if self.as_given else function.rewards(answer, count)
-        rows, names = self._rows(given, count, failures)
-        call = _RecordedAsync(function.call, names, _owner(given, names))
+        call, rows = self._calls(given, count, failures)
         if failures.each:
             answers = await failures.aask_each(function.name, call, rows)
         else:
             answers = [await failures.aask(function.name, call, **rows[0])]
         return self._read(answers, given, count)
 
-    def _rows(
+    def _calls(
         self, given: Mapping[str, Any], count: int, failures: GraderFailures
-    ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    ) -> tuple[_Recorded, list[dict[str, Any]]]:
+        """The function under recorders, and the keywords of each of its calls."""
         names = tuple(name for name in (EXTRA, METRIC) if given.get(name) is not None)
+        here = failures.timeout is None or self.function.is_async
+        owners = [getattr(given[name], "__self__", None) for name in names if here]
+        call = _Recorded(
+            self.function.call, names, next(iter(owners), None), self.function.is_async
+        )
         kept = {name: value for name, value in given.items() if name not in names}
         if not failures.each:
-            return [kept], names
+            return call, [kept]
         # TRL passes a list with one value per completion for everything that is per completion.
         per_row = {k for k, v in kept.items() if isinstance(v, list) and len(v) == count}
-        return [
+        return call, [
             {k: v[i : i + 1] if k in per_row else v for k, v in kept.items()} for i in range(count)
-        ], names
+        ]
 
     def _read(
         self, answers: Sequence[Any], given: Mapping[str, Any], count: int
@@ -153,10 +155,6 @@ class Grading:
             if any(column in row for row in columns) or None in logged:
                 values = [v for row in columns for v in row.get(column, [None] * size)]
                 given[EXTRA](column, values)
-
-
-def _owner(given: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next((getattr(given[name], "__self__", None) for name in names), None)
 
 
 def surviving(function: RewardFunction) -> Any:

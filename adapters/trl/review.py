@@ -8,16 +8,15 @@ sent to one rank, judged there, and their verdicts sent back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
@@ -28,6 +27,7 @@ from grpo_guard.guard.policy import AbstainError, Policy
 from grpo_guard.guard.review import Review
 from grpo_guard.guard.settled_groups import SettledGroups
 
+T = TypeVar("T")
 Judged = dict[tuple[int, int], tuple[Verdict, float | None]]
 """(rank, its row) -> the verdict, and the length factor if there is one."""
 
@@ -63,14 +63,7 @@ class BatchReviewer:
         keys = _gathered(distributed, [_digest(prompt_key(row.completion.prompt)) for row in batch])
         owners = _owners(keys)
         if not owners:
-            review: Review | None = None
-            failure: Exception | None = None
-            try:
-                review = self.guard.review(*parts_of(batch))
-            except Exception as error:  # the other ranks wait for this one's figures
-                failure = error
-            _exchanged(distributed, failure, None)
-            assert review is not None
+            review, _ = _together(distributed, lambda: self.guard.review(*parts_of(batch)))
             return _with_all_names(distributed, review)
         sent = {i: _light(batch[i]) for i, key in enumerate(keys[rank]) if key in owners}
         work = {
@@ -80,14 +73,12 @@ class BatchReviewer:
             if owners[keys[r][i]] == rank
         }
         work |= {(rank, i): row for i, row in enumerate(batch) if keys[rank][i] not in owners}
-        failure = None
-        judged: Judged = {}
-        try:
-            judged = self._judged(work, keys) if work else {}
-        except Exception as error:  # the other ranks wait for this one's verdicts
-            failure = error
-        others = {key: found for key, found in judged.items() if key[0] != rank}
-        for theirs in _exchanged(distributed, failure, others):
+        judged, others = _together(
+            distributed,
+            lambda: self._judged(work, keys) if work else {},
+            lambda judged: {key: found for key, found in judged.items() if key[0] != rank},
+        )
+        for theirs in others:
             judged |= {key: found for key, found in theirs.items() if key[0] == rank}
         review = self._review_of(batch, [judged[rank, i] for i in range(len(batch))])
         return _with_all_names(distributed, review)
@@ -160,20 +151,13 @@ class RankReview:
             policy: As for `Guard.settle`.
 
         Raises:
-            Exception: this rank's function's own; as `_exchanged` if another rank's raised.
+            Exception: this rank's function's own; as `_together` if another rank's raised.
         """
         distributed = distributed_ranks()
-        given: Sequence[float | None]
         if distributed is None:
             given = rewards()
             return _with_means(given, guard.settle(given, self.own, policy=policy), self.own)
-        failure: Exception | None = None
-        given = []
-        try:
-            given = rewards()
-        except Exception as error:  # the other ranks wait for this one's rewards
-            failure = error
-        everyone = _exchanged(distributed, failure, given)
+        _, everyone = _together(distributed, rewards)
         all_of_them = [reward for part in everyone for reward in part]
         settled = guard.settle(all_of_them, self.whole, policy=policy)
         settled = _with_means(all_of_them, settled, self.whole)
@@ -210,21 +194,27 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="backslashreplace")).digest()
 
 
-def _exchanged(distributed: Any, failure: Exception | None, value: Any) -> list[Any]:
-    """Every rank's value, by rank; every rank must call it, even one that has failed.
+def _together(
+    distributed: Any, work: Callable[[], T], shared: Callable[[T], Any] = lambda made: made
+) -> tuple[T, list[Any]]:
+    """What this rank's work returns, and what every rank shares of its own, by rank.
+
+    Every rank must call it. A rank that fails says so, because the others wait for it.
 
     Raises:
         Exception: this rank's own failure.
         AbstainError, RuntimeError: another rank's failure.
     """
-    problem_here = None if failure is None else (isinstance(failure, AbstainError), str(failure))
-    answers = _gathered(distributed, (problem_here, value))
-    if failure is not None:
-        raise failure
+    try:
+        own = work()
+    except Exception as error:
+        _gathered(distributed, ((isinstance(error, AbstainError), str(error)), None))
+        raise
+    answers = _gathered(distributed, (None, shared(own)))
     for rank, (problem, _) in enumerate(answers):
         if problem is not None:
             raise (AbstainError if problem[0] else RuntimeError)(f"rank {rank}: {problem[1]}")
-    return [theirs for _, theirs in answers]
+    return own, [theirs for _, theirs in answers]
 
 
 def _with_all_names(distributed: Any, review: Review) -> Review:
@@ -323,11 +313,10 @@ class SharedReviews:
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[RankReview, bool]:
         """The review, and whether this reader was the first to ask for it."""
-        future, first = self._join(batch, reader)
-        if first:
-            with _failing(future):
-                future.set_result(RankReview.of(reviewer.review(batch)))
-        return future.result(), first
+        future, work = self._join(reviewer, batch, reader)
+        if work is not None:
+            work()
+        return future.result(), work is not None
 
     async def aget(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
@@ -338,18 +327,16 @@ class SharedReviews:
         first caller would take the review away from the others, and a sync function waiting for it
         on the loop's thread would wait for ever.
         """
-        future, first = self._join(batch, reader)
-        if first:
-
-            def work() -> None:
-                with _failing(future):
-                    future.set_result(RankReview.of(reviewer.review(batch)))
-
+        future, work = self._join(reviewer, batch, reader)
+        if work is not None:
             run = contextvars.copy_context().run
             threading.Thread(target=run, args=(work,), daemon=True).start()
-        return await asyncio.wrap_future(future), first
+        return await asyncio.wrap_future(future), work is not None
 
-    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[RankReview], bool]:
+    def _join(
+        self, reviewer: BatchReviewer, batch: Sequence[Row], reader: object
+    ) -> tuple[Future[RankReview], Callable[[], None] | None]:
+        """The review to come, and for the first who asks the work that brings it."""
         # All fields count, including the round; repr distinguishes "1" from 1 and quotes strings.
         digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
         with self._lock:
@@ -360,7 +347,15 @@ class SharedReviews:
                 # A running future cannot be cancelled: a caller that gives up only stops waiting.
                 self._future.set_running_or_notify_cancel()
             self._readers.add(id(reader))
-            return self._future, first
+            future = self._future
+
+        def work() -> None:
+            try:
+                future.set_result(RankReview.of(reviewer.review(batch)))
+            except BaseException as error:  # everyone who waits receives it
+                future.set_exception(error)
+
+        return future, work if first else None
 
 
 _all_reviews: WeakKeyDictionary[Guard, SharedReviews] = WeakKeyDictionary()
@@ -371,12 +366,3 @@ def shared_reviews(guard: Guard) -> SharedReviews:
     """The reviews of this guard, the same object at each call."""
     with _all_reviews_lock:
         return _all_reviews.setdefault(guard, SharedReviews())
-
-
-@contextlib.contextmanager
-def _failing(future: Future[RankReview]) -> Iterator[None]:
-    """Pass any failure on to everyone who waits for the future."""
-    try:
-        yield
-    except BaseException as error:
-        future.set_exception(error)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
+from grpo_guard.adapters.trl.trainer_checks import is_first
 from grpo_guard.guard import Guard
 
 _OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-# Per trainer, the guards that were compared before and after the first update: until then, a copy
-# of the model is equal to it.
-_compared: WeakKeyDictionary[Any, set[tuple[int, bool]]] = WeakKeyDictionary()
-# Per trainer, the guards whose models were measured against its first batch.
-_measured: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
 
 
 def check_sampler(trainer: Any, guard: Guard) -> None:
@@ -25,10 +20,9 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
     if args is None or not hasattr(args, "temperature"):
         return  # not a trainer that samples
     updated = getattr(getattr(trainer, "state", None), "global_step", 0) > 0
-    known = _compared.setdefault(trainer, set())
-    if (id(guard), updated) in known:
+    # Until the first update a copy of the model is equal to it.
+    if not is_first(trainer, "sampler", id(guard), updated):
         return
-    known.add((id(guard), updated))
     from grpo_guard.logprob.sampler_mismatch import (
         require_same,  # loads torch, as the trainer already has
     )
@@ -46,12 +40,8 @@ def check_sampler(trainer: Any, guard: Guard) -> None:
 def check_room(trainer: Any, guard: Guard, prompts: Any) -> None:
     """Warn at a trainer's first batch if its longest completions would not fit into the model."""
     longest = getattr(trainer, "max_completion_length", None)
-    if not isinstance(longest, int):
+    if not isinstance(longest, int) or not is_first(trainer, "room", id(guard)):
         return
-    known = _measured.setdefault(trainer, set())
-    if id(guard) in known:
-        return
-    known.add(id(guard))
     from grpo_guard.logprob.sampler_mismatch import warn_of_room
 
     warn_of_room(guard.verifier, prompts, longest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
@@ -23,7 +23,15 @@ _SCORING: Final = "_generate_and_score_completions"
 # These keep squared gradients in the parameters' own format, in which small ones are 0. Others, of
 # bitsandbytes, torchao, DeepSpeed and FSDP, compute in float32.
 _OWN_FORMAT: Final = ("adamw_torch", "adamw_torch_fused")
-_warned_of: WeakSet[Any] = WeakSet()
+_checked: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()
+
+
+def is_first(trainer: Any, *check: object) -> bool:
+    """Whether this is the first call for this trainer and check."""
+    known = _checked.setdefault(trainer, set())
+    new = check not in known
+    known.add(check)
+    return new
 
 
 def require_hooks(trainer: type, mixin: type) -> None:
@@ -97,8 +105,7 @@ def warn_of_half_precision(trainer: Any) -> None:
         return
     parameters: Any = getattr(getattr(trainer, "model", None), "parameters", list)
     half = any(str(p.dtype) == "torch.float16" and p.requires_grad for p in parameters())
-    if half and trainer not in _warned_of:
-        _warned_of.add(trainer)
+    if half and is_first(trainer, "precision"):
         logger.warning(
             "the trained parameters are float16, in which Adam loses small squared gradients: the "
             "policy falls apart within a few steps, and its completions are rejected. Load it with "
