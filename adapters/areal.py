@@ -1,22 +1,16 @@
 """AReaL: a reward function, and a workflow that guards whole groups.
 
 `ArealAdapter` guards ``reward_fn(prompt, completions, prompt_ids, completion_ids, **data)``. AReaL
-calls it in a pool of processes, so it must be defined in a module; each process has its own guard.
-A call that raises is repeated up to three times, and one that takes 15 s becomes a reward of 0
-whatever the guard says. It cannot leave anything out.
+calls it in a pool of processes, so it must be defined in a module, and each process has its own
+guard. A call that raises is repeated up to three times, and one that takes 15 s becomes a reward of
+0. It cannot leave anything out.
 
-`GuardedGroup` can: it runs the episodes of a group itself and settles them together::
-
-    class Guarded(GuardedGroup, RolloutWorkflow):
-        def __init__(self, **options):
-            super().__init__(RLVRWorkflow(**options), presets.failures_only(), size=8)
-
-with ``gconfig.n_samples: 1`` and ``reward_norm.group_size: 8``. A workflow may return None for an
-episode, and AReaL leaves it out. But its normalisation cuts the batch into groups of a fixed size,
-so one missing episode shifts every later group onto its neighbours' rewards, and a group of three
-out of four got advantages of 100,000. Here, episodes that are left out or failed keep their place:
-they get the mean of those that stay and an empty loss mask. The deviation counts their places, and
-so does a leave-one-out mean. Leave ``overlong_reward_penalty`` off, which is applied later.
+`GuardedGroup` can (docs/other-trainers.md): it runs the episodes of a group itself and settles them
+together. AReaL leaves out an episode that is None, but its normalisation cuts the batch into groups
+of a fixed size: one missing episode shifts every later group onto its neighbours' rewards, and a
+group of three out of four got advantages of 100,000. Here, episodes that are left out or failed
+keep their place, with the mean of those that stay and an empty loss mask. The deviation counts
+their places, and so does a leave-one-out mean.
 
 Tested with AReaL 1.0.4: api/reward_api.py, api/workflow_api.py, infra/remote_inf_engine.py,
 utils/data.py (`Normalization`, `concat_padded_tensors`).

@@ -11,15 +11,12 @@ Span: TypeAlias = tuple[int, int]
 
 
 def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
-    """The tokens that a rejection rests on, as half-open spans; empty if they do not explain it.
+    """The tokens of a completion of ``length`` that a rejection rests on, as half-open spans; empty
+    if they do not explain it.
 
     Each verifier that rejects must name tokens: otherwise a completion that is bad as a whole could
     be saved by a single improbable token. If all tokens are named, none is left to earn, and a kept
     reward would only raise the baseline against the others; the result is then empty, too.
-
-    Args:
-        verdict: On one completion.
-        length: Its number of tokens.
     """
     if not verdict.rejected or verdict.cause is not Cause.JUDGED:
         return ()

@@ -26,10 +26,8 @@ class MsSwiftAdapter:
     """Guards ms-swift reward functions, with one verification per batch for all of a guard's."""
 
     def wrap(self, reward: Any, guard: Guard) -> Any:
-        """Wrap a function or an ``ORM`` object, or each one in a list.
-
-        The result is always a plain function: ms-swift names objects by their class, and two would
-        share one name.
+        """Wrap a function or an ``ORM`` object, or each one in a list, in a plain function:
+        ms-swift names objects by their class, and two would share one name.
 
         Raises:
             FrameworkError: an item is not a function, two have the same name, or the policy leaves

@@ -53,9 +53,7 @@ def log_probs_from(values: Any, length: int) -> list[float] | None:
 
 def listed(values: Any, length: int) -> Sequence[Any] | None:
     """The values as a list or tuple of ``length``, converted from arrays; None for anything else.
-
-    Never raises, and does not copy arrays of another length.
-    """
+    Never raises, and does not copy arrays of another length."""
     try:
         if getattr(values, "ndim", None) == 1 and len(values) == length:
             values = values.tolist()

@@ -203,12 +203,9 @@ def _version(episode: Any) -> int | None:
 
 
 def _put_right(trace: Any) -> None:
-    """Repair numbers that prime-rl turns into tensors, whatever the trace earns.
-
-    Invalid log-probs become 0; such a trace has been rejected. From another node's trace, remove
-    what the trainer computes itself, and the sampler's support: a mask of tokens that were not
-    drawn makes their log-prob minus infinity.
-    """
+    """Repair numbers that prime-rl turns into tensors, whatever the trace earns: invalid log-probs
+    become 0. From another node's trace, remove what the trainer computes itself, and the sampler's
+    support: a mask of tokens that were not drawn makes their log-prob minus infinity."""
     theirs = claimed(trace.info, "node") is not None
     for node in trace.nodes:
         if isinstance(read(drawn_log_probs, node), Unread):

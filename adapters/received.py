@@ -33,8 +33,8 @@ class Row:
 
     Args:
         completion: The completion to judge.
-        given: The verdict if the adapter already knows it: filled or repaired text is not what its
-            author wrote, and might pass, since an empty text says nothing wrong.
+        given: The verdict if the adapter already knows it: filled or repaired text is not its
+            author's, and might pass, since an empty text says nothing wrong.
         decoded: The text is the trainer's own, or has been decoded from the ids.
     """
 

@@ -25,10 +25,8 @@ _OLDEST: Final = {
 
 
 def require_release(trainer: str) -> None:
-    """Raise FrameworkError if the installed trainer is too old.
-
-    A missing trainer is fine: code that serves a trainer may run without it.
-    """
+    """Raise FrameworkError if the installed trainer is too old; a missing one is fine, since code
+    that serves a trainer may run without it."""
     oldest, trouble = _OLDEST[trainer]
     try:
         version = importlib.metadata.version(trainer)

@@ -158,10 +158,8 @@ class RewardFunction:
             ) from None
 
     def dress(self, wrapper: Any) -> Any:
-        """Give the wrapper the function's name, docstring and module, so that metrics name it.
-
-        Other attributes are not copied.
-        """
+        """Give the wrapper the function's name, docstring and module, so that metrics name it;
+        other attributes are not copied."""
         functools.update_wrapper(wrapper, self.call, updated=())
         wrapper.__name__ = self.name
         return wrapper

@@ -157,14 +157,12 @@ def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int
 
 
 def review_turns(guard: Guard, turns: Iterable[tuple[int, Row]]) -> Review:
-    """Review rollouts; each gets the verdict of its worst turn.
-
-    A rollout's group is the prompt of its first turn; a trainer that knows its groups sets them
-    with `Review.regrouped`.
+    """Review rollouts; each gets the verdict of its worst turn, and the group of its first turn's
+    prompt. A trainer that knows its groups sets them with `Review.regrouped`.
 
     Args:
         guard: Judges all turns, up to `TURNS_AT_ONCE` in a batch.
-        turns: Each with the index of its rollout, 0, 1, 2 ... in order, with at least one turn per
+        turns: Each with the index of its rollout, 0, 1, 2 ... in order; at least one turn per
             rollout.
 
     Raises:

@@ -112,11 +112,7 @@ def row_from(sample: Any, guard: Guard) -> Row:
     """The completion of a `Sample`; its group is ``group_index``.
 
     Tokens that ``loss_mask`` leaves out (tool answers, or an older policy's) are given; such a
-    response is decoded from its tokens, turn by turn.
-
-    Args:
-        sample: As passed by slime.
-        guard: Its tokenizer decodes the tokens.
+    response is decoded from its tokens, turn by turn, with the guard's tokenizer.
     """
 
     def field(name: str) -> Any:

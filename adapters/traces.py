@@ -116,11 +116,7 @@ def _text_and_ids(
 
 
 def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
-    """Review a trace; the verdict is that of its worst branch.
-
-    Raises:
-        AbstainError: as for `Guard.review`.
-    """
+    """`review_all` of one trace."""
     return review_all(guard, [(trace, round)])
 
 
@@ -236,11 +232,8 @@ class _Branch:
         ids, and a reason if they do not match.
 
         Given are all tokens that the masks leave out: other messages, and what the template puts
-        before and after a turn.
-
-        Args:
-            theirs: Decodes another node's ids, whose mask may count the beginning of its own line
-                as the end of the prompt; None = the branch is this trainer's own.
+        before and after a turn. ``theirs`` decodes another node's ids, whose mask may count the
+        beginning of its own line as the end of the prompt; None = the branch is this trainer's own.
         """
         on = [self.nodes[i] for i in (*self.before, *self.path)]
         # Other iterables may be endless at no cost to the sender; verifiers' own nodes have lists.

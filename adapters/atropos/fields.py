@@ -56,11 +56,8 @@ class GroupError(ValueError):
 
 
 def group_size(group: Any, temperatures: Range = TEMPERATURES) -> int:
-    """The number of rows in a group.
-
-    Raises:
-        GroupError: it is not a group, or a temperature for all rows is outside the range.
-    """
+    """The number of rows in a group; raises GroupError if it is not a group, or a temperature for
+    all rows is outside the range."""
     if not isinstance(group, Mapping):
         raise GroupError(f"group: expected an object, got {type(group).__name__}")
     lists = [group.get(name) for name in ("tokens", "masks", "scores")]
@@ -191,13 +188,11 @@ def _require_numbers(name: str, rows: Any) -> None:
 
 
 def request_of_environment(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """An environment's other requests to Atropos's server, with plain numbers in range.
+    """An environment's other requests to Atropos's server, with plain numbers in range; raises
+    GroupError for others.
 
     The server divides by what environments say about themselves, for the trainer, too: an infinite
     ``min_batch_allocation`` ends each ``/batch``. So others cannot set one.
-
-    Raises:
-        GroupError: a value is not a number, or outside its range; or the name is not a short text.
     """
     if path != "/register-env":
         return {"env_id": _whole("env_id", given.get("env_id"), (0, 2**31))}

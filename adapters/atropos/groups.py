@@ -192,11 +192,8 @@ class GroupGuard:
 def _watched(
     group: Group, made: dict[str, Any], problems: Sequence[str | None], *, theirs: bool
 ) -> dict[str, Any]:
-    """The group under a guard that only watches: unchanged.
-
-    From others' groups, a trainer can still use only rows of the right form; any other row trains
-    nothing.
-    """
+    """The group under a guard that only watches: unchanged. From others' groups, a trainer can
+    still use only rows of the right form; any other row trains nothing."""
     if not theirs:
         return dict(group)
     scores = list(group["scores"])

@@ -164,11 +164,7 @@ class _Proxy:
 
 
 def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str | None:
-    """The sender's name, by its token.
-
-    Raises:
-        RequestError: 401 or 403.
-    """
+    """The sender's name, by its token; raises RequestError 401 or 403."""
     if tokens is None:
         check_access(headers, None)
         return None
@@ -186,14 +182,10 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
 
 
 def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
-    """The groups in a body: one, or a list of them.
+    """The groups in a body: one, or a list of them. Raises RequestError 422 or 413, or GroupError.
 
     All are checked before any is judged; otherwise a ledger would count the groups before a bad one
     again when the list is sent again.
-
-    Raises:
-        RequestError: 422 or 413.
-        GroupError: one is not a group.
     """
     # As an object, because its reader bounds depth and refuses what JSON cannot represent.
     given = _object(b'{"groups":' + body + b"}", limits)["groups"]
@@ -229,11 +221,8 @@ def _unzipped(body: bytes, limits: Limits) -> bytes:
 
 
 def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
-    """Status and body of the upstream server's answer.
-
-    Raises:
-        RequestError: 502; the server cannot be reached.
-    """
+    """Status and body of the upstream server's answer; raises RequestError 502 if it cannot be
+    reached."""
     body = data if isinstance(data, bytes | None) else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
     try:

@@ -106,11 +106,8 @@ class GuardedGame:
         return GatedData(self, manager)
 
     def rewards(self, store: Any) -> Any:
-        """The same `RewardFnStore` or `RoundRewardFnStore` with guarded functions.
-
-        Raises:
-            FrameworkError: one of them is not a function, or is async.
-        """
+        """The same `RewardFnStore` or `RoundRewardFnStore` with guarded functions; raises
+        FrameworkError if one of them is not a function, or is async."""
         return guarded_store(store, self.guard, self.reward)
 
     def exchange(self, communication: Any) -> Any:
@@ -120,7 +117,6 @@ class GuardedGame:
 
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
         """The payloads for the node's data manager: its own, and admitted ones of its peers.
-
         Nothing that a peer sends makes it raise.
 
         Args:
@@ -271,11 +267,9 @@ class GuardedGame:
         return signed(completion, self.key, run=self.guard.identity.run)
 
     def _answered(self, tree: Tree) -> bool:
-        """Whether its rewards can be counted; replaces the peer's answer by the task's own.
-
-        If the guard has references, a question without one would come with only its sender's
-        answer, which could make right work lose.
-        """
+        """Whether its rewards can be counted; replaces the peer's answer by the task's own. If the
+        guard has references, a question without one would come with only its sender's answer, which
+        could make right work lose."""
         if self.guard.references is None:
             return True
         ours = self.guard.references.of(tree.prompt)
@@ -285,12 +279,8 @@ class GuardedGame:
         return ours is not None
 
     def claims(self, payloads: dict[Any, list[Any]], agent: Any) -> dict[Any, list[Any]]:
-        """The metadata to send with each payload; None = nothing.
-
-        Args:
-            payloads: This node's ``{batch: [Payload]}``.
-            agent: Its name in the exchange.
-        """
+        """The metadata to send with each payload of this node's ``{batch: [Payload]}``, under its
+        name in the exchange; None = nothing."""
         trees = [
             Tree(agent, batch, place, payload)
             for batch, row in payloads.items()
@@ -342,11 +332,8 @@ class GatedData:
         return getattr(self._manager, name)
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
-        """The manager's result with the admitted trees; without peers' if it raises on them.
-
-        Raises:
-            Exception: raised by the manager even without any peer's tree.
-        """
+        """The manager's result with the admitted trees; without peers' if it raises on them. What
+        it raises without any peer's tree is raised."""
         game, trees = self._game, current_state.trees
         admitted = game.admitted(current_state, swarm_states)
         before = {agent: dict(batches) for agent, batches in trees.items()}

@@ -51,13 +51,8 @@ class Admission:
                 raise ValueError(f"Admission.{name}: expected an integer >= 1, got {value!r}")
 
     def drawn(self, swarm: Mapping[Any, Any], form: Form, known: Iterable[Any]) -> list[Tree]:
-        """The trees to judge.
-
-        Args:
-            swarm: agent -> {batch: [Payload]}, without this node's own.
-            form: The form of the game's trees.
-            known: Keys of trees that arrived earlier.
-        """
+        """The trees to judge, from ``{agent: {batch: [Payload]}}`` without this node's own;
+        ``known`` are the keys of trees that arrived earlier."""
         each = self.per_agent or max(1, len(form.own))
         agents = list(swarm.items())
         random.shuffle(agents)
@@ -74,18 +69,11 @@ class Admission:
     def taken(
         self, trees: Sequence[Tree], form: Form, found: Sequence[Review], policy: Policy, room: int
     ) -> list[Tree]:
-        """The trees to admit.
+        """The trees to admit, of those that were judged.
 
         GenRL's loss is a mean over the tokens of a minibatch: without any token it is 0 / 0, and
         all weights become NaN. So completions without a token must be fewer than the completions of
-        the smallest minibatch, no matter who sends them.
-
-        Args:
-            trees: The judged trees.
-            form: The form of the game's trees.
-            found: Their reviews.
-            policy: The guard's policy.
-            room: How many more completions may lack tokens.
+        the smallest minibatch, no matter who sends them; ``room`` is how many more there may be.
         """
         taken = []
         for tree, of_tree in zip(trees, found, strict=True):
@@ -110,10 +98,8 @@ def prompted(
 
     It renders all trees at once, as the training step does with the admitted ones: if one peer has
     put a number into a column of texts, it raises there, and the node learns nothing. If it cannot
-    render them all, each foreign tree must be renderable together with those before it.
-
-    Raises:
-        Exception: raised by the data manager for the node's own trees.
+    render them all, each foreign tree must be renderable together with those before it. What it
+    raises for the node's own trees is raised.
     """
     usable = [tree for tree in foreign if tree.problem is None]
     try:

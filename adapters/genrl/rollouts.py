@@ -22,12 +22,8 @@ from grpo_guard.logprob.coin import PublicCoin
 
 
 class Rollout(list[str]):
-    """A prompt's G completions as GenRL represents them, with claims about each.
-
-    Args:
-        texts: [G].
-        claims: Field of `Completion` -> [G].
-    """
+    """A prompt's G completions as GenRL represents them, with claims about each: field of
+    `Completion` -> [G]."""
 
     def __init__(self, texts: Sequence[str], claims: dict[str, list[Any]]) -> None:
         super().__init__(texts)

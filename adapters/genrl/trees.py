@@ -68,12 +68,8 @@ class Tree:
         return fields.get(name) if isinstance(fields, Mapping) else None
 
     def rows(self, round: int, *, named: bool = True) -> list[Row]:
-        """Its completions, [G]; if it cannot be used, one row that is rejected as malformed.
-
-        Args:
-            round: The game's round.
-            named: Whether the agent's name identifies the sender; False: only an envelope does.
-        """
+        """Its completions, [G]; if it cannot be used, one row that is rejected as malformed. Unless
+        ``named``, only an envelope identifies the sender."""
         name = str(self.agent) if named else None
         if self.problem is not None:
             return [received(self.prompt, "", malformed=self.problem, node=name, round=round)]
@@ -140,10 +136,10 @@ def trees_of(state: Any, stage: int, agents: Collection[Any]) -> list[Tree]:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of this game's trees, derived from this node's own.
+    """The form of this game's trees, derived from this node's ``own`` in the stage.
 
     Args:
-        own: This node's trees in the stage.
+        own: This node's trees.
         group_size: G, if this node has no trees in this round.
         tokenizer: The trainer's.
         longest: Most tokens of a completion.
@@ -255,14 +251,8 @@ def within(value: Any, most: int, deepest: int = MOST_DEPTH) -> bool:
 
 
 def offered(payloads: Any, form: Form, skipped: Collection[Any], each: int) -> Iterator[Tree]:
-    """Check the trees in one agent's ``{batch: [Payload]}``, at most ``each`` of them.
-
-    Args:
-        payloads: As received.
-        form: The form of the game's trees.
-        skipped: Keys of trees that are known.
-        each: How many a node may send in a stage: as many as this node does.
-    """
+    """Check the trees in one agent's ``{batch: [Payload]}``, at most ``each`` of them: as many as
+    this node sends in a stage. Keys of known trees are ``skipped``."""
     agent, batches = payloads
     if not isinstance(batches, dict):
         yield Tree(agent, None, 0, None, problem=f"expected batches, got {shown(batches)}")

@@ -92,11 +92,8 @@ Judged = TypeVar("Judged")
 
 
 class GroupBarrier(Generic[Brought, Judged]):
-    """Groups the tasks of one event loop. Keeps a group until it is complete, and no results.
-
-    Args:
-        judge: Computes a group's results, in order; called once per group.
-    """
+    """Groups the tasks of one event loop, and has ``judge`` compute each group's results, in order,
+    once. Keeps a group until it is complete, and no results."""
 
     def __init__(self, judge: Callable[[Sequence[Brought]], Awaitable[Sequence[Judged]]]) -> None:
         self._judge = judge
@@ -107,11 +104,11 @@ class GroupBarrier(Generic[Brought, Judged]):
 
         Args:
             key: What siblings have in common. Must be theirs alone until they are judged.
-            work: What the siblings do at the same time.
+            work: What the siblings do at the same time. If it raises, the others are judged without
+                it.
 
         Raises:
-            Exception: raised by ``work``, unchanged (the others are judged without it), or by
-                ``judge``, for the whole group.
+            Exception: raised by ``work`` or by ``judge``, unchanged.
         """
         group = self._open.get(key)
         if group is None:

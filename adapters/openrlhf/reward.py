@@ -84,13 +84,7 @@ class OpenRLHFAdapter:
 
 @dataclass(frozen=True, slots=True)
 class GuardedReward:
-    """A reward function and the guards that settle its results.
-
-    Args:
-        function: The reward function.
-        guard: For its rewards, and for the completions.
-        of_scores: For its scores.
-    """
+    """A reward function, the guard of its rewards and completions, and the guard of its scores."""
 
     function: RewardFunction
     guard: Guard

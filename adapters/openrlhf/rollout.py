@@ -82,11 +82,8 @@ class Rollout:
 
     def texts(self, tokenizer: Any) -> Texts:
         """The prompt, and the turns as one text. A response with a ``node`` is decoded with all
-        special tokens except one that closes a turn.
-
-        Args:
-            tokenizer: The policy's, or a processor that contains it.
-        """
+        special tokens except one that closes a turn. ``tokenizer`` is the policy's, or a processor
+        that contains it."""
         start, end = self.answer
         mask = [0] * (end - start)
         for a, b in self.turns:
@@ -109,15 +106,9 @@ class Rollout:
         return received("", "", node=self.response.get("node")).completion.node
 
     def row(self, texts: Texts, group: str, slot: int) -> Row:
-        """All its turns as one completion; an empty one without turns.
-
-        A completion that was cut off at the token limit has ``finish_reason="length"``.
-
-        Args:
-            texts: The result of `texts`.
-            group: Name of the group.
-            slot: Place in the group.
-        """
+        """All its turns (the result of `texts`) as one completion, empty without turns, with the
+        name of its group and its place there. One that was cut off at the token limit has
+        ``finish_reason="length"``."""
         response, (start, end) = self.response, self.answer
         asked, text, given = texts
         truncated = response.get("truncated")
@@ -187,11 +178,8 @@ class Rollout:
 
 
 def number(value: Any) -> float | None:
-    """A reward in any form that executors use: a number, a tensor of one, a list of one.
-
-    Raises:
-        TypeError, ValueError: anything else.
-    """
+    """A reward in any form that executors use: a number, a tensor of one, a list of one. Raises
+    TypeError or ValueError for anything else."""
     value = value.tolist() if hasattr(value, "tolist") else value
     while isinstance(value, list | tuple):
         if len(value) != 1:

@@ -59,8 +59,8 @@ class Grading:
     Args:
         function: As inspected under the guard.
         failed: The reward of completions on which it fails.
-        as_given: Whether to return the function's result unread if the guard has no
-            `GraderFailures`: for a guard that only watches.
+        as_given: Return the function's result unread if the guard has no `GraderFailures`: for a
+            guard that only watches.
     """
 
     def __init__(
@@ -70,11 +70,8 @@ class Grading:
         self._columns: dict[str, None] = {}
 
     def ask(self, given: Mapping[str, Any], count: int) -> Any:
-        """The rewards of a synchronous function, one per completion.
-
-        Args:
-            given: The keywords that the function is called with.
-            count: Completions in the batch.
+        """The rewards of a synchronous function called with ``given``, one per completion of the
+        batch.
 
         Raises:
             TypeError, ValueError: as for `RewardFunction.rewards`.

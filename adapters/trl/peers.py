@@ -181,12 +181,8 @@ class _Allowed:
 
 
 def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
-    """Raise FrameworkError if a trainer would trust claims that only peers could make.
-
-    Args:
-        settings: The trainer, or the arguments that it will be constructed with.
-        tools: Tools passed separately.
-    """
+    """Raise FrameworkError if a trainer, or the arguments that it will be constructed with, would
+    trust claims that only peers could make."""
     if tools or getattr(settings, "tools", None):
         raise FrameworkError(
             "peer_rollouts: the trainer has tools, and TRL would run here what a peer's completion "

@@ -101,11 +101,8 @@ class TRLAdapter:
 
 
 def inspected(rewards: Any, guard: Guard) -> list[RewardFunction]:
-    """Inspect the functions in a list.
-
-    Raises:
-        FrameworkError: one is not a function, or two have the same name.
-    """
+    """Inspect the functions in a list; raises FrameworkError if one is not a function, or two have
+    the same name."""
     functions = [RewardFunction.inspect(reward, guard) for reward in rewards]
     for name, count in Counter(f.name for f in functions).items():
         if count > 1:

@@ -326,15 +326,11 @@ def keep_mask(shape: tuple[int, int], flagged: Sequence[Sequence[Span]], device:
 def take_out(
     output: dict[str, Any], keep: Tensor, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, Any]:
-    """Remove the flagged tokens from GRPOTrainer's batch; every rank must call it.
+    """Remove the flagged tokens (0 in ``keep``, [B, C]) from GRPOTrainer's batch; every rank must
+    call it.
 
     `tool_mask` removes tokens from the loss but not from attention. The losses dapo, cispo and
     vespo divide by `num_items_in_batch`, the tokens of all ranks, which TRL counted before.
-
-    Args:
-        output: The result of `_generate_and_score_completions`.
-        keep: 0 on flagged tokens, [B, C].
-        gather: Collects the ranks' tensors.
     """
     before = output["completion_mask"]
     if "tool_mask" in output:

@@ -67,11 +67,8 @@ def refuse_leaks(trainer: Any, policy: Policy) -> None:
 
 
 def check_decorated(trainer: Any, policy: Policy) -> None:
-    """Check the trainer of a decorated function at its first batch.
-
-    Raises:
-        FrameworkError: as for `refuse_leaks`, or a reward counts negatively.
-    """
+    """Check the trainer of a decorated function at its first batch; raises FrameworkError as
+    `refuse_leaks`, or if a reward counts negatively."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
         return  # not one of TRL's trainers

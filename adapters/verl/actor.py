@@ -59,11 +59,8 @@ class CollectorHandle:
         self._lowest = LowestRewards()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """The collector's answer; an abstention if it died or does not answer in time.
-
-        Raises:
-            AbstainError: it abstained too often, or failed to answer too often.
-        """
+        """The collector's answer; an abstention if it died or does not answer in time. Raises
+        AbstainError if it abstained, or failed to answer, too often."""
         import ray
 
         verdict = accept("verl")

@@ -94,7 +94,7 @@ def rows_from(
     Args:
         data: DataProto of a reward worker.
         tokenizer: The policy's.
-        max_tokens: Longest response that the rollout allows; one of that length without an EOS has
+        max_tokens: Longest response of the rollout; one of that length without an EOS has
             ``finish_reason="length"``.
         rejects_unread: Reject what cannot be read instead of abstaining: the author decides how
             many turns a trajectory has, and if abstentions pass, that would be a reward at will.
@@ -163,10 +163,8 @@ def _unread(rejects: bool) -> Verdict:
 
 
 def _uneven(mask: Sequence[int] | None, ids: Sequence[int], max_tokens: int) -> str | None:
-    """The problem with a mask that is longer than its ids, so that its positions are ambiguous.
-
-    If verl cut off a response at its limit, the mask may be complete.
-    """
+    """The problem with a mask that is longer than its ids, so that its positions are ambiguous. If
+    verl cut off a response at its limit, the mask may be complete."""
     if mask is None or len(ids) >= min(len(mask), max_tokens):
         return None
     return f"response_mask: expected {len(ids)}, one per token, got {len(mask)}"
@@ -186,15 +184,9 @@ def _unread_ids(
 def _asked(
     data: Any, i: int, tokenizer: Any, prompt_ids: Sequence[int], *, theirs: bool
 ) -> Completion:
-    """A row's completion without its response.
-
-    Args:
-        data, tokenizer: As for `rows_from`.
-        i: The row. Later segments of a trajectory have prompts that no data set has.
-        prompt_ids: Its prompt's.
-        theirs: Whether another node sent it. An agent loop that fetches a peer's turns also has the
-            prompt from there.
-    """
+    """A row's completion without its response. Later segments of a trajectory have prompts that no
+    data set has; an agent loop that fetches a peer's turns (``theirs``) has the prompt from there,
+    too."""
     first = _plain(data, i)
     own = bool(first.prompt) and not i
     return replace(

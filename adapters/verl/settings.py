@@ -153,13 +153,9 @@ def check_config(config: Any) -> None:
 
 
 def empty_batch_warning(config: Any, policy: Policy) -> str | None:
-    """What happens if the hook empties every mask of a mini-batch: ``token-mean`` divides by the
-    number of tokens, and some engines apply the NaN. None if nothing does.
-
-    Args:
-        config: verl's configuration, with the agent-loop hook and without bypass mode.
-        policy: The guard's.
-    """
+    """What happens if the hook (without bypass mode) empties every mask of a mini-batch:
+    ``token-mean`` divides by the number of tokens, and some engines apply the NaN. None if nothing
+    does."""
     actor = config.actor_rollout_ref.actor
     if (
         not _leaves_out(policy)
