@@ -69,10 +69,8 @@ class Audit:
         verdicts: Sequence[Verdict],
         first: int = 0,
     ) -> None:
-        """Write a line for each rejected completion of a request, if a client still waits.
-
-        ``first`` is the index of the first completion within the request.
-        """
+        """Write a line for each rejected completion of a request, if a client still waits;
+        ``first`` is the index of the first completion within the request."""
         if not awaited():
             return
         for index, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True), first):
@@ -93,13 +91,11 @@ class Audit:
 
 
 def own_name(folder: Path) -> str:
-    """Name of a file in ``folder`` that no other process writes until this one ends.
+    """Name of a file in ``folder`` that no other process writes until this one ends; raises OSError
+    if nothing can be written there.
 
     The name has the lowest free number. Names that no later process reuses, such as process ids,
     would leave their files behind at each start, and the log would grow without bound.
-
-    Raises:
-        OSError: nothing can be written there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -110,16 +110,14 @@ class Batches:
         self._idle: list[queue.SimpleQueue[_Batch]] = []
 
     async def answer(self, job: Job[T], deadline: float, *, patient: bool = False) -> T:
-        """Wait for the job's answer; the loop stays free meanwhile.
+        """Wait for the job's answer, until ``deadline`` on the loop's clock; the loop stays free
+        meanwhile.
 
-        Args:
-            job: A job that was not run before.
-            deadline: Time on the loop's clock.
-            patient: Whether it may join a full queue: a part of a request that was let in may.
+        A ``patient`` job may join a full queue: a part of a request that was let in.
 
         Raises:
-            RequestError: 429 if too many jobs wait; 503 if it was not begun by ``deadline``, or no
-                thread could be started for it.
+            RequestError: 429 if too many jobs wait; 503 if it was not begun in time, or no thread
+                could be started for it.
             TimeoutError: it was begun, but is not done. Its thread goes on and keeps its place.
             ClientDisconnect: the client left while the job waited.
             Exception: whatever its work raises.
@@ -370,13 +368,11 @@ _NOT_RAISED = (StopIteration, TimeoutError)
 
 
 def _thread(verifier: CompletionVerifier, reading: Reading) -> queue.SimpleQueue[_Batch]:
-    """Start a thread that judges the batches put into the returned queue.
+    """Start a thread that judges the batches put into the returned queue; raises RuntimeError if
+    none can be started.
 
     It is a daemon: the pools of asyncio and concurrent.futures join their threads at exit, so one
     hung verifier would keep the process from ending.
-
-    Raises:
-        RuntimeError: no thread can be started.
     """
     calls: queue.SimpleQueue[_Batch] = queue.SimpleQueue()
 

@@ -1,8 +1,8 @@
 """Parse a request's body into completions and queries.
 
-The whole body is read and checked before anything is verified, as ``grpo-guard verify`` does with
-its file. One malformed completion refuses the whole request, and the refusal names it: nothing is
-lost or reordered, and no client pays for half an answer.
+The whole body is checked before anything is verified. One malformed completion refuses the whole
+request, and the refusal names it: nothing is lost or reordered, and no client pays for half an
+answer.
 """
 
 from __future__ import annotations
@@ -30,12 +30,8 @@ class Queries:
 
 
 def completions_in(body: bytes, limits: Limits) -> list[Completion]:
-    """The completions of ``{"completions": [...]}``.
-
-    Raises:
-        RequestError: 422, with ``index`` and ``field`` if it concerns one completion; 413 for more
-            completions than allowed.
-    """
+    """The completions of ``{"completions": [...]}``. Raises RequestError 422, with ``index`` and
+    ``field`` if it concerns one completion, and 413 for more completions than allowed."""
     data = _object(body, limits)
     rows = _list(data, "completions", limits)
     for name in data:
@@ -53,10 +49,7 @@ def queries_in(body: bytes, limits: Limits) -> Queries:
     """The lists of ``{"query": [str], "prompts": [str], "labels": [...]}``.
 
     Further fields are meant for other reward servers and ignored. Without prompts, the whole query
-    counts as completion.
-
-    Raises:
-        RequestError: 422, with ``index`` if it concerns one query; 413 for more than allowed.
+    counts as completion. Raises RequestError 422, with ``index`` if it concerns one query, and 413.
     """
     data = _object(body, limits)
     queries = _list(data, "query", limits)

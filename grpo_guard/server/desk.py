@@ -50,22 +50,13 @@ class Answerer(Protocol[Given]):
         """The work on one request, whose body has ``size`` bytes."""
 
     def too_late(self, asked: Given) -> ReplyBody:
-        """The answer if the work took too long.
-
-        Raises:
-            RequestError: no answer is possible.
-        """
+        """The answer if the work took too long; raises RequestError if none is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service(Generic[Asked]):
-    """One way of asking the guard.
-
-    Args:
-        path: The path that it answers.
-        parse: Parses a body within the limits. Raises RequestError.
-        answerer: Answers the parsed request.
-    """
+    """One way of asking the guard: its path, how a body is parsed within the limits (raises
+    RequestError), and what answers the parsed request."""
 
     path: str
     parse: Callable[[bytes, Limits], Asked]
@@ -258,11 +249,9 @@ class Desk:
                 self._pace.worked(sum(seconds), asyncio.get_running_loop().time())
 
     async def _discard(self, request: Request) -> None:
-        """Read some of a refused body and discard it.
-
-        Most clients send the whole body before they read the reply, and would otherwise see a
-        broken connection. No turn is held meanwhile, and small requests go first.
-        """
+        """Read some of a refused body and discard it: most clients send the whole body before they
+        read the reply, and would otherwise see a broken connection. No turn is held meanwhile, and
+        small requests go first."""
         left = DISCARD_TIMES * self._limits.body_bytes
         paid = left if is_large(request) else 0
         client = client_of(request)

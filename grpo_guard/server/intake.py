@@ -41,12 +41,8 @@ class Sender:
 
 
 class Intake:
-    """Reads bodies, for the tasks of one event loop.
-
-    Args:
-        limits: Bounds on what a body may cost.
-        pace: Paces large bodies, which are read in between small requests.
-    """
+    """Reads bodies, for the tasks of one event loop; large ones at the ``pace``, in between small
+    requests."""
 
     def __init__(self, limits: Limits, pace: Pace | None = None) -> None:
         self._limits, self._pace = limits, pace or Pace()
@@ -84,10 +80,7 @@ class Intake:
     @asynccontextmanager
     async def fetching(self, sender: Sender, seconds: float) -> AsyncIterator[None]:
         """Give a client ``seconds`` to fetch a part of its answer, while the context is open.
-
-        Raises:
-            ClientDisconnect: it took longer, or was slow while others needed its room.
-        """
+        Raises ClientDisconnect if it took longer, or was slow while others needed its room."""
 
         sender.fetches_since = asyncio.get_running_loop().time()
 

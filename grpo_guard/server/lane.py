@@ -21,10 +21,8 @@ BUSY = 0.5
 class Lane:
     """Work that waits to be judged alone: parts of streams, and large requests.
 
-    Args:
-        limits: Large batches leave a quarter of the places to others; another one begins after
-            `Limits.batch_wait` at the earliest.
-        pace: Shared with incoming bodies.
+    Large batches leave a quarter of the places to others; another one begins after
+    `Limits.batch_wait` at the earliest.
     """
 
     def __init__(self, limits: Limits, pace: Pace) -> None:
@@ -42,14 +40,9 @@ class Lane:
         return len(self._begun)
 
     def delay(self, now: float, asked: float, others: bool) -> float:
-        """Seconds until the caller should ask again whether the first in line may begin; 0 = now.
-
-        Args:
-            now: Time on the loop's clock.
-            asked: Time since which it has waited.
-            others: Whether small requests wait or are at work. They come first, but cannot hold
-                large ones up for longer than `Limits.batch_wait`.
-        """
+        """Seconds until the caller should ask again whether the first in line, which has waited
+        since ``asked``, may begin; 0 = now. ``others``: small requests wait or are at work. They
+        come first, but cannot hold large ones up for longer than `Limits.batch_wait`."""
         if self.at_work >= self._most:
             return self._patience
         until = asked + self._patience if others else now

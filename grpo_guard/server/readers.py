@@ -36,14 +36,9 @@ class Readers:
     def coming(self, client: str) -> Iterator[None]:
         """Count a request for a stream while its body comes in.
 
-        A client whose streams are all open, or on their way, is refused before any of its body is
-        read: otherwise it could send megabytes for each refusal, in parallel and repeatedly.
-
-        Args:
-            client: Its address.
-
-        Raises:
-            RequestError: 429; there is no place for it now.
+        A client (an address) whose streams are all open, or on their way, is refused with a
+        RequestError 429 before any of its body is read: otherwise it could send megabytes for each
+        refusal, in parallel and repeatedly.
         """
         own = [other for other, whose in self._open.items() if whose == client]
         # Each stream that a newcomer may close makes room for one newcomer.
@@ -62,15 +57,8 @@ class Readers:
 
     @contextmanager
     def place(self, sender: Sender, client: str) -> Iterator[None]:
-        """Hold a place while a stream is open.
-
-        Args:
-            sender: The sender of its request.
-            client: Its address.
-
-        Raises:
-            RequestError: 429; the client, or all clients together, have as many streams as they
-                may, and read them.
+        """Hold a place for the sender of a request while its stream is open. Raises RequestError
+        429 if its client, or all clients together, have as many streams as they may, and read them.
         """
         own = [other for other, whose in self._open.items() if whose == client]
         if len(own) >= self._limits.client_streams and not self._close_one(own):

@@ -15,12 +15,7 @@ from grpo_guard.server.problems import RequestError
 
 @dataclass(frozen=True, slots=True)
 class ReplyBody:
-    """An answer, as it is sent.
-
-    Args:
-        text: JSON.
-        outcomes: How many completions it accepts, rejects and abstains on.
-    """
+    """An answer as JSON text, and how many completions it accepts, rejects and abstains on."""
 
     text: str
     outcomes: Mapping[str, int]

@@ -91,11 +91,8 @@ class Rewards:
         return _reply_body(self.abstained(len(asked)))
 
     def admitted(self, given: Queries) -> AdmittedBatch | None:
-        """What the verifier is to judge; None = nothing, or the guard cannot look.
-
-        Raises:
-            RequestError: 422; a label is missing, and the reward function takes labels.
-        """
+        """What the verifier is to judge; None = nothing, or the guard cannot look. Raises
+        RequestError 422 if a label is missing, and the reward function takes labels."""
         if not given:
             return None
         known: AdmittedBatch | None = self._parts.admitted(
@@ -111,15 +108,13 @@ class Rewards:
         request_id: str = "",
     ) -> dict[str, Any]:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
+        What the reward function raises is raised.
 
         Args:
             given: The parsed request.
             known: From `admitted`.
             found: The verifier's verdicts on `AdmittedBatch.unsettled`.
             request_id: For the audit log.
-
-        Raises:
-            Exception: whatever the reward function raises.
         """
         if not given:
             return self.abstained(0)
@@ -203,11 +198,8 @@ def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:
 
 
 def load_reward(spec: str) -> Any:
-    """The object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names. Runs that file.
-
-    Raises:
-        ValueError: the file or module cannot be loaded, or does not define that name.
-    """
+    """The object that ``FILE.py:NAME`` or ``pkg.module:NAME`` names; runs that file. Raises
+    ValueError if it cannot be loaded, or does not define that name."""
     where, _, name = spec.rpartition(":")
     if not where or not name:
         raise ValueError(f"expected FILE.py:NAME or pkg.module:NAME, got {spec!r:.200}")

@@ -54,11 +54,7 @@ class Settings:
 
 
 def build(settings: Settings) -> tuple[Router, list[str]]:
-    """The application, and notes for the operator.
-
-    Raises:
-        SetupError: it cannot be built.
-    """
+    """The application, and notes for the operator; raises SetupError if it cannot be built."""
     try:
         function = None if settings.reward is None else load_reward(settings.reward)
         guard = GuardConfig.from_yaml(Path(settings.config)).build()

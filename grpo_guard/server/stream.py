@@ -66,8 +66,7 @@ async def send_lines(
         completions: All completions of the request.
         judge: Takes a part and the index of its first completion; returns the answer as lines.
         limits: A client that fetches more slowly than a body must come in is cut off.
-        fetching: Context in which the client fetches a part; takes the seconds that it has. See
-            `Intake.fetching`.
+        fetching: See `Intake.fetching`.
 
     Raises:
         ClientDisconnect: the client has left, or fetches too slowly.

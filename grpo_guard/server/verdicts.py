@@ -21,10 +21,11 @@ logger = logging.getLogger("grpo_guard")
 
 
 class Verdicts:
-    """Answers lists of completions.
+    """Answers lists of completions. The guard's ledger records only verdicts that a client waits
+    for.
 
     Args:
-        guard: Judges the completions. Its ledger records only verdicts that a client waits for.
+        guard: Judges the completions.
         late: Message of an abstention on completions that take too long.
         audit: Log of rejections; None = no log.
     """

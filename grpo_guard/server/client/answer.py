@@ -31,8 +31,8 @@ def verdicts_in(
         body: Body of a reply from ``/v1/verify``.
         batch: The completions in the request.
         name: Name of the verifier that asked.
-        most: Largest size in bytes, which bounds the number of values too
-            (`jsonl.parse_object`): parsed, 68 MB of empty lists took 1.7 GB.
+        most: Largest size in bytes, which bounds the number of values too (`jsonl.parse_object`):
+            parsed, 68 MB of empty lists took 1.7 GB.
         took: Seconds until the answer arrived. Longer times that a verdict claims are cut to this:
             a single 1e300 would spoil every sum in a log.
 

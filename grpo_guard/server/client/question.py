@@ -16,13 +16,9 @@ _USUAL: Final[Mapping[str, Any]] = {"metadata": {}, "prompt_trusted": True}
 
 
 def row_of(completion: Completion) -> str:
-    """Encode a completion for a server, as JSON in ASCII.
-
-    Its ``given`` spans are sent as a claim, which the server's environment may confirm.
-
-    Raises:
-        TypeError, ValueError: prompt or metadata cannot be represented in JSON.
-    """
+    """Encode a completion for a server, as JSON in ASCII. Its ``given`` spans are sent as a claim,
+    which the server's environment may confirm. Raises TypeError or ValueError if prompt or metadata
+    cannot be represented in JSON."""
     row: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(completion, name)
@@ -45,8 +41,7 @@ def requests(
     Args:
         batch: The completions.
         rows: By index, the encoded completions that can be sent.
-        most: Most completions in a request.
-        bytes: Largest body of a request.
+        most, bytes: Most completions in a request, and its largest body.
     """
     groups: dict[object, list[int]] = {}
     for place in rows:

@@ -113,11 +113,8 @@ class RemoteVerifier(CompletionVerifier):
         return True  # the answering guard does, or refuses ids
 
     def check(self) -> None:
-        """Check that the server responds and accepts the token.
-
-        Raises:
-            BackendError: it does not; with the remedy.
-        """
+        """Check that the server responds and accepts the token; raises BackendError with the
+        remedy."""
         background_loop().run(self._probe())
 
     def verify(self, batch: Sequence[Completion]) -> list[Verdict]:
@@ -190,11 +187,7 @@ class RemoteVerifier(CompletionVerifier):
         return [abstain(self.name, failure.cause, str(failure))] * len(places)
 
     async def _answer(self, client: Any, body: bytes, count: int, until: float) -> bytes:
-        """Return the body of an answer with status 200.
-
-        Raises:
-            BackendError: no attempt got one.
-        """
+        """Return the body of an answer with status 200; raises BackendError if no attempt got one."""
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
             stop=tenacity.stop_after_attempt(int(self.attempts)),

@@ -118,14 +118,12 @@ def joined(
     address: str | None,
     owner: object,
 ) -> tuple[Pool, Callable[[], object]]:
-    """Join a cluster and start workers; return them with a function that ends both.
-
-    The end of ``owner`` calls that function too.
+    """Join a cluster and start workers; return them with a function that ends both, which the end
+    of ``owner`` calls too.
 
     Args:
-        kind, args: As for `Actors`.
+        kind, args, resources, timeout: As for `Actors`.
         workers: How many; None = as many as ``resources`` allow.
-        resources, timeout: As for `Actors`.
         address: As for `connect`.
         owner: Uses the workers.
 

@@ -28,10 +28,10 @@ BATCHES_A_WORKER: Final = 2
 
 
 def on_ray(guard: Guard, **options: Any) -> RayVerifier:
-    """Move the text-reading rules of an existing guard to actors.
+    """Move the text-reading rules of a guard to actors; its memory stays.
 
     Args:
-        guard: Its verifier is replaced; its memory stays.
+        guard: Its verifier is replaced.
         **options: Options of `RayVerifier`.
 
     Returns:
@@ -54,14 +54,10 @@ def on_ray(guard: Guard, **options: Any) -> RayVerifier:
 def judged(
     guard: Guard, batches: Iterable[tuple[T, Sequence[Completion]]]
 ) -> Iterator[tuple[T, list[Completion], list[Verdict]]]:
-    """Judge batches one after the other, each as `Guard.judge` does.
+    """Judge labelled batches one after the other, each as `Guard.judge` does.
 
     If the guard has `Workers` by number, or contains `RayVerifier`s outside spot checks, they start
     on the next batches meanwhile; at most `BATCHES_A_WORKER` per worker are in memory.
-
-    Args:
-        guard: Any guard.
-        batches: Pairs of a caller's label and a batch.
     """
     there = list(_batch_verifiers(guard.verifier))
     here = guard.workers

@@ -24,14 +24,7 @@ class ClusterError(WorkersError):
 
 
 def require_ray(what: str = "--engine ray") -> None:
-    """Check that Ray is installed.
-
-    Args:
-        what: The feature that needs it, for the message.
-
-    Raises:
-        RayMissingError: it is not.
-    """
+    """Raise RayMissingError if Ray is not installed, which ``what`` needs."""
     if find_spec("ray") is None:
         raise RayMissingError(
             f"ray: expected to be installed for {what}; pip install 'grpo-guard[ray]'"

@@ -29,12 +29,8 @@ class Readings:
 
     @contextmanager
     def known(self, batch: Sequence[Completion], found: Sequence[Reading]) -> Iterator[None]:
-        """Within this context the rules know the results for these completions.
-
-        Args:
-            batch: The objects that the rules will see; any other is read in this process.
-            found: One result for each.
-        """
+        """Within this context the rules know the results for these completions, one each; any other
+        object is read in this process."""
         pairs = zip(batch, found, strict=True)
         token = self._table.set({id(completion): reading for completion, reading in pairs})
         try:

@@ -95,16 +95,9 @@ class RayVerifier(Composed):
 
     @classmethod
     def around(cls, verifier: CompletionVerifier, **options: Any) -> RayVerifier:
-        """Wrap an existing verifier: copies of its rules that read each completion alone go to the
-        actors, everything else stays.
-
-        Args:
-            verifier: The verifier, with its memory.
-            **options: Options of `RayVerifier`.
-
-        Raises:
-            ValueError: it has no rules of this kind; also see `RayVerifier`.
-        """
+        """Wrap a verifier, with its memory: copies of its rules that read each completion alone go
+        to the actors, everything else stays. Raises ValueError if it has no rules of this kind;
+        options and other errors are those of `RayVerifier`."""
         rules = [rule.reader() for rule in readers(verifier)]
         nested = any(isinstance(one, RayVerifier) for one in inner_verifiers(verifier))
         if not rules or nested:
@@ -140,11 +133,8 @@ class RayVerifier(Composed):
         return super().scope if self.members else "completion"
 
     def begin(self, batch: Sequence[Completion]) -> None:
-        """Send out a batch before its verdicts are needed; `verify` then waits for the rest.
-
-        Args:
-            batch: The same objects that `verify` will get. Call `forget` afterwards.
-        """
+        """Send out a batch before its verdicts are needed; `verify` then waits for the rest. It
+        must get the same objects; call `forget` afterwards."""
         # Rules take about a millisecond per text, and sending a part takes some too, so one worker
         # reads a whole batch while others read the next. A model takes so long that the last batch
         # should be spread over all workers.

@@ -64,24 +64,14 @@ def needs_whole(verifier: CompletionVerifier) -> str | None:
 
 
 class Worker:
-    """A verifier that is created in its actor.
-
-    Args:
-        make: Creates it.
-        alone: Whether it judges each completion alone, overriding the verifier itself; False: use
-            only its rules. None = ask the verifier.
-    """
+    """A verifier that ``make`` creates in its actor; ``alone`` as for `RayVerifier`."""
 
     def __init__(self, make: Make, alone: bool | None = None) -> None:
         self._make, self._alone = make, alone
 
     def start(self) -> Described:
-        """Create the verifier, and check that everything it needs is available.
-
-        Raises:
-            TypeError: ``make`` returned something else.
-            Exception: from ``make`` or `CompletionVerifier.check`.
-        """
+        """Create the verifier, and check that everything it needs is available; raises TypeError if
+        ``make`` returned something else."""
         one = self._make()
         if not isinstance(one, CompletionVerifier):
             raise TypeError(f"make: expected it to return a CompletionVerifier, got {one!r:.80}")
