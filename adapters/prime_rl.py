@@ -1,16 +1,10 @@
 """prime-rl: rejected traces leave their group before the baseline, and the batch as well.
 
-    # guarded_orchestrator.py, run in place of the command `orchestrator`
-    from grpo_guard.adapters.prime_rl import install
-    from prime_rl.entrypoints.orchestrator import main
-
-    install(my_guard)
-    main()
-
-prime-rl has closed registries of algorithms and of admission gates, so both are installed by code.
-`GuardedScoring` goes before a group-relative algorithm, whose own formula then sees only the traces
-that stay; `GuardGate` turns away groups with too few traces left, reports, and saves and resumes
-the guard's memory of nodes with the run.
+prime-rl has closed registries of algorithms and of admission gates, so both are installed by code,
+before its orchestrator runs (`install`, docs/other-trainers.md). `GuardedScoring` goes before a
+group-relative algorithm, whose own formula then sees only the traces that stay; `GuardGate` turns
+away groups with too few traces left, reports, and saves and resumes the guard's memory of nodes
+with the run.
 
 A trace that is left out carries prime-rl's own mark for a trace without a score, an error: samplers
 and gates skip it and records show why. But the sink lists a group's traces before they are scored

@@ -6,12 +6,8 @@ sample has its token ids and the engine's log-probs; node, round, slot and task 
 ``metadata`` if present.
 
 On its own, slime leaves no sample out of a group's baseline: ``remove_sample`` only empties the
-loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out`::
-
-    the_guard = Guard(verifier, policy=Policy(on_reject="drop"), tokenizer=tokenizer)
-    rm = SlimeAdapter(leave_out=True).wrap(my_rm, the_guard)
-    # --custom-rm-path my_module.rm
-    # --custom-reward-post-process-path grpo_guard.adapters.slime.rewards_without_left_out
+loss mask. So `SlimeAdapter(leave_out=True)` also needs `rewards_without_left_out` as
+``--custom-reward-post-process-path``.
 
 Written against THUDM/slime at 624b824a898a (21 August 2026: rollout/rm_hub, utils/types.py,
 ray/rollout.py); not run in slime, whose rollouts need GPUs. Evaluations call the same function

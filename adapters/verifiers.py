@@ -1,15 +1,9 @@
 """verifiers (0.4): the ``@vf.reward`` methods of a `Task`, and with it prime-rl's environments.
 
-Guard the class. A task sums its weighted rewards, including judges and plugged functions, and all
-of them must be vetoed together::
-
-    @guard(verifier, policy=Policy(on_abstain="zero"), framework="verifiers")
-    class Sums(vf.Task[SumsData]):
-        @vf.reward
-        async def correct(self, trace: vf.Trace) -> float: ...
-
-A single reward can be guarded as well, below or above its ``@vf.reward``. Rewards that an `Env`
-records in ``finalize`` come after a task's scoring and are not guarded.
+Guard the class: a task sums its weighted rewards, including judges and plugged functions, and all
+of them must be vetoed together. A single reward can be guarded as well, below or above its
+``@vf.reward``. Rewards that an `Env` records in ``finalize`` come after a task's scoring and are
+not guarded.
 
 Each turn that the model wrote is a completion with its token ids: see `grpo_guard.adapters.traces`.
 An exception, including the guard's own, becomes an error of the trace, and prime-rl leaves such a

@@ -1,11 +1,5 @@
-"""Atropos, inside an environment's process: guard the groups that it posts.
-
-    class Guarded(GuardedEnv, MyEnv):
-        guard = presets.failures_only()
-
-The mixin goes before the environment. It works on the result of `postprocess_histories`, the last
-step before groups are sent, saved and logged.
-"""
+"""Atropos, inside an environment's process: guard the groups that it posts. The mixin works on the
+result of `postprocess_histories`, the last step before groups are sent, saved and logged."""
 
 from __future__ import annotations
 

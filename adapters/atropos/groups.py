@@ -1,19 +1,18 @@
 """Atropos: judge and repair one group of scored rollouts.
 
-A group holds lists of equal length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or
-the token's own id if it trains), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No
-row can leave it: the server waits for a group of the size that its environment declared. A row that
-the guard leaves out gets the mean of those that stay, the trainer's mark for an advantage of 0, and
-a mask of all but its last token; so the group's mean is the same as without it. One token has to
+A group holds lists of equal length: ``tokens`` (ids of the whole sequence), ``masks`` (-100, or the
+token's own id if it trains), ``scores``, and more (`grpo_guard.adapters.atropos.fields`). No row
+can leave it: the server waits for a group of the size that its environment declared. A row that the
+guard leaves out gets the mean of those that stay, the trainer's mark for an advantage of 0, and a
+mask of all but its last token; so the group's mean is the same as without it. One token has to
 stay: the bundled trainer raises on a micro-batch without any, and an author of poison could fill
 micro-batches.
 
 Attacks that are closed here: special tokens are trained on but appear in no text; a mask is the
 *label* that the trainer learns, so one that names another token teaches what nothing judged; ids
 outside the vocabulary end the trainer even if they are masked; a single NaN score makes its whole
-group NaN. Scores are their sender's claim: the guard judges completions, not graders. If others
-wrote a row, they may have written its prompt, too, which then excuses nothing. Written against
-atroposlib 0.4.0.
+group NaN. If others wrote a row, they may have written its prompt, too, which then excuses nothing.
+Written against atroposlib 0.4.0.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Atropos: a guarding proxy between others' environments and the trainer's server.
+"""Atropos: a guarding proxy between others' environments and the trainer's server
+(docs/other-trainers.md).
 
-    python -m grpo_guard.adapters.atropos.proxy --guard guard.yaml --tokenizer PATH_OR_ID \
-        --upstream http://127.0.0.1:8000 --port 8100
-
-Environments get the proxy's address as ``rollout_server_url``. It receives their posts, judges
-every row, and passes on to Atropos's server what may be trained on. Of the server's other paths,
-only those that environments need are reachable: its handlers do not authenticate anyone, and
-``/register``, ``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be
-able to reach the server itself.
-
-Only the fields listed in `grpo_guard.adapters.atropos.fields` are passed on, with numbers in their
-ranges. Prompts excuse nothing, because senders write them.
+Environments get the proxy's address as ``rollout_server_url``. It judges every row that they post,
+and passes on to Atropos's server what may be trained on. Of the server's other paths, only those
+that environments need are reachable: its handlers do not authenticate anyone, and ``/register``,
+``/batch`` and ``/reset_data`` belong to the trainer. So environments must not be able to reach the
+server itself.
 
 With ``tokens``, each sender is identified by its own token (``http://any:TOKEN@host`` as the
 address), and the guard remembers its completions under that name; a name in a row is not read.

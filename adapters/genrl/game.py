@@ -1,18 +1,7 @@
-"""GenRL: one node's game under a guard.
+"""GenRL: one node's game under a guard (docs/genrl.md).
 
-    state = GameState(round=0, stage=0)
-    guarded = GuardedGame(guard, state, trainer)
-    BaseGameManager(
-        game_state=state,
-        trainer=trainer,
-        reward_manager=DefaultRewardManager(guarded.rewards(store)),
-        data_manager=guarded.data(data_manager),
-        communication=guarded.exchange(communication),
-        ...,
-    ).run_game()
-
-A stage's completions, this node's and its peers', are reviewed once, as one batch, when the
-peers' arrive. The result for a tree is used again when its rewards are requested.
+A stage's completions, this node's and its peers', are reviewed once, as one batch, when the peers'
+arrive. The result for a tree is used again when its rewards are requested.
 
 In GenRL an exception ends the game and leaves only a line in a log. So the guard raises none: if it
 fails itself, no foreign tree is admitted, nothing earns in that round, and an error is logged.

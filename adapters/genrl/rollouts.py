@@ -1,13 +1,8 @@
 """GenRL: send ids and signatures with a node's texts, so that others can check them.
 
-A GenRL payload has only texts. `Rollouts`, a mixin for its trainer, keeps the ids that were
+A GenRL payload has only texts. `Rollouts`, a mixin before its trainer, keeps the ids that were
 sampled, under a public coin if there is one; `Exchange`, around the communication backend, puts
 them into ``Payload.metadata``.
-
-    class Trainer(Rollouts, GRPOLanguageTrainerModule): ...
-
-    trainer = Trainer([model], config, processing_class=tokenizer)
-    trainer.under_coin(PublicCoin("my-run"), state, node=communication.get_id())
 """
 
 from __future__ import annotations

@@ -32,13 +32,7 @@ logger = logging.getLogger("grpo_guard")
 
 
 class GuardedAgent:
-    """Mixin before an executor that guards its results::
-
-        class AgentExecutor(GuardedAgent, SingleTurnAgentExecutor):
-            guard = Guard(verifier, policy=Policy(on_reject="drop"))
-
-            def __init__(self):
-                super().__init__("reward.py")
+    """Mixin before an executor that guards its results (docs/openrlhf.md).
 
     Every policy can be carried out. Several turns are one completion; the tokens between their
     ``action_ranges`` are `Completion.given`. ``extra_logs`` always has ``guard_accept``,
@@ -65,9 +59,9 @@ class GuardedAgent:
         read_early: Whether texts are read while the prompt's other samples are still to come.
 
     Raises:
-        FrameworkError: when the class is defined, if another ``execute`` would run before this
-            one; on instantiation, without a guard, with too old a release, or with ``mask_spans``
-            and ``on_long="scale"``.
+        FrameworkError: when the class is defined, if another ``execute`` would run before this one;
+            on instantiation, without a guard, with too old a release, or with ``mask_spans`` and
+            ``on_long="scale"``.
     """
 
     guard: ClassVar[Guard]

@@ -5,9 +5,9 @@ takes ``{"rewards", "scores", "extra_logs"}``. It swallows exceptions and fails 
 NaN reward spoils its whole group, and ``extra_logs`` must have the same keys for every sample. So
 the guarded function does not raise for a failure of the guard, returns finite numbers only, and
 always logs ``guard_accept``, ``guard_reject`` and ``guard_abstain`` (0 or 1; for several samples, a
-list with one each). Errors of the reward function itself are raised as without a guard. There are
-no token ids; for those, whole groups and token masks see `openrlhf.agent`. Each call is a batch of
-one, so ``Policy.abstain_window`` counts completions.
+list). Errors of the reward function itself are raised as without a guard. Each call is a batch of
+one, so ``Policy.abstain_window`` counts completions. `openrlhf.agent` sees token ids and whole
+groups.
 """
 
 from __future__ import annotations

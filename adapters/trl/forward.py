@@ -1,14 +1,8 @@
 """TRL: reuse the trainer's scoring forward in the verifiers, which score one row to check it.
 
 The guarded trainers do this by themselves for verifiers that score the object that is trained
-(`reuse_of`). With decorated reward functions:
-
-    scorer = ForwardReuse(model)
-    verifier = LogProbBoundVerifier(tokenizer=tokenizer, scorer=scorer, sampling=...)
-
-    class Trainer(ReusesForward, GRPOTrainer): ...
-
-    Trainer(model, reward_funcs=guard(verifier)(reward), ..., forward_reuse=scorer)
+(`reuse_of`). With decorated reward functions, give the verifier ``scorer=ForwardReuse(model)`` and
+the trainer, ``class Trainer(ReusesForward, GRPOTrainer)``, the same object as ``forward_reuse=``.
 
 RLOO always runs the policy over the completions before the rewards; GRPO only if samples may come
 from older weights: ``num_iterations > 1``, ``steps_per_generation`` beyond the accumulation steps,

@@ -1,20 +1,12 @@
-"""TRL: other nodes' completions as rows of the batch, through `rollout_func`.
+"""TRL: other nodes' completions as rows of the batch, through `rollout_func` (docs/trl.md).
 
-    def sent(prompts, trainer):
-        turns = [NODES[i % len(NODES)] for i in range(len(prompts))]
-        return [Sent(node, receive(node, prompt)) for node, prompt in zip(turns, prompts)]
-
-    GuardedGRPOTrainer(..., rollout_func=PeerRollouts(sent))
-
-A guarded trainer refuses settings that would trust peers on construction; your own `rollout_func`
-that calls `peer_rollouts` is refused at its first call.
+A guarded trainer refuses settings that would trust peers on construction of `PeerRollouts`; your
+own `rollout_func` that calls `peer_rollouts` is refused at its first call.
 
 TRL gives each prompt as often as its group has members, and expects one row for each. A row with
 ids that the model does not have stops the whole run, and TRL cannot represent a completion that
 never arrived. Such rows are filled and marked, and the guard rejects them whatever its verifiers
-think of the filler.
-
-Prompts are text; rows with images need your own `rollout_func`.
+think of the filler. Prompts are text; rows with images need your own `rollout_func`.
 """
 
 from __future__ import annotations

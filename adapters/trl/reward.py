@@ -3,26 +3,17 @@
 TRL calls ``f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=,
 log_metric=)`` once per rank and generation batch, and adds up the functions' results. It removes a
 completion from its group only if *every* function returns None, and a reward from one unguarded
-function still counts (a warning names it). Guard all of them, as one list::
+function still counts (a warning names it), so guard all of them as one list. `GuardedGRPOTrainer`
+in `trl.trainer` guards more than a reward function can reach.
 
-    GRPOTrainer(reward_funcs=guard(verifier)([correct, well_formed]), ...)
+Each rank sees its own slice of the batch. A group that spans ranks is merged for the verifiers, and
+each rank settles all of its rewards; every rank must therefore call the guarded functions equally
+often, as TRL does. `group` and `slot` of a completion number the prompts and rows of this rank's
+slice, and `round` is the trainer's step, unless there are columns `slot` and `round`. A public coin
+needs a column `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
 
-`GuardedGRPOTrainer` in `trl.trainer` guards all functions at once, and more than a reward function
-can reach.
-
-What the guard can and cannot see from here:
-
-* A verifier that scores tokens must use the live weights: give it the model object that the
-  trainer trains, not a copy that training leaves behind.
-* Each rank sees its own slice of the batch. A group that spans ranks is merged for the verifiers,
-  and each rank settles all of its rewards; every rank must therefore call the guarded functions
-  equally often, as TRL does.
-* `group` and `slot` of a completion number the prompts and rows of this rank's slice, and `round`
-  is the trainer's step, unless there are columns `slot` and `round`. A public coin needs a column
-  `slot` that counts each node's share of a group: `docs/examples/trl_seed_replay.py`.
-* Changes that a trainer makes to rewards later are checked at the first batch: `check_decorated`.
-* The asynchronous trainer of `trl.experimental` calls the functions in a separate process: see
-  `GuardedReward` on pickling. It provides no step and no logging; the guard then logs nothing.
+The asynchronous trainer of `trl.experimental` calls the functions in a separate process (see
+`GuardedReward` on pickling), without a step and without logging; the guard then logs nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""TRL's table of completions, with its column ``guard``, in MLflow and TensorBoard.
-
-TRL sends the table to W&B and Trackio, and writes it below ``output_dir/completions``. This
-callback hands those files to the two trackers that TRL leaves out::
-
-    args = GRPOConfig(report_to="mlflow", log_completions=True)
-    GRPOTrainer(model, rewards, args, data, callbacks=[CompletionsTable()])
-"""
+"""TRL's table of completions, with its column ``guard``, in MLflow and TensorBoard. TRL sends it to
+W&B and Trackio, and writes it below ``output_dir/completions``; `CompletionsTable` hands those
+files to the two trackers that TRL leaves out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""TRL: a trainer that guards rewards before the groups' baselines.
-
-    the_guard = Guard(LogProbBoundVerifier(model, tokenizer, sampling=...))
-    GuardedGRPOTrainer(model, [correct, well_formed], ..., guard=the_guard)
+"""TRL: a trainer that guards rewards before the groups' baselines (docs/trl.md).
 
 Compared with decorated reward functions it adds: one veto over all functions, including reward
 models; the trainer's own forward for the verifiers; the prompt's tokens as the trainer has them;

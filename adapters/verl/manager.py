@@ -1,13 +1,5 @@
-"""verl: a reward manager that guards the rewards of another manager.
-
-    reward.reward_manager.source=importlib
-    reward.reward_manager.name=GuardedRewardManager
-    reward.reward_manager.module.path=pkg://grpo_guard.adapters.verl.manager
-    +grpo_guard.config=guard.yaml
-
-Since `grpo_guard.adapters.verl.plugin` is an entry point of ``verl.plugins``,
-``reward.reward_manager.name=grpo_guard`` does the same.
-"""
+"""verl: a reward manager that guards the rewards of another manager,
+``reward.reward_manager.name=grpo_guard`` (docs/verl.md)."""
 
 from __future__ import annotations
 

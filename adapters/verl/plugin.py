@@ -3,13 +3,10 @@
 Registers the reward manager ``grpo_guard`` and the advantage estimator ``grpo_guarded``: GRPO's
 advantages without left-out completions. It cannot be imported without verl.
 
-    algorithm.adv_estimator=grpo_guarded
-
 With ``grpo`` a left-out completion keeps its place in its group with the group's mean as its score:
-the mean is unchanged, but the standard deviation shrinks, and advantages grow by
-sqrt((n - 1) / (m - 1)) if m of n stay. This estimator excludes it from both. It needs the
-agent-loop hook, and agent loops with one output per trajectory: verl takes the last of several for
-``grpo`` only.
+the mean is unchanged, but the standard deviation shrinks, and advantages grow by sqrt((n - 1) / (m
+- 1)) if m of n stay. This estimator excludes it from both. It needs the agent-loop hook, and agent
+loops with one output per trajectory: verl takes the last of several for ``grpo`` only.
 
 It also excludes what verl's own rollout correction rejects in decoupled mode. A rejected sequence
 has no mask left. Under a token-level ``rollout_rs``, a response whose rewarded token is rejected

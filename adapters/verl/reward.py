@@ -1,17 +1,13 @@
 """verl: a custom reward function, ``compute_score``.
 
 verl calls ``compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **more)`` for
-one completion at a time and takes a number or a dict with ``"score"``. Point
-``reward.custom_reward_function.path`` and ``name`` at the guarded function.
+one completion at a time, takes a number or a dict with ``"score"``, and passes on whatever it gets:
+None, NaN and infinities earn here what a rejected completion earns.
 
 A guard sees little from here: no token ids, no group, and no prompt unless the data set puts one
-into ``extra_info`` as ``prompt``, ``raw_prompt`` or ``question`` (otherwise the prompt is the empty
-string, and verifiers that score tokens given the prompt are of no use). Each call is a batch of
-one, so ``Policy.abstain_window`` counts completions. `verl.manager` sees all of that, and whole
-groups.
-
-verl passes on whatever a reward function returns: None, NaN and infinities earn here what a
-rejected completion earns.
+into ``extra_info`` (otherwise it is the empty string, and verifiers that score tokens given the
+prompt are of no use). Each call is a batch of one, so ``Policy.abstain_window`` counts completions.
+`verl.manager` sees all of that, and whole groups.
 """
 
 from __future__ import annotations
