@@ -46,7 +46,7 @@ from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.limits import Limits
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import RequestError
 
 logger = logging.getLogger("grpo_guard")
 SECONDS: Final = 60.0  # for the upstream server to answer

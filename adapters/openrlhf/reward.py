@@ -15,9 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
-from grpo_guard.adapters.openrlhf.query import completion_text
 from grpo_guard.adapters.received import Row, parts_of, read, received
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
@@ -27,6 +26,7 @@ from grpo_guard.adapters.reward_function import (
     settled_finite,
     without_leaving_out,
 )
+from grpo_guard.core.detokenizer import ENDS
 from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Outcome, Verdict
 from grpo_guard.guard import Guard, Review
@@ -37,6 +37,8 @@ from grpo_guard.guard.policy import AbstainError
 logger = logging.getLogger("grpo_guard")
 Texts: TypeAlias = Sequence[str]
 T = TypeVar("T")
+# For a prompt without its beginning: the least part of the query that must match it.
+LEAST_OVERLAP: Final = 32
 
 
 class OpenRLHFAdapter:
@@ -164,3 +166,60 @@ def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row
         received(prompt, read(completion_text, query, prompt), reference=label)
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
+
+
+def completion_text(query: str, prompt: str) -> str:
+    """The author's text; the whole query if its prompt cannot be identified.
+
+    A query is the prompt's and the completion's tokens, decoded together with their special tokens.
+    So it ends with the token that ended the turn, which the engine added, and it need not begin
+    with the prompt as given: decoding may move blanks, and a prompt that was too long has lost its
+    beginning. If either were read as the author's text, it would look like a written-out chat
+    template, and screens would reject every honest completion.
+    """
+    text = _after(query, prompt)
+    for end in ENDS:
+        # Only one, at the very end: an author who writes several, or goes on, wrote them himself.
+        if text.endswith(end):
+            return text[: -len(end)]
+    return text
+
+
+def _after(query: str, prompt: str) -> str:
+    if query.startswith(prompt):
+        return query[len(prompt) :]
+    at = _end_without_blanks(query, prompt)
+    if at is None:
+        at = _end_of_truncated(query, prompt)
+    return query if at is None else query[at:]
+
+
+def _end_without_blanks(query: str, prompt: str) -> int | None:
+    """The end of the prompt in the query, if only blanks differ."""
+    at = 0
+    for character in prompt:
+        if character.isspace():
+            continue
+        while at < len(query) and query[at].isspace():
+            at += 1
+        if at == len(query) or query[at] != character:
+            return None
+        at += 1
+    while at < len(query) and query[at].isspace() and prompt[-1:].isspace():
+        at += 1
+    return at
+
+
+def _end_of_truncated(query: str, prompt: str) -> int | None:
+    """The end of the prompt, if the query begins with the last part of it.
+
+    That part must match word for word: if a few words were enough, an author could repeat them, and
+    the text before them would go unread.
+    """
+    start, at = query[:LEAST_OVERLAP], 0
+    if len(start) < LEAST_OVERLAP:
+        return None
+    while (at := prompt.find(start, at + 1)) > 0:
+        if query.startswith(prompt[at:]):
+            return len(prompt) - at
+    return None

@@ -36,7 +36,6 @@ from grpo_guard.adapters.reward_function import (
 )
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.grading import Grading
-from grpo_guard.adapters.trl.metric_names import storable
 from grpo_guard.adapters.trl.review import (
     BatchReviewer,
     RankReview,
@@ -44,8 +43,12 @@ from grpo_guard.adapters.trl.review import (
     distributed_ranks,
     shared_reviews,
 )
-from grpo_guard.adapters.trl.sampler import check_room, check_sampler
-from grpo_guard.adapters.trl.trainer_checks import check_decorated, warn_of_half_precision
+from grpo_guard.adapters.trl.trainer_checks import (
+    check_decorated,
+    check_room,
+    check_sampler,
+    warn_of_half_precision,
+)
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
 from grpo_guard.guard.framework import FrameworkError
@@ -209,12 +212,40 @@ def log_review(
     reward, it gives the factor: ``accept, length x 0.26``.
     """
     if log_metric is not None:
-        figures = storable(review.metrics, getattr(log_metric, "__self__", None))
+        figures = _storable(review.metrics, getattr(log_metric, "__self__", None))
         for name, value in figures.items():
             log_metric(f"{column}/{name.removeprefix('guard/')}", value)
     if log_extra is not None:
         factors = review.length_factors or [1.0] * len(review.verdicts)
         log_extra(column, list(map(_shown, review.verdicts, factors)))
+
+
+def _storable(metrics: Mapping[str, float], trainer: Any) -> dict[str, float]:
+    """The metrics under names that MLflow can keep as files.
+
+    Its store of plain files makes a file ``guard/reject_rate`` and then cannot make a folder
+    of that name for ``guard/reject_rate/screens``, which it drops without a word. There the last
+    slash becomes a dot, ``guard/reject_rate.screens``. A database keeps the names, as all other
+    trackers do.
+    """
+    if not _keeps_files(trainer):
+        return dict(metrics)
+    return {_beside(name, metrics): value for name, value in metrics.items()}
+
+
+def _beside(name: str, metrics: Mapping[str, float]) -> str:
+    rate, slash, last = name.rpartition("/")
+    return f"{rate}.{last}" if slash and rate in metrics else name
+
+
+def _keeps_files(trainer: Any) -> bool:
+    # Imported by then, if the trainer reports to it.
+    mlflow = sys.modules.get("mlflow")
+    reports = getattr(getattr(trainer, "args", None), "report_to", None) or ()
+    if mlflow is None or "mlflow" not in reports:
+        return False
+    uri = str(mlflow.get_tracking_uri())
+    return uri.startswith("file:") or ("://" not in uri and not uri.startswith("databricks"))
 
 
 def _shown(verdict: Verdict, factor: float) -> str:

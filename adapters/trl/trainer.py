@@ -33,8 +33,9 @@ from grpo_guard.adapters.trl.grading import surviving, without_failed
 from grpo_guard.adapters.trl.peers import PeerRollouts, refuse_what_peers_could_use
 from grpo_guard.adapters.trl.review import BatchReviewer
 from grpo_guard.adapters.trl.reward import log_review
-from grpo_guard.adapters.trl.sampler import check_room, check_sampler
 from grpo_guard.adapters.trl.trainer_checks import (
+    check_room,
+    check_sampler,
     is_rloo,
     refuse_leaks,
     require_hooks,

@@ -1,4 +1,5 @@
-"""TRL: refuse trainers that would undo a veto, so that a rejected completion would earn.
+"""TRL: refuse trainers that would undo a veto, and compare their sampler and model with those that
+the verifiers declare.
 
 Reward functions are not the only source of an advantage. The others are visible only in the
 trainer, which the decorator first meets with the first batch, before anything is trained on it.
@@ -23,6 +24,7 @@ _SCORING: Final = "_generate_and_score_completions"
 # These keep squared gradients in the parameters' own format, in which small ones are 0. Others, of
 # bitsandbytes, torchao, DeepSpeed and FSDP, compute in float32.
 _OWN_FORMAT: Final = ("adamw_torch", "adamw_torch_fused")
+_OPTIONS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _checked: WeakKeyDictionary[Any, set[tuple[object, ...]]] = WeakKeyDictionary()
 
 
@@ -108,6 +110,43 @@ def warn_of_half_precision(trainer: Any) -> None:
             "policy falls apart within a few steps, and its completions are rejected. Load it with "
             "dtype=torch.float32 or torch.bfloat16"
         )
+
+
+def check_sampler(trainer: Any, guard: Guard) -> None:
+    """Warn if they differ, at the first call and once more after the first update.
+
+    Raises:
+        MismatchError: they differ, and the verifier is strict.
+    """
+    args = getattr(trainer, "args", None)
+    if args is None or not hasattr(args, "temperature"):
+        return  # not a trainer that samples
+    updated = getattr(getattr(trainer, "state", None), "global_step", 0) > 0
+    # Until the first update a copy of the model is equal to it.
+    if not is_first(trainer, "sampler", id(guard), updated):
+        return
+    from grpo_guard.logprob.sampler_mismatch import (
+        require_same,  # loads torch, as the trainer already has
+    )
+
+    options = {name: getattr(args, name, None) for name in _OPTIONS}
+    more = getattr(args, "generation_kwargs", None) or {}
+    options |= {name: more[name] for name in _OPTIONS if name in more}
+    options["max_new_tokens"] = getattr(args, "max_completion_length", None)
+    accelerator, model = getattr(trainer, "accelerator", None), getattr(trainer, "model", None)
+    if accelerator is not None and model is not None:
+        model = accelerator.unwrap_model(model)
+    require_same(guard.verifier, None if updated else options, model)
+
+
+def check_room(trainer: Any, guard: Guard, prompts: Any) -> None:
+    """Warn at a trainer's first batch if its longest completions would not fit into the model."""
+    longest = getattr(trainer, "max_completion_length", None)
+    if not isinstance(longest, int) or not is_first(trainer, "room", id(guard)):
+        return
+    from grpo_guard.logprob.sampler_mismatch import warn_of_room
+
+    warn_of_room(guard.verifier, prompts, longest)
 
 
 def adds_kl(trainer: Any) -> bool:

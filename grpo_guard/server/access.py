@@ -7,7 +7,7 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import RequestError
 
 
 def check_access(headers: Mapping[str, str], token: str | None) -> None:

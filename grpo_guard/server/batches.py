@@ -28,11 +28,10 @@ from grpo_guard.core.supervise import supervised, supervised_each
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.admission import AdmittedBatch
-from grpo_guard.server.lane import Lane
 from grpo_guard.server.late import given_up_by
 from grpo_guard.server.limits import LARGE_BYTES, Limits
-from grpo_guard.server.pace import Pace
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.pace import Lane, Pace
+from grpo_guard.server.replies import RequestError
 
 logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any
 from grpo_guard.core.completion import Completion, CompletionError, shown
 from grpo_guard.core.jsonl import InputError, parse_object
 from grpo_guard.server.limits import Limits
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import RequestError
 from grpo_guard.server.stream import TIMES
 
 

@@ -26,10 +26,9 @@ from grpo_guard.server.late import while_it_waits
 from grpo_guard.server.limits import LARGE_BYTES, PARSED_AT_ONCE, Limits
 from grpo_guard.server.metrics import CONTENT_TYPE, Metrics
 from grpo_guard.server.pace import PIECE, Pace
-from grpo_guard.server.problems import RequestError
 from grpo_guard.server.readers import Readers
 from grpo_guard.server.recent import Recent
-from grpo_guard.server.replies import ReplyBody, refused, reply
+from grpo_guard.server.replies import ReplyBody, RequestError, refused, reply
 from grpo_guard.server.stream import send_lines
 from grpo_guard.server.verdicts import Verdicts
 

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from grpo_guard.server.limits import LARGE_BYTES, Limits
 from grpo_guard.server.pace import PIECE, Pace
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import RequestError
 
 FETCH_SECONDS = 1.0
 """Seconds to fetch a part of a stream. A slower client keeps its room until others need it."""

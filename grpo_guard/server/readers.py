@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from grpo_guard.server.intake import Sender
 from grpo_guard.server.limits import Limits
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import RequestError
 
 logger = logging.getLogger("grpo_guard")
 

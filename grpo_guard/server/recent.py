@@ -13,8 +13,7 @@ from hashlib import sha256
 from typing import Final
 
 from grpo_guard.server.limits import PARSED_AT_ONCE
-from grpo_guard.server.problems import RequestError
-from grpo_guard.server.replies import ReplyBody
+from grpo_guard.server.replies import ReplyBody, RequestError
 
 MOST: Final = 1024
 MOST_CHARACTERS: Final = 16 * 1024 * 1024

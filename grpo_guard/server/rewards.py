@@ -23,8 +23,7 @@ from grpo_guard.server.audit import Audit
 from grpo_guard.server.batches import Job
 from grpo_guard.server.bodies import Queries
 from grpo_guard.server.late import until_late
-from grpo_guard.server.problems import RequestError
-from grpo_guard.server.replies import ReplyBody, as_json
+from grpo_guard.server.replies import ReplyBody, RequestError, as_json
 
 logger = logging.getLogger("grpo_guard")
 LISTS = ("rewards", "scores")

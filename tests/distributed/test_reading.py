@@ -18,10 +18,10 @@ from grpo_guard.content.recurrence.reading import Shown, read_each
 from grpo_guard.content.recurrence.vocabulary import ordinary_words
 from grpo_guard.content.recurrence.words import words_of
 from grpo_guard.core.given import Given
+from grpo_guard.core.supervise import running
 from grpo_guard.core.verdict import Cause, Verdict, abstain
 from grpo_guard.guard.environment import with_verified_spans
-from grpo_guard.server.distributed.reading import Readings
-from grpo_guard.server.distributed.worker import Reading, Worker, readers
+from grpo_guard.server.distributed.worker import Reading, Readings, Worker, readers
 
 TOO_MANY = "the of and " + " ".join(
     f"zq{chr(97 + i // 676)}{chr(97 + i // 26 % 26)}{chr(97 + i % 26)}"
@@ -40,7 +40,7 @@ class Elsewhere:
         copies = [rule.reader() for rule in readers(read_by or verifier)]
         self.worker = Worker(pickle.loads(pickle.dumps(partial(AllOf, *copies))), False)
         self.names = self.worker.start().names
-        self.verifier, self.readings = verifier, Readings(readers(verifier))
+        self.verifier = verifier
 
     def answers(self, batch: Sequence[Completion]) -> list[Reading]:
         read: list[Reading] = pickle.loads(
@@ -49,7 +49,8 @@ class Elsewhere:
         return read
 
     def verify(self, batch: Sequence[Completion], found: list[Reading] | None = None):
-        with self.readings.known(batch, self.answers(batch) if found is None else found):
+        found = self.answers(batch) if found is None else found
+        with running(Readings(readers(self.verifier), batch, found)):
             return plain(self.verifier.verify(batch))
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Policy, guard
-from grpo_guard.adapters.openrlhf.query import ENDS, completion_text
-from grpo_guard.adapters.openrlhf.reward import rows_from
+from grpo_guard.adapters.openrlhf.reward import completion_text, rows_from
 from grpo_guard.content.screens.verifier import ScreensVerifier
+from grpo_guard.core.detokenizer import ENDS
 from grpo_guard.guard.framework import FrameworkError
 from tests.helpers.rule_verifiers import Broken, NoWord
 

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from grpo_guard.server import connection
 from grpo_guard.server.intake import Intake
 from grpo_guard.server.limits import FLIGHT_BODIES, Limits
-from grpo_guard.server.problems import RequestError
+from grpo_guard.server.replies import RequestError
 from tests.server.server_parts import Words, asking, connect, head, listening, status
 
 

@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from grpo_guard.server import recent
-from grpo_guard.server.problems import RequestError
 from grpo_guard.server.recent import Recent
-from grpo_guard.server.replies import ReplyBody
+from grpo_guard.server.replies import ReplyBody, RequestError
 from tests.server.server_parts import Words, client, strict
 
 

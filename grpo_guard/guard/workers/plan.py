@@ -139,7 +139,9 @@ def _collect(
     if id(one) in seen:
         return
     seen.add(id(one))
-    if _is_sent(one):
+    if getattr(one, "is_elsewhere", False):  # Ray's workers read for it already
+        return
+    if reads_alone(one):
         own.append(one)
         return
     members = getattr(one, "members", ())
@@ -153,11 +155,6 @@ def _collect(
 def reads_alone(one: CompletionVerifier) -> bool:
     """Whether copies of it, or of what reads texts for it, may run in other processes."""
     return one.in_workers and _runnable(one).scope == "completion"
-
-
-def _is_sent(one: CompletionVerifier) -> bool:
-    # Not if Ray's workers read for it already.
-    return reads_alone(one) and not getattr(_runnable(one), "is_elsewhere", False)
 
 
 def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:

@@ -187,7 +187,7 @@ class RemoteVerifier(CompletionVerifier):
         return [abstain(self.name, failure.cause, str(failure))] * len(places)
 
     async def _answer(self, client: Any, body: bytes, count: int, until: float) -> bytes:
-        """Return the body of an answer with status 200; raises BackendError if no attempt got one."""
+        """The body of an answer with status 200; raises BackendError if no attempt got one."""
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda e: isinstance(e, BackendError) and e.retry),
             stop=tenacity.stop_after_attempt(int(self.attempts)),

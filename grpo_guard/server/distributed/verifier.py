@@ -11,14 +11,20 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.p_values import smallest_p
 from grpo_guard.core.scope import Scope
-from grpo_guard.core.supervise import supervised
+from grpo_guard.core.supervise import running, supervised
 from grpo_guard.core.verdict import Verdict, abstain
 from grpo_guard.core.verifier import AllOf, CompletionVerifier, Composed
 from grpo_guard.guard.workers.balance import balanced, weight
 from grpo_guard.guard.workers.ticket import Lost, Ticket
 from grpo_guard.server.distributed.actors import joined
-from grpo_guard.server.distributed.reading import Readings
-from grpo_guard.server.distributed.worker import Described, Make, Reading, Worker, readers
+from grpo_guard.server.distributed.worker import (
+    Described,
+    Make,
+    Reading,
+    Readings,
+    Worker,
+    readers,
+)
 
 
 class RayVerifier(Composed):
@@ -59,6 +65,9 @@ class RayVerifier(Composed):
         >>> guard = Guard(RayVerifier(ArithmeticVerifier, workers=4))
     """
 
+    is_elsewhere = True
+    """Its rules are read by its own workers, and not by a guard's."""
+
     def __init__(
         self,
         make: Make,
@@ -89,7 +98,7 @@ class RayVerifier(Composed):
         own = self.members[0] if self.members else described
         self.name, self.needs = own.name, own.needs
         self.smallest_p = smallest_p(self.members[0]) if self.members else described.smallest_p
-        self._readings = Readings([rule for one in self.members for rule in readers(one)])
+        self._rules = [rule for one in self.members for rule in readers(one)]
         self._ahead: dict[int, tuple[Ticket, int]] = {}
         self._lock = threading.Lock()
 
@@ -153,7 +162,7 @@ class RayVerifier(Composed):
         found = self._found(batch)
         if not self.members:
             return [reading[0] for reading in found]
-        with self._readings.known(batch, found):
+        with running(Readings(self._rules, batch, found)):
             return supervised(self.members[0], batch)
 
     def _found(self, batch: Sequence[Completion]) -> list[Reading]:

@@ -11,6 +11,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.p_values import smallest_p
 from grpo_guard.core.scope import Runnable
+from grpo_guard.core.verdict import Verdict
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.guard.workers.plan import Reading as Reading
 from grpo_guard.guard.workers.plan import Rule as Rule
@@ -61,6 +62,30 @@ def needs_whole(verifier: CompletionVerifier) -> str | None:
     if verifier.scope == "history":
         return f"{verifier.name} remembers earlier completions (scope 'history')"
     return f"{verifier.name} compares the completions of a batch (scope 'batch')"
+
+
+class Readings:
+    """Workers' results for a batch, which its rules use in place of reading the texts:
+    `supervise.Elsewhere`.
+
+    Args:
+        rules: In the order of a `Reading`.
+        batch: The objects that the rules will see; any other is read in this process.
+        found: One result for each.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], batch: Sequence[Completion], found: Sequence[Reading]
+    ) -> None:
+        self._places = {id(rule.reading): i for i, rule in enumerate(rules)}
+        self._found = {id(c): reading for c, reading in zip(batch, found, strict=True)}
+
+    def verdicts(self, verifier: Runnable, batch: Sequence[Completion]) -> list[Verdict] | None:
+        """The results for one rule; None = it has to read the texts."""
+        place = self._places.get(id(verifier))
+        if place is None or any(id(completion) not in self._found for completion in batch):
+            return None
+        return [self._found[id(completion)][place] for completion in batch]
 
 
 class Worker:
