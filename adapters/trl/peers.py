@@ -11,7 +11,7 @@ think of the filler. Prompts are text; rows with images need your own `rollout_f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from grpo_guard.adapters.trl.batch import (
     ends_of,
     tokenizer_of,
 )
-from grpo_guard.core.completion import Completion
+from grpo_guard.core.completion import Completion, token_ids
 from grpo_guard.core.detokenizer import special_ids
 from grpo_guard.core.given import Given, Span, between
 from grpo_guard.core.prompts import prompt_key
@@ -233,30 +233,25 @@ def _row(
 ) -> tuple[list[int], str | None]:
     """(ids that TRL can train on, why they are not the node's own)"""
     filler = [int(tokenizer.eos_token_id)]
-    too_long = f"longer than {allowed.longest} tokens"
+    too_long = filler, f"longer than {allowed.longest} tokens"
     if completion is None:
         return filler, "nothing was sent"
-    if given and isinstance(completion, str):
-        return filler, "given spans are outside its tokens"
     if isinstance(completion, str):
+        if given:
+            return filler, "given spans are outside its tokens"
         # Most tokenizers need at least one byte per token; a far longer text is not worth reading.
         if len(completion) > 64 * allowed.longest:
-            return filler, too_long
-        if not completion.isascii() and not _is_unicode(completion):
-            return filler, "no valid text"
+            return too_long
+        completion.encode()  # tokenizers raise on a lone surrogate, which JSON can carry
         completion = [*tokenizer.encode(completion, add_special_tokens=False), *filler]
-    tokens = _run(completion)
-    if tokens is None:
-        return filler, "no token ids"
-    ids: list[int] = []
-    for token in tokens:
-        # Not values that merely look like numbers: True, 1.0 and "1" are not ids.
-        value = token if type(token) is int else _whole(token)
-        if value is None or not 0 <= value < allowed.vocabulary:
-            return filler, f"no token of the vocabulary at place {len(ids)}"
-        ids.append(value)
-        if len(ids) > allowed.longest:
-            return filler, too_long
+    if isinstance(completion, Sized) and len(completion) > allowed.longest:
+        return too_long
+    ids = list(token_ids("completion", completion) or ())
+    if len(ids) > allowed.longest:
+        return too_long
+    unknown = next((i for i, token in enumerate(ids) if not 0 <= token < allowed.vocabulary), None)
+    if unknown is not None:
+        return filler, f"no token of the vocabulary at place {unknown}"
     if given and given[-1][1] > len(ids):
         return filler, "given spans are outside its tokens"
     turns = between(given, len(ids))
@@ -271,17 +266,6 @@ def _row(
         if problem is None and place is not None:
             problem = f"special token at place {place}"
     return (ids, None) if problem is None else (filler, problem)
-
-
-def _run(completion: Any) -> Iterator[Any] | None:
-    """An iterator over tokens; None if it is not iterable."""
-    if isinstance(completion, bytes | Mapping):
-        return None
-    try:
-        tokens: Iterator[Any] = iter(completion)
-    except TypeError:  # a tensor without a dimension has an `__iter__`, which raises
-        return None
-    return tokens
 
 
 def _until_end(
@@ -301,25 +285,6 @@ def _until_end(
     while end and ids[end - 1] == pad:
         end -= 1
     return ids[:end], None if end else "empty"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")  # tokenizers raise on a lone surrogate, which JSON can carry
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _whole(token: Any) -> int | None:
-    """An integer of NumPy or torch, as int."""
-    if isinstance(token, bool | str | bytes | float) or getattr(token, "dtype", None) is None:
-        return None
-    try:
-        value = token.item()
-    except (TypeError, ValueError, RuntimeError):
-        return None  # more than one number
-    return value if type(value) is int else None
 
 
 def _prompt_ids(prompt: Any, tokenizer: Any, trainer: Any) -> list[int]:
