@@ -26,6 +26,7 @@ from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
     chosen_policy,
+    graded,
     require_one,
     rewards_only,
     settled_finite,
@@ -120,7 +121,8 @@ class GuardedGroup:
             AbstainError: the policy says to raise, or too many completions were abstained on.
             FrameworkError: the workflow returns something other than one row of tensors.
         """
-        runs = [self._run(engine, data) for _ in range(self.size)]
+        name, run = type(self.workflow).__name__, self.workflow.arun_episode
+        runs = [graded(self.guard, name, run, engine, data) for _ in range(self.size)]
         episodes = [_checked(episode) for episode in await asyncio.gather(*runs)]
         came = [episode for episode in episodes if episode is not None]
         if not came:
@@ -143,14 +145,6 @@ class GuardedGroup:
         group: dict[str, Any] = concat_padded_tensors(rows)
         return group
 
-    async def _run(self, engine: Any, data: dict[str, Any]) -> Any:
-        failures = None if self.guard.policy.watches else self.guard.failures
-        if failures is None:
-            return await self.workflow.arun_episode(engine, data)
-        name = type(self.workflow).__name__
-        result = await failures.aask(name, self.workflow.arun_episode, engine, data)
-        return None if result is FAILED else result
-
     def _rows(self, episode: Mapping[str, Any], data: Mapping[str, Any]) -> list[Row]:
         length, node = int(episode["attention_mask"][0].sum()), claimed(data, "node")
         return rows_from_ids(
@@ -165,7 +159,7 @@ class GuardedGroup:
 
 
 def _checked(episode: Any) -> Any:
-    if episode is None:
+    if episode is None or episode is FAILED:
         return None
     one_row = isinstance(episode, Mapping) and len(episode.get("input_ids", ())) == 1
     if not one_row:

@@ -16,7 +16,7 @@ from grpo_guard.core.completion import shown
 from grpo_guard.core.verdict import reject
 from grpo_guard.guard import Guard, Review
 from grpo_guard.guard.framework import FrameworkError
-from grpo_guard.guard.graders import FAILED, Grader, GraderFailures, finite_or_none
+from grpo_guard.guard.graders import FAILED, Grader, GraderFailures
 from grpo_guard.guard.policy import Policy, Rule
 from grpo_guard.guard.settlement import refuse_abstentions
 
@@ -283,9 +283,13 @@ def settled_finite(
     return [x or 0.0 for x in kept]
 
 
-def finite_unless_watching(guard: Guard, rewards: Sequence[float | None]) -> list[float | None]:
-    """`finite_or_none`, but unchanged rewards under a guard that only watches."""
-    return list(rewards) if guard.policy.watches else finite_or_none(rewards)
+async def graded(guard: Guard, name: str, call: Callable[..., Any], *args: Any) -> Any:
+    """What a trainer's own async grading returns; `FAILED` if it fails and the guard handles
+    failures. A guard that only watches leaves them to the trainer."""
+    failures = None if guard.policy.watches else guard.failures
+    if failures is None:
+        return await call(*args)
+    return await failures.aask(name, call, *args)
 
 
 def chosen_policy(policy: Policy, trainer: str, cannot: Cannot) -> Policy:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.reward_function import (
     chosen_policy,
-    finite_unless_watching,
+    graded,
     without_lengths,
 )
 from grpo_guard.adapters.sequences import line_before, review_turns
@@ -81,11 +81,13 @@ class GuardedGroups:
         ]
         # First, so that nothing gets through if the guard fails.
         review = await asyncio.to_thread(review_turns, self.guard, turns)
-        given = await self._graded(trajectory_group, env_group)
+        grade = super().compute_group_rewards  # type: ignore[misc]
+        result = await graded(self.guard, type(self).__name__, grade, trajectory_group, env_group)
+        given = [None] * len(trajectory_group) if result is FAILED else list(result)
         steps = [sum(turn.reward for turn in one.transitions) for one in trajectory_group]
-        totals = finite_unless_watching(
-            self.guard, [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
-        )
+        totals = [None if g is None else s + g[0] for s, g in zip(steps, given, strict=True)]
+        if not self.guard.policy.watches:
+            totals = finite_or_none(totals)
         settled = settle_groups(self.guard, totals, review.regrouped(None))
         answers: list[tuple[float, dict[str, float | int]]] = []
         for i, trajectory in enumerate(trajectory_group):
@@ -103,15 +105,6 @@ class GuardedGroups:
             }
             answers.append((final, dict(logged) | figures))
         return answers
-
-    async def _graded(self, trajectories: list[Any], envs: Sequence[Any]) -> Sequence[Any]:
-        grade = super().compute_group_rewards  # type: ignore[misc]
-        failures = None if self.guard.policy.watches else self.guard.failures
-        if failures is None:
-            result = await grade(trajectories, envs)
-        else:
-            result = await failures.aask(type(self).__name__, grade, trajectories, envs)
-        return [None] * len(trajectories) if result is FAILED else list(result)
 
     def _rows(self, trajectory: Any, node: Any) -> Iterator[Row]:
         """One completion per action, in the context of the observation that it answers."""

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -29,12 +29,12 @@ from grpo_guard.server.pace import PIECE, Pace
 from grpo_guard.server.readers import Readers
 from grpo_guard.server.recent import Recent
 from grpo_guard.server.replies import ReplyBody, RequestError, refused, reply
+from grpo_guard.server.rewards import Rewards
 from grpo_guard.server.stream import send_lines
 from grpo_guard.server.verdicts import Verdicts
 
 logger = logging.getLogger("grpo_guard")
-Asked = TypeVar("Asked", bound=Sized)
-Given = TypeVar("Given", bound=Sized, contravariant=True)
+T = TypeVar("T")
 
 # How much of a refused body is read before the reply, in multiples of the largest allowed body, and
 # for how many seconds.
@@ -42,24 +42,14 @@ DISCARD_TIMES = 8
 DISCARD_SECONDS = 5.0
 
 
-class Answerer(Protocol[Given]):
-    """Answers the parsed requests of a service."""
-
-    def job(self, asked: Given, request_id: str, size: int) -> Job[ReplyBody]:
-        """The work on one request, whose body has ``size`` bytes."""
-
-    def too_late(self, asked: Given) -> ReplyBody:
-        """The answer if the work took too long; raises RequestError if none is possible."""
-
-
 @dataclass(frozen=True, slots=True)
-class Service(Generic[Asked]):
+class Service:
     """One way of asking the guard: its path, how a body is parsed within the limits (raises
     RequestError), and what answers the parsed request."""
 
     path: str
-    parse: Callable[[bytes, Limits], Asked]
-    answerer: Answerer[Asked]
+    parse: Callable[[bytes, Limits], Any]
+    answerer: Verdicts | Rewards
 
 
 class Desk:
@@ -79,7 +69,7 @@ class Desk:
         self._metrics = metrics
         self._recent = Recent()
 
-    async def respond(self, service: Service[Any], request: Request) -> Response:
+    async def respond(self, service: Service, request: Request) -> Response:
         """The reply to a request."""
 
         async def answer(sender: Sender, deadline: float) -> Response:
@@ -90,9 +80,7 @@ class Desk:
 
         return await self._counted(request, service.path, answer)
 
-    async def stream(
-        self, service: Service[list[Completion]], answerer: Verdicts, request: Request
-    ) -> Response:
+    async def stream(self, service: Service, answerer: Verdicts, request: Request) -> Response:
         """Answer a request line by line. The response is sent already, or refuses the request."""
 
         client = client_of(request)
@@ -210,7 +198,7 @@ class Desk:
             return reply({"error": f"{type(error).__name__}; the server's log says more"}, 500)
 
     async def _answer_to(
-        self, request: Request, service: Service[Any], body: bytes, deadline: float
+        self, request: Request, service: Service, body: bytes, deadline: float
     ) -> tuple[ReplyBody, str]:
         parser = self._large_parser if len(body) > LARGE_BYTES else self._parser
         asked = await self._parsed(service, body, client_of(request), parser)
@@ -233,8 +221,8 @@ class Desk:
         return (await ask())[0], request_id
 
     async def _parsed(
-        self, service: Service[Asked], body: bytes, client: str, parser: asyncio.Lock
-    ) -> Asked:
+        self, service: Service, body: bytes, client: str, parser: asyncio.Lock
+    ) -> Any:
         if len(body) <= PARSED_AT_ONCE:
             return service.parse(body, self._limits)
         async with parser:
@@ -267,7 +255,7 @@ class Desk:
                     left -= len(chunk)
 
 
-def _timed(seconds: list[float], work: Callable[..., Asked], *given: Any) -> Asked:
+def _timed(seconds: list[float], work: Callable[..., T], *given: Any) -> T:
     """What ``work`` returns; appends the processor seconds that it took in this thread."""
     began = time.thread_time()
     try:

@@ -101,14 +101,15 @@ class Metrics:
         here, counts = self._of_all()
         lines = _kind("requests_in_progress", "gauge", "Requests in progress.")
         lines.append(f"grpo_guard_requests_in_progress {here}")
-        lines += _kind("requests_total", "counter", "Replies, by path and status.")
-        for (what, path, *more), count in counts.items():
-            if what == "requests":
-                lines.append(_row("requests_total", count, path=path, status=more[0]))
-        lines += _kind("completions_total", "counter", "Completions, by path and outcome.")
-        for (what, path, *more), count in counts.items():
-            if what == "completions":
-                lines.append(_row("completions_total", count, path=path, outcome=more[0]))
+        for kind, label, help_text in (
+            ("requests", "status", "Replies, by path and status."),
+            ("completions", "outcome", "Completions, by path and outcome."),
+        ):
+            lines += _kind(f"{kind}_total", "counter", help_text)
+            for (what, path, *more), count in counts.items():
+                if what == kind:
+                    labels = {"path": path, label: more[0]}
+                    lines.append(_row(f"{kind}_total", count, **labels))
         lines += _kind("request_seconds", "histogram", "From a request's arrival to its reply.")
         for path in [key[1] for key in counts if key[0] == "seconds"]:
             total = 0
