@@ -92,7 +92,8 @@ def _problem(
         return f"more than {MOST_TURNS} branches, or {MOST_NODES} messages in them"
     if any(sampled) and not ends:
         return "a loop of turns"
-    if any(read(_trains, node) is not False for node in _but(nodes, sampled)):
+    others = [node for node, own in zip(nodes, sampled, strict=True) if not own]
+    if any(read(_trains, node) is not False for node in others):
         return "tokens that train in a message that the model did not write"
     return None
 
@@ -271,11 +272,6 @@ def _log_probs(found: Sequence[float], drawn: Sequence[bool]) -> list[float]:
 
 def _trains(node: Any) -> bool:
     return not isinstance(node.mask, list) or any(node.mask)  # other iterables may be endless
-
-
-def _but(nodes: Sequence[Any], sampled: Sequence[bool]) -> list[Any]:
-    """The messages that the model did not write."""
-    return [node for node, own in zip(nodes, sampled, strict=True) if not own]
 
 
 def _message(message: Any) -> dict[str, Any]:

@@ -222,17 +222,18 @@ def _settled(
     made["advantages"] = None
     own = made.get("overrides")
     made["overrides"] = [{SETS_TO_ZERO: True} if out[i] else of_row(own, i) or {} for i in rows]
-    for name, filler in (("inference_logprobs", NO_LOGPROB), ("ref_logprobs", 0.0)):
-        if made.get(name):
+    for name, filler in (
+        ("inference_logprobs", [NO_LOGPROB]),
+        ("ref_logprobs", [0.0]),
+        ("distill_token_ids", []),  # a teacher's, with its own loss
+        ("distill_logprobs", []),
+        ("messages", []),
+    ):
+        if given := made.get(name):
+            emptied = problems if name == "messages" else out
             made[name] = [
-                [filler] * len(tokens[i]) if out[i] else of_row(made[name], i) or [] for i in rows
+                filler * len(tokens[i]) if emptied[i] else of_row(given, i) or [] for i in rows
             ]
-    for name in ("distill_token_ids", "distill_logprobs"):  # a teacher's, with its own loss
-        if made.get(name):
-            made[name] = [[] if out[i] else of_row(made[name], i) or [] for i in rows]
-    if made.get("messages"):
-        messages = made["messages"]
-        made["messages"] = [[] if problems[i] else of_row(messages, i) or [] for i in rows]
     return made
 
 

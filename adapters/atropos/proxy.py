@@ -46,7 +46,7 @@ from grpo_guard.server.access import check_access
 from grpo_guard.server.batches import Batches, Job
 from grpo_guard.server.intake import Intake, too_large
 from grpo_guard.server.limits import Limits
-from grpo_guard.server.replies import RequestError
+from grpo_guard.server.replies import RequestError, reply
 
 logger = logging.getLogger("grpo_guard")
 SECONDS: Final = 60.0  # for the upstream server to answer
@@ -78,17 +78,11 @@ def create_proxy(
             remembered by name.
         limits: Limits of a request; ``completions`` bounds the groups in one list.
     """
-    proxy = _Proxy(
-        replace(groups, own=False),
-        upstream,
-        tokens,
-        limits or Limits(body_bytes=64 * 1024 * 1024),
-    )
+    limits = limits or Limits(body_bytes=64 * 1024 * 1024)
+    proxy = _Proxy(replace(groups, own=False), upstream, tokens, limits)
     judged = [Route(path, proxy.scored, methods=["POST"]) for path in TO_JUDGE]
-    handed_on = [
-        Route(path, proxy.passed, methods=[method]) for path, method in OF_ENVIRONMENTS.items()
-    ]
-    return Starlette(routes=[*judged, *handed_on])
+    others = [Route(path, proxy.passed, methods=[how]) for path, how in OF_ENVIRONMENTS.items()]
+    return Starlette(routes=[*judged, *others])
 
 
 Work: TypeAlias = Callable[[bytes, str | None, threading.Event], tuple[int, bytes]]
@@ -146,15 +140,15 @@ class _Proxy:
                 )  # fmt: skip
                 status, answer = await self.batches.answer(job, deadline)
         except RequestError as error:
-            return _response(error.status, {"detail": str(error)})
+            return reply({"detail": str(error)}, error.status)
         except TimeoutError:
             late.set()
-            return _response(503, {"detail": f"no answer within {seconds:g} s"})
+            return reply({"detail": f"no answer within {seconds:g} s"}, 503)
         except GroupError as error:
-            return _response(422, {"detail": str(error)})
+            return reply({"detail": str(error)}, 422)
         except AbstainError as error:
             logger.error("nothing was passed on: %s", error)
-            return _response(503, {"detail": "the guard could not judge"})
+            return reply({"detail": "the guard could not judge"}, 503)
         return Response(answer, status, media_type="application/json")
 
 
@@ -227,10 +221,6 @@ def _asked(url: str, method: str, data: Any) -> tuple[int, bytes]:
         return error.code, error.read()
     except OSError as error:
         raise RequestError(502, f"{url}: {error}") from None
-
-
-def _response(status: int, answer: Mapping[str, Any]) -> Response:
-    return Response(json.dumps(answer), status, media_type="application/json")
 
 
 def main(

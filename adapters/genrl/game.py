@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_guard.adapters.genrl.gate import Admission, prompted
 from grpo_guard.adapters.genrl.rewards import Raw, guarded_store, raw_rewards, settled
-from grpo_guard.adapters.genrl.rollouts import Exchange
+from grpo_guard.adapters.genrl.rollouts import Around, Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
 from grpo_guard.adapters.received import Row, parts_of, read, reference_from
 from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
@@ -309,16 +309,12 @@ class GuardedGame:
         logger.log(level, message, exc_info=error)
 
 
-class GatedData:
-    """A data manager after the gate; everything except `prepare_states` is delegated to it."""
+class GatedData(Around):
+    """A data manager after the gate."""
 
     def __init__(self, game: GuardedGame, manager: Any) -> None:
-        self._game, self._manager = game, manager
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_game", "_manager"):
-            raise AttributeError(name)
-        return getattr(self._manager, name)
+        super().__init__(manager)
+        self._game = game
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
         """The manager's result with the admitted trees; without peers' if it raises on them. What
@@ -327,7 +323,7 @@ class GatedData:
         admitted = game.admitted(current_state, swarm_states)
         before = {agent: dict(batches) for agent, batches in trees.items()}
         try:
-            return self._manager.prepare_states(current_state, admitted)
+            return self._inner.prepare_states(current_state, admitted)
         except Exception as error:
             own = game.without_peers(admitted)
             if len(own) == len(admitted):
@@ -335,4 +331,4 @@ class GatedData:
             # If it failed halfway, a batch may lack its tree, which would end the game.
             current_state.trees = before
             game.warn("the data manager raised on foreign trees", error)
-            return self._manager.prepare_states(current_state, own)
+            return self._inner.prepare_states(current_state, own)

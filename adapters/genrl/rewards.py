@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from grpo_guard.adapters.genrl.trees import Tree
@@ -31,18 +32,11 @@ def guarded_store(
         store.reward_fn_stores = [guarded[id(of_round)] for of_round in store.reward_fn_stores]
         return store
     functions = [RewardFunction.inspect(call, guard) for call in store.reward_fns]
-    store.reward_fns = [_guarded(f, stage, reward) for stage, f in enumerate(functions)]
+    for function in functions:
+        if function.is_async:
+            raise FrameworkError(f"{function.name}: GenRL does not await a reward function")
+    store.reward_fns = [f.dress(partial(reward, f, stage)) for stage, f in enumerate(functions)]
     return store
-
-
-def _guarded(function: RewardFunction, stage: int, reward: Callable[..., dict[Any, Any]]) -> Any:
-    if function.is_async:
-        raise FrameworkError(f"{function.name}: GenRL does not await a reward function")
-
-    def guarded(game_state: Any) -> dict[Any, Any]:
-        return reward(function, stage, game_state)
-
-    return function.dress(guarded)
 
 
 def raw_rewards(

@@ -106,8 +106,20 @@ def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
     return list(until_eos(ids, eos))
 
 
-class Exchange:
-    """A communication backend that adds claims; everything else is delegated to it.
+class Around:
+    """Takes the place of one of GenRL's objects, and delegates to it what it does not do itself."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner" or name.startswith("__"):  # a copy has no inner object yet
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+class Exchange(Around):
+    """A communication backend that adds claims.
 
     Args:
         communication: GenRL's backend.
@@ -121,17 +133,13 @@ class Exchange:
         claims: Callable[[Any, Any], Mapping[Any, Sequence[Any]]],
         warn: Callable[[str, Exception], None],
     ) -> None:
-        self._communication, self._claims, self._warn = communication, claims, warn
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_communication" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._communication, name)
+        super().__init__(communication)
+        self._claims, self._warn = claims, warn
 
     def all_gather_object(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """The backend's method, with claims in the metadata of ``{batch: [Payload]}``."""
         try:
-            claims = self._claims(obj, self._communication.get_id())
+            claims = self._claims(obj, self._inner.get_id())
             sent = {
                 batch: [_claiming(p, c) for p, c in zip(row, claims[batch], strict=True)]
                 for batch, row in obj.items()
@@ -140,7 +148,7 @@ class Exchange:
             # Better that peers lack the claims than that this node loses its peers.
             self._warn("rollouts are sent without ids and signatures", error)
             sent = obj
-        return self._communication.all_gather_object(sent, *args, **kwargs)
+        return self._inner.all_gather_object(sent, *args, **kwargs)
 
 
 def _claiming(payload: Any, claims: dict[str, Any] | None) -> Any:

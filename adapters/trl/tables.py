@@ -43,7 +43,8 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
         if "tensorboard" in args.report_to:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(_folder(args))
+            usual = str(Path(args.output_dir, "runs", "completions"))
+            self._writer = SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or usual)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Send the tables that TRL has written since."""
@@ -94,9 +95,3 @@ def _cell(value: Any) -> str:
 
 def _tables(args: Any) -> list[Path]:
     return sorted(Path(args.output_dir, "completions").glob("completions_*.parquet"))
-
-
-def _folder(args: Any) -> str:
-    return os.environ.get("TENSORBOARD_LOGGING_DIR") or str(
-        Path(args.output_dir, "runs", "completions")
-    )
