@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from grpo_guard.core.verdict import Cause, Verdict
+from grpo_guard.guard.framework import FrameworkError
+from grpo_guard.guard.policy import Policy
 
 Span: TypeAlias = tuple[int, int]
 
@@ -28,6 +30,20 @@ def flagged_tokens(verdict: Verdict, length: int) -> tuple[Span, ...]:
         named = [f.token_span for f in verdict.findings if f.token_span is not None]
         spans = tuple((max(0, a), min(b, length)) for a, b in named if max(0, a) < min(b, length))
     return () if covers(spans, length) else spans
+
+
+def require_maskable(policy: Policy, who: str) -> None:
+    """Raise FrameworkError if a policy and the removal of flagged tokens exclude each other."""
+    if policy.watches:
+        raise FrameworkError(
+            f'{who}: mask_spans removes tokens from the loss, and on_reject="keep" changes '
+            "nothing; choose one of the two"
+        )
+    if policy.chosen().on_long == "scale":
+        raise FrameworkError(
+            f'{who}: on_long="scale" has no measure for rejected completions, and mask_spans lets '
+            "them keep their reward at any length; choose one of the two"
+        )
 
 
 def covers(spans: Sequence[Span], length: int) -> bool:

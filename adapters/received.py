@@ -68,8 +68,8 @@ def received(
         detokenizer: The trainer's, which decodes the ids in place of ``text``; None = the guard
             decodes them if it has a tokenizer.
         decoded: ``text`` is the trainer's own decoding.
-        claims: The other fields of `Completion`, of any type: numbers are converted to names, texts
-            and integers as each field requires.
+        claims: The other fields of `Completion`, of any type; numbers become names or texts as
+            needed.
     """
     problem = None
     if malformed is not None:

@@ -76,29 +76,27 @@ def rows_from_ids(
         turns = turns[-1:]
     fits = log_probs is not None and len(log_probs) == len(ids)
     theirs = not own and claims.get("prompt_trusted") is not True
-    if theirs and malformed is None and turns[0][0] < turns[0][1]:
-        joined = _joined(ids, turns, detokenizer)
-        sequence = ids, drawn, log_probs if fits else None
-        ends = [None] * (len(joined) - 1) + [finish_reason]
-        return [
-            _read_whole(sequence, span, detokenizer, finish_reason=end, **claims)
-            for span, end in zip(joined, ends, strict=True)
-        ]
-    return [
-        received(
-            read(detokenizer.plain, ids[:start]),
+    joins = theirs and malformed is None and turns[0][0] < turns[0][1]
+    spans = _joined(ids, turns, detokenizer) if joins else turns
+    rows = []
+    for first, end in spans:
+        start = line_before(ids, first, detokenizer) if joins else first
+        given = spans_given(drawn[start:end], end - start)
+        row = received(
+            read(detokenizer.plain, ids[:first]),
             read(detokenizer.plain, ids[start:end]) if own else "",
             prompt_ids=ids[:start],
             completion_ids=ids[start:end] if start < end else None,
             sampler_logprobs=log_probs[start:end] if log_probs is not None and fits else None,
-            finish_reason=finish_reason if (start, end) == turns[-1] else None,
+            given=Given(given, ((0, 0),) * len(given), masked=True) if given else None,
+            finish_reason=finish_reason if (first, end) == spans[-1] else None,
             malformed=malformed,
             detokenizer=None if own else detokenizer,
             decoded=own,
             **claims,
         )
-        for start, end in turns
-    ]
+        rows.append(row)
+    return rows
 
 
 def _joined(
@@ -112,29 +110,6 @@ def _joined(
         else:
             joined.append((start, end))
     return joined
-
-
-def _read_whole(
-    sequence: tuple[Sequence[int], Sequence[bool], Sequence[float] | None],
-    span: tuple[int, int],
-    detokenizer: Detokenizer,
-    **claims: Any,
-) -> Row:
-    """A stretch of another node's sequence (ids, drawn, log-probs) as one completion."""
-    ids, drawn, log_probs = sequence
-    first, end = span
-    start = line_before(ids, first, detokenizer)
-    spans = spans_given(drawn[start:end], end - start)
-    return received(
-        read(detokenizer.plain, ids[:first]),
-        "",
-        prompt_ids=ids[:start],
-        completion_ids=ids[start:end],
-        sampler_logprobs=None if log_probs is None else log_probs[start:end],
-        given=Given(spans, ((0, 0),) * len(spans), masked=True) if spans else None,
-        detokenizer=detokenizer,
-        **claims,
-    )
 
 
 def line_before(ids: Sequence[int], first: int, detokenizer: Detokenizer) -> int:

@@ -33,8 +33,7 @@ class Tree:
 
     Args:
         agent: As GenRL names it; over hivemind a peer id, which is not authenticated.
-        batch: Its batch id.
-        place: Its index among the batch's nodes in this stage.
+        batch, place: Its batch id, and its index among the batch's nodes in this stage.
         payload: GenRL's `Payload`, or a node of this node's own tree: world_state, actions,
             metadata.
         prompt: What the trainer conditions on.

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from grpo_guard.adapters.flagged_tokens import require_maskable
 from grpo_guard.adapters.openrlhf.groups import GroupBarrier, settle_group
 from grpo_guard.adapters.openrlhf.rollout import Rollout, Texts, number, sanitize_response
 from grpo_guard.adapters.received import parts_of, review
@@ -98,16 +99,8 @@ class GuardedAgent:
             raise FrameworkError(
                 f"{cls.__name__}.nodes: expected a list of names, got one text {cls.nodes!r:.80}"
             )
-        if cls.mask_spans and cls.guard.policy.watches:
-            raise FrameworkError(
-                f'{cls.__name__}: mask_spans removes tokens from the loss, and on_reject="keep" '
-                "changes nothing; choose one of the two"
-            )
-        if cls.mask_spans and cls.guard.policy.chosen().on_long == "scale":
-            raise FrameworkError(
-                f'{cls.__name__}: on_long="scale" has no measure for rejected completions, and '
-                "mask_spans lets them keep their reward at any length; choose one of the two"
-            )
+        if cls.mask_spans:
+            require_maskable(cls.guard.policy, cls.__name__)
         made = super().__new__(cls)
         made._siblings = GroupBarrier(made._answers)
         made._logged, made._unrewarded = {}, cls.guard.policy.abstain_window

@@ -42,17 +42,14 @@ def rows_from(
     tokenisation of the prompt: a sender who may choose the prompt chooses what looks likely after
     it. In a column ``round`` or ``slot``, a value that is not an integer is None rather than this
     function's own count: a sender who omits it must not get a slot. Rows that `peer_rollouts` could
-    not pass on (column `MALFORMED`) and invalid completions are rejected, and the batch goes on.
-
-    For messages with images, only the text is judged; the images still distinguish groups.
+    not pass on (column `MALFORMED`) and invalid completions are rejected. Of messages with images,
+    only the text is judged; the images still distinguish groups.
 
     A column `MASK` marks the tokens of tool results. The text of such a row is decoded from its
     tokens; without the column it is the assistant's messages, and has no tokens to score. If a row
     has a node, or comes from an unknown peer, its mask is the sender's claim, even if the trainer
-    uses it.
-
-    The text of a row with a node is decoded from its ids, with all special tokens except one that
-    closes it; ids that this would not show are malformed. Without a tokenizer, the guard does so.
+    uses it, and its text is decoded from its ids, with all special tokens except one that closes
+    it; ids that this would not show are malformed. Without a tokenizer, the guard does so.
 
     Args:
         kwargs: The keywords of TRL's call.

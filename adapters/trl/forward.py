@@ -84,16 +84,10 @@ class ReusesForward:
 
 
 def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
-    """Let the verifiers that score ``model`` itself reuse a trainer's passes over it.
-
-    Args:
-        verifier: A guard's. The scorers of its log-prob verifiers are replaced by one that reuses,
-            with the options of the first; what it computes is the same.
-        model: The object that is trained. A copy of it has other weights after the first update.
-
-    Returns:
-        The scorer; None = no verifier scores this object.
-    """
+    """Let the verifiers that score ``model``, the object that is trained, reuse a trainer's passes
+    over it: their scorers are replaced by one that reuses, with the options of the first, and what
+    it computes is the same. A copy of the model has other weights after the first update. Returns
+    the scorer; None = no verifier scores this object."""
     reuse: ForwardReuse | None = None
     for inner in inner_verifiers(verifier):
         scorer = getattr(inner, "scorer", None)

@@ -143,12 +143,8 @@ class RankReview:
         """The settled rewards of this rank's rows; every rank must call it for the same function.
 
         Each rank settles all rows, because the lowest reward of a group, which its rejected
-        completions get, may be on another rank.
-
-        Args:
-            guard: Settles the rewards.
-            rewards: Returns the function's rewards for this rank's rows, or raises its exception.
-            policy: As for `Guard.settle`.
+        completions get, may be on another rank. ``rewards`` returns the function's rewards for this
+        rank's rows, or raises its exception; ``policy`` is as for `Guard.settle`.
 
         Raises:
             Exception: this rank's function's own; as `_together` if another rank's raised.

@@ -76,9 +76,8 @@ class TRLAdapter:
           that the sum is the number if ``reward_weights`` is 1. Weights below 0 are refused.
 
         If length leaves nothing of an accepted completion's reward, it gets the mean of its group.
-
         A reward of None stays None. If only one of several functions returns None for a rejected
-        completion, the others' 0.0 still counts: it trains with 0 and is not removed.
+        completion, the others' 0.0 still counts.
 
         Raises:
             FrameworkError: ``on_reject="no_gain"``, because a function sees only its own part of a

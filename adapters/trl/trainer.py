@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens
+from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, require_maskable
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import RewardFunction, chosen_policy
@@ -109,19 +109,12 @@ class GuardedTrainer(ReusesForward):
                 f"mask_spans: {type(self).__name__} has one ratio per completion and no mask of "
                 "tokens; use GRPOTrainer, or mask_spans=False"
             )
-        for name, asked, what in (
-            ("mask_spans", mask_spans, "tokens from the loss"),
-            ("leave_out_masked", leave_out_masked, "sequences from the baseline"),
-        ):
-            if asked and guard.policy.watches:
-                raise FrameworkError(
-                    f'{name} removes {what}, and on_reject="keep" changes nothing; choose one of '
-                    "the two"
-                )
-        if mask_spans and guard.policy.on_long == "scale":
+        if mask_spans:
+            require_maskable(guard.policy, type(self).__name__)
+        if leave_out_masked and guard.policy.watches:
             raise FrameworkError(
-                'mask_spans: on_long="scale" has no measure for rejected completions, and a masked '
-                "one would keep its reward at any length; choose one of the two"
+                'leave_out_masked removes sequences from the baseline, and on_reject="keep" '
+                "changes nothing; choose one of the two"
             )
 
     def _take_reward_functions(self) -> None:

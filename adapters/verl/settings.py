@@ -36,15 +36,8 @@ class Settings:
     """The guard's part of verl's configuration.
 
     Args:
-        config: The guard's YAML file, read by each reward worker; with several nodes, at the same
-            path on each of them.
-        manager: verl's reward manager that calls the reward function: ``naive``, ``dapo``, ...
-        sibling_timeout: Seconds that the first of a group waits for the others.
-        answer_timeout: Further seconds to wait for the verdict; then the guard abstains.
-        metrics: JSONL file to which figures are appended, on the collector's node; None = they are
-            only logged.
-        actor_options: Ray's options for the collector: ``{num_gpus: 1}`` if a verifier needs one.
-        read_early: Whether texts are read while their siblings are still to come.
+        config, manager, sibling_timeout, answer_timeout, metrics, actor_options, read_early: The
+            options under ``grpo_guard`` (docs/verl.md).
         num_workers, validation_rollouts: verl's own ``reward.num_workers`` and
             ``rollout.val_kwargs.n``.
         rollouts: See `training_rollouts`.

@@ -22,15 +22,10 @@ Make: TypeAlias = Callable[[], CompletionVerifier]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Properties of a worker's verifier that the calling process needs.
-
-    Args:
-        name, needs, author_can_abstain, steps_aside, smallest_p: Those of the verifier.
-        needs_whole: Why the verifier needs whole batches; None = parts are enough.
-        names: Whose verdicts a `Reading` holds, in order: the verifier's own if parts are enough,
-            else those of its rules that read each completion alone.
-        compares_ids: That of the verifier.
-    """
+    """Properties of a worker's verifier that the calling process needs. ``needs_whole`` is why it
+    needs whole batches; None = parts are enough. ``names`` are those whose verdicts a `Reading`
+    holds, in order: the verifier's own if parts are enough, else those of its rules that read each
+    completion alone."""
 
     name: str
     needs: str | None
