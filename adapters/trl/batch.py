@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -90,7 +90,8 @@ def rows_from(
             finish_reason="length" if read(_cut_off, row_ids, longest, ends) is True else None,
         )
         batch.append(row)
-    return _grouped(batch, counted=counts_slots(kwargs))
+    keys = [prompt_key(row.completion.prompt) for row in batch]
+    return numbered(batch, keys, counted=counts_slots(kwargs))
 
 
 def _labels(kwargs: Mapping[str, Any], n: int) -> list[dict[str, Any]]:
@@ -139,13 +140,13 @@ def _one_per_completion(kwargs: Mapping[str, Any], n: int) -> tuple[Any, Any]:
     return prompts, ids
 
 
-def _grouped(batch: Sequence[Row], *, counted: bool) -> list[Row]:
-    """Add each row's group, given by its prompt, and, if ``counted``, its slot in the group."""
-    groups: dict[str, int] = {}
+def numbered(rows: Sequence[Row], keys: Sequence[Hashable], *, counted: bool) -> list[Row]:
+    """Add each row's group, the number of its key, and, if ``counted``, its slot in the group."""
+    groups: dict[Hashable, int] = {}
     sizes: Counter[int] = Counter()
     placed: list[Row] = []
-    for row in batch:
-        group = groups.setdefault(prompt_key(row.completion.prompt), len(groups))
+    for row, key in zip(rows, keys, strict=True):
+        group = groups.setdefault(key, len(groups))
         slot = sizes[group] if counted else row.completion.slot
         placed.append(replace(row, completion=row.completion.with_labels(group=group, slot=slot)))
         sizes[group] += 1

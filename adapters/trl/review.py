@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from grpo_guard.adapters.received import Row, parts_of
+from grpo_guard.adapters.trl.batch import numbered
 from grpo_guard.core.prompts import Message, prompt_key
 from grpo_guard.core.verdict import Verdict
 from grpo_guard.guard import Guard
@@ -86,16 +87,8 @@ class BatchReviewer:
     def _judged(self, work: dict[tuple[int, int], Row], keys: Sequence[Sequence[bytes]]) -> Judged:
         """Verdicts on the rows that this rank judges, numbered as one batch."""
         places = sorted(work)
-        groups: dict[bytes, int] = {}
-        sizes: Counter[int] = Counter()
-        rows = []
-        for rank, i in places:
-            group = groups.setdefault(keys[rank][i], len(groups))
-            row = work[rank, i]
-            slot = sizes[group] if self.counted_slots else row.completion.slot
-            completion = replace(row.completion, group=group, slot=slot)
-            rows.append(replace(row, completion=completion))
-            sizes[group] += 1
+        own = [keys[rank][i] for rank, i in places]
+        rows = numbered([work[place] for place in places], own, counted=self.counted_slots)
         review = self.guard.review(*parts_of(rows))
         factors: Sequence[float | None] = review.length_factors or [None] * len(rows)
         return dict(zip(places, zip(review.verdicts, factors, strict=True), strict=True))

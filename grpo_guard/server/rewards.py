@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -163,13 +163,9 @@ class Rewards:
 
 
 def _reply_body(answer: dict[str, Any]) -> ReplyBody:
-    return ReplyBody(as_json(answer), outcomes_of(answer))
-
-
-def outcomes_of(answer: Mapping[str, Any]) -> dict[str, int]:
-    """How many queries an answer of `Rewards` accepts, rejects and abstains on."""
     logs = answer["extra_logs"]
-    return {name.removeprefix("guard_"): int(sum(logs.get(name, ()))) for name in GUARD_LOGS}
+    counts = {name.removeprefix("guard_"): int(sum(logs.get(name, ()))) for name in GUARD_LOGS}
+    return ReplyBody(as_json(answer), counts)
 
 
 def protocol_policy(policy: Policy) -> tuple[Policy, list[str]]:

@@ -49,11 +49,13 @@ class Verdicts:
 
     def too_late(self, asked: list[Completion], first: int | None = None) -> ReplyBody:
         """Abstain on each completion, because time ran out."""
-        return reply_body(self._abstentions(len(asked), Cause.TIMEOUT, self._late), first)
+        return self._abstained(asked, first, Cause.TIMEOUT, self._late)
 
-    def failed(self, asked: list[Completion], first: int) -> ReplyBody:
+    def failed(
+        self, asked: list[Completion], first: int | None, what: str = "the guard"
+    ) -> ReplyBody:
         """Abstain on each completion, because the guard failed."""
-        return reply_body(self._abstentions(len(asked), Cause.FAULT, "the guard failed"), first)
+        return self._abstained(asked, first, Cause.FAULT, f"{what} failed")
 
     def _settled(
         self,
@@ -69,15 +71,15 @@ class Verdicts:
         except Exception as error:
             # Unrecorded verdicts would let a convicted node start afresh.
             logger.error("the ledger failed; all abstain", exc_info=error)
-            return reply_body(
-                self._abstentions(len(asked), Cause.FAULT, "the ledger failed"), first
-            )
+            return self.failed(asked, first, "the ledger")
         if self._audit is not None:
             self._audit.note(request_id, batch, verdicts, first or 0)
         return reply_body(verdicts, first)
 
-    def _abstentions(self, count: int, cause: Cause, message: str) -> list[Verdict]:
-        return [abstain(self._guard.verifier.name, cause, message)] * count
+    def _abstained(
+        self, asked: list[Completion], first: int | None, cause: Cause, message: str
+    ) -> ReplyBody:
+        return reply_body([abstain(self._guard.verifier.name, cause, message)] * len(asked), first)
 
 
 def reply_body(verdicts: Sequence[Verdict], first: int | None = None) -> ReplyBody:
