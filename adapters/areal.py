@@ -72,10 +72,8 @@ class ArealAdapter:
 
 
 def row_from(given: Mapping[str, Any]) -> Row:
-    """The completion in AReaL's arguments; ``answer`` of the data is the reference.
-
-    The text is the workflow's decoding of its own ids, unless a ``node`` names another sender.
-    """
+    """The completion in AReaL's arguments; ``answer`` of the data is the reference. The text is the
+    workflow's decoding of its own ids, unless a ``node`` names another sender."""
     node = claimed(given, "node")
     return received(
         given.get("prompt", ""),

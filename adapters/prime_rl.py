@@ -100,13 +100,10 @@ class GuardedScoring:
 
 
 class GuardGate:
-    """An `AdmissionGate` that refuses groups if the guard left fewer than ``least`` traces.
-
-    Groups from which the guard left out nothing always pass: distillation trains on groups of one.
-
-    Args:
-        guard: The guard that scores; its memory of nodes is saved and resumed with the run.
-        least: At least 2 for a baseline: for a single trace, reward minus mean is 0.
+    """An `AdmissionGate` that refuses groups if the guard left fewer than ``least`` traces: at
+    least 2 for a baseline, since for a single trace, reward minus mean is 0. Groups from which the
+    guard left out nothing always pass: distillation trains on groups of one. The guard's memory of
+    nodes is saved and resumed with the run.
 
     Raises:
         ValueError: ``least`` is below 1.

@@ -105,11 +105,9 @@ class SlimeAdapter:
 
 
 def row_from(sample: Any, guard: Guard) -> Row:
-    """The completion of a `Sample`; its group is ``group_index``.
-
-    Tokens that ``loss_mask`` leaves out (tool answers, or an older policy's) are given; such a
-    response is decoded from its tokens, turn by turn, with the guard's tokenizer.
-    """
+    """The completion of a `Sample`; its group is ``group_index``. Tokens that ``loss_mask`` leaves
+    out (tool answers, or an older policy's) are given; such a response is decoded from its tokens,
+    turn by turn, with the guard's tokenizer."""
 
     def field(name: str) -> Any:
         return read(getattr, sample, name)  # reading an object may raise

@@ -122,11 +122,8 @@ def review_of(guard: Guard, trace: Any, *, round: int | None = None) -> Review:
 
 
 def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review:
-    """Review traces with their rounds; each gets the verdict of its worst branch.
-
-    Raises:
-        AbstainError: as for `Guard.review`.
-    """
+    """Review traces with their rounds; each gets the verdict of its worst branch. Raises
+    AbstainError as `Guard.review` does."""
     return review_turns(
         guard,
         (
@@ -138,10 +135,7 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
 
 
 def _message_text(message: Any) -> str:
-    """All text of a model's message: thoughts, content, and tool calls.
-
-    They are all trained on, so poison in none of them may pass unread.
-    """
+    """All text of a model's message: thoughts, content, and tool calls, which are all trained on."""
     parts = [getattr(message, "reasoning_content", None), _text(message)]
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]
@@ -149,11 +143,8 @@ def _message_text(message: Any) -> str:
 
 
 def drawn_log_probs(node: Any) -> list[float] | None:
-    """The engine's log-probs of a turn's drawn tokens; None unless there is one for each.
-
-    Raises:
-        ValueError: they are invalid, or more than tokens. A trainer makes a tensor of them.
-    """
+    """The engine's log-probs of a turn's drawn tokens; None unless there is one for each. Raises
+    ValueError if they are invalid, or more than tokens: a trainer makes a tensor of them."""
     given, most = node.logprobs, len(node.mask)
     count = 0 if given is None else len(given)
     found = log_probs_from(given, count) if 0 < count <= most else None
@@ -229,13 +220,10 @@ class _Branch:
         return text, chars
 
     def ids(self, theirs: Detokenizer | None = None) -> dict[str, Any]:
-        """Ids of prompt and branch, given spans, and the engine's log-probs; empty if no node has
-        ids, and a reason if they do not match.
-
-        Given are all tokens that the masks leave out: other messages, and what the template puts
-        before and after a turn. ``theirs`` decodes another node's ids, whose mask may count the
-        beginning of its own line as the end of the prompt; None = the branch is this trainer's own.
-        """
+        """Ids of prompt and branch, given spans (all tokens that the masks leave out, the
+        template's too), and the engine's log-probs; empty if no node has ids, and a reason if they
+        do not match. ``theirs`` decodes another node's ids, whose mask may count the beginning of
+        its own line as the end of the prompt."""
         on = [self.nodes[i] for i in (*self.before, *self.path)]
         # Other iterables may be endless at no cost to the sender; verifiers' own nodes have lists.
         if not all(isinstance(x, list) for node in on for x in (node.token_ids, node.mask)):

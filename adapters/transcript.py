@@ -19,12 +19,9 @@ from grpo_guard.core.given import Given, Span
 
 
 def mask_from(value: Any, length: int) -> list[int]:
-    """The first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor.
-
-    Raises:
-            ValueError: it is not a mask. A sender of "0" for 0, or of NaN, could have another mask
-            read here than the one used in training.
-    """
+    """The first ``length`` values of a 0/1 mask, from a list, a tuple, an array or a tensor. Raises
+    ValueError for anything else: a sender of "0" for 0, or of NaN, could have another mask read
+    here than the one used in training."""
     if getattr(value, "ndim", None) == 1:
         value = value[:length].tolist()
     if not isinstance(value, list | tuple):
@@ -48,16 +45,9 @@ def spans_given(mask: Sequence[int], length: int) -> tuple[Span, ...]:
 
 
 def masked_in(mask: Sequence[int], length: int, *, theirs: bool = True) -> Given | None:
-    """A row's masked spans, to be located in its text by a `Detokenizer`; None = none.
-
-    Args:
-        mask: 0 for tokens that do not train.
-        length: Number of tokens of the completion.
-        theirs: The mask is another node's claim, not the trainer's.
-
-    Raises:
-        ValueError: more spans than `Given` takes.
-    """
+    """The masked spans (0) of a row of ``length`` tokens, to be located in its text by a
+    `Detokenizer`; None = none. ``theirs``: the mask is another node's claim. Raises ValueError for
+    more spans than `Given` takes."""
     spans = spans_given(mask, length)
     return Given(spans, ((0, 0),) * len(spans), True, not theirs) if spans else None
 

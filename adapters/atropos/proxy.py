@@ -171,11 +171,9 @@ def _sender(headers: Mapping[str, str], tokens: Mapping[str, str] | None) -> str
 
 
 def _groups_in(body: bytes, several: bool, limits: Limits, temperatures: Range) -> list[Any]:
-    """The groups in a body: one, or a list of them. Raises RequestError 422 or 413, or GroupError.
-
+    """The groups in a body: one, or a list of them; raises RequestError 422 or 413, or GroupError.
     All are checked before any is judged; otherwise a ledger would count the groups before a bad one
-    again when the list is sent again.
-    """
+    again when the list is sent again."""
     # As an object, because its reader bounds depth and refuses what JSON cannot represent.
     given = _object(b'{"groups":' + body + b"}", limits)["groups"]
     if isinstance(given, list) is not several or given == []:

@@ -105,13 +105,9 @@ class GuardedGame:
         return Exchange(communication, self.claims, self.warn)
 
     def admitted(self, state: Any, swarm: Any) -> dict[Any, Any]:
-        """The payloads for the node's data manager: its own, and admitted ones of its peers.
-        Nothing that a peer sends makes it raise.
-
-        Args:
-            state: The `GameState`.
-            swarm: agent -> {batch: [Payload]}, as received.
-        """
+        """The payloads for the node's data manager: its own, and admitted ones of its peers, from
+        ``swarm`` as received, ``{agent: {batch: [Payload]}}``. Nothing that a peer sends makes it
+        raise."""
         own = state.get_latest_communication()
         try:
             self._begin(state)

@@ -93,12 +93,9 @@ def _rows(
 def settled(
     guard: Guard, trees: Sequence[Tree], found: Sequence[Review], raw: Sequence[Raw]
 ) -> list[list[float]]:
-    """The settled rewards, [G] for each tree, all finite.
-
-    A completion without a finite reward leaves its group under a guard with ``failures``; otherwise
-    it earns what a rejected one does. One NaN would make all weights NaN, and authors may know how
-    to make a grader return it.
-    """
+    """The settled rewards, [G] for each tree, all finite. A completion without a finite reward
+    leaves its group under a guard with ``failures``; otherwise it earns what a rejected one does.
+    One NaN would make all weights NaN, and authors may know how to make a grader return it."""
     verdicts: list[Verdict] = []
     rewards: Raw = []
     groups: list[Hashable] = []

@@ -27,9 +27,7 @@ class Rollout(list[str]):
 
 def sampling_of(config: Any) -> SamplingSpec:
     """The sampler that a `GRPOTrainerConfig` describes under a coin; ``top_k=None`` means off.
-
-    Without a coin GenRL leaves None to transformers, which truncates to 50.
-    """
+    Without a coin GenRL leaves None to transformers, which truncates to 50."""
     return SamplingSpec(
         engine="transformers",
         temperature=config.temperature,
@@ -47,13 +45,8 @@ class Rollouts:
     _coin: tuple[PublicCoin, Any, str] | None = None
 
     def under_coin(self, coin: PublicCoin, state: Any, node: Any) -> None:
-        """From now on, draw the one completion that the coin determines for each slot.
-
-        Args:
-            coin: The run's coin.
-            state: The `GameState`, which has the round.
-            node: This node's name, as its peers know it.
-        """
+        """From now on, draw the one completion that the coin determines for each slot, in the round
+        of the `GameState`, for the node that its peers know under this name."""
         self._coin = coin, state, str(node)
 
     def generate(self, inputs: Any, return_completion_ids: bool = False, stage: int = 0) -> Any:
@@ -119,13 +112,8 @@ class Around:
 
 
 class Exchange(Around):
-    """A communication backend that adds claims.
-
-    Args:
-        communication: GenRL's backend.
-        claims: (``{batch: [Payload]}``, this node's name) -> claims about each payload.
-        warn: Logs a failure once.
-    """
+    """A communication backend that adds claims: from ``{batch: [Payload]}`` and this node's name,
+    some about each payload. ``warn`` logs a failure once."""
 
     def __init__(
         self,

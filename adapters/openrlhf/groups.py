@@ -100,16 +100,9 @@ class GroupBarrier(Generic[Brought, Judged]):
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
     async def submit(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
-        """Do the work, wait for the siblings, and return the result for this one.
-
-        Args:
-            key: What siblings have in common. Must be theirs alone until they are judged.
-            work: What the siblings do at the same time. If it raises, the others are judged without
-                it.
-
-        Raises:
-            Exception: raised by ``work`` or by ``judge``, unchanged.
-        """
+        """Do the work, wait for the siblings, which have the ``key`` in common until they are
+        judged, and return the result for this one. What the work raises is raised here, and the
+        others are judged without it; what ``judge`` raises is raised for the whole group."""
         group = self._open.get(key)
         if group is None:
             group = self._open[key] = _Group()

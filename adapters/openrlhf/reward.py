@@ -171,11 +171,11 @@ def rows_from(queries: Texts, prompts: Texts, labels: Sequence[Any]) -> list[Row
 def completion_text(query: str, prompt: str) -> str:
     """The author's text; the whole query if its prompt cannot be identified.
 
-    A query is the prompt's and the completion's tokens, decoded together with their special tokens.
-    So it ends with the token that ended the turn, which the engine added, and it need not begin
-    with the prompt as given: decoding may move blanks, and a prompt that was too long has lost its
-    beginning. If either were read as the author's text, it would look like a written-out chat
-    template, and screens would reject every honest completion.
+    A query is prompt and completion, decoded together with their special tokens. So it ends with
+    the token that ended the turn, and need not begin with the prompt as given: decoding may move
+    blanks, and a prompt that was too long has lost its beginning. If either were read as the
+    author's text, it would look like a written-out chat template, and screens would reject every
+    honest completion.
     """
     text = _after(query, prompt)
     for end in ENDS:
@@ -211,11 +211,8 @@ def _end_without_blanks(query: str, prompt: str) -> int | None:
 
 
 def _end_of_truncated(query: str, prompt: str) -> int | None:
-    """The end of the prompt, if the query begins with the last part of it.
-
-    That part must match word for word: if a few words were enough, an author could repeat them, and
-    the text before them would go unread.
-    """
+    """The end of the prompt, if the query begins with the last part of it, word for word: if a few
+    words were enough, an author could repeat them, and the text before them would go unread."""
     start, at = query[:LEAST_OVERLAP], 0
     if len(start) < LEAST_OVERLAP:
         return None

@@ -54,11 +54,9 @@ class Rollout:
 
     @property
     def turns(self) -> list[Span]:
-        """The spans of tokens that the policy wrote, in order of position.
-
-        The trainer accepts ranges in any order: a peer's first range may come after its poison,
-        which would pass as part of the prompt.
-        """
+        """The spans of tokens that the policy wrote, in order of position: the trainer accepts
+        ranges in any order, and a peer's first range may come after its poison, which would pass as
+        part of the prompt."""
         given = [(max(0, a), min(b, len(self.ids))) for a, b in self.response["action_ranges"]]
         return sorted((start, end) for start, end in given if start < end)
 

@@ -121,10 +121,8 @@ def _detokenizer(tokenizer: Any, from_peers: bool, ends: Any) -> Detokenizer | N
 
 
 def _uneven(mask: Any, ids: Any) -> str | None:
-    """The problem with a mask whose length differs from its ids; None if they match.
-
-    Read as far as it goes, it could mark other tokens here than after the trainer's padding.
-    """
+    """The problem with a mask whose length differs from its ids; None if they match. Read as far as
+    it goes, it could mark other tokens here than after the trainer's padding."""
     if not isinstance(mask, list | tuple) or ids is None or len(mask) == len(ids):
         return None
     return f"mask: expected {len(ids)}, one per token, got {len(mask)}"
@@ -156,10 +154,8 @@ def numbered(rows: Sequence[Row], keys: Sequence[Hashable], *, counted: bool) ->
 def _text_and_given(
     completion: Any, ids: Any, mask: Any, theirs_in: Detokenizer | None, tokenizer: Any
 ) -> Any:
-    """A row's text, and the given spans in it; several turns are decoded from all tokens.
-
-    For another node's row only the spans are read: `received` decodes the text from its ids.
-    """
+    """A row's text, and the given spans in it; several turns are decoded from all tokens. For
+    another node's row only the spans are read: `received` decodes the text from its ids."""
     drawn = None if mask is None or ids is None else read(lambda: mask_from(mask, len(ids)))
     if not isinstance(drawn, list | None):
         return drawn, None  # an invalid mask makes its row malformed
@@ -246,14 +242,11 @@ def _turns(ids: Any, mask: Any, tokenizer: Any) -> Any:
 
 
 def _called(calls: Any) -> list[str]:
-    """Names and arguments of tool calls, without the keys that every call has.
+    """Names and arguments of tool calls, without the keys that every call has. Raises ValueError
+    for more than `MAX_PROMPT_PARTS`, or a number with more digits than Python prints.
 
     Used as they are, not as JSON, whose escapes would hide line breaks and so code. Not recursive,
     because a sender decides how deep arguments are nested.
-
-    Raises:
-        ValueError: more than `MAX_PROMPT_PARTS`, for example if a list contains itself, or a number
-            with more digits than Python prints. If it were left out, it would be trained on unread.
     """
     words: list[str] = []
     pending = [calls]

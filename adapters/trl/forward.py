@@ -102,11 +102,8 @@ def reuse_of(verifier: CompletionVerifier, model: Any) -> ForwardReuse | None:
 
 
 def _runs_policy_first(trainer: Any) -> bool:
-    """TRL's condition (1.16) for a pass of the policy before the rewards.
-
-    In a release that expresses it differently, nothing is captured, which costs a pass but is never
-    wrong.
-    """
+    """TRL's condition (1.16) for a pass of the policy before the rewards. In a release that
+    expresses it differently, nothing is captured, which costs a pass but is never wrong."""
     if is_rloo(trainer):
         return True
     try:

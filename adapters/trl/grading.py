@@ -155,11 +155,9 @@ class Grading:
 
 
 def surviving(function: RewardFunction) -> Any:
-    """A reward function for a guarded trainer that returns infinity for failures.
-
-    Infinity survives TRL's tensors and distinguishes a failure from None, with which a function
-    leaves the reward to the other functions. `without_failed` reads it.
-    """
+    """A reward function for a guarded trainer that returns infinity for failures, which survives
+    TRL's tensors and is not None, with which a function leaves the reward to others; see
+    `without_failed`."""
     grading = Grading(function, failed=math.inf)
 
     def marked(rewards: Sequence[float | None]) -> list[float | None]:

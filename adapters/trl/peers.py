@@ -189,12 +189,10 @@ def refuse_what_peers_could_use(settings: Any, tools: Any = None) -> None:
 
 
 def _vocabulary(config: Any, tokenizer: Any) -> int:
-    """How many ids both the model and the tokenizer know.
-
-    Read from the configuration, because with sharded weights a rank may have no rows of the
-    embedding. A multimodal model's configuration contains the text model's. Embeddings are often
-    padded beyond the tokenizer's ids, and ids without text would pass unread.
-    """
+    """How many ids both the model and the tokenizer know: embeddings are often padded beyond the
+    tokenizer's ids, and ids without text would pass unread. Read from the configuration, of a
+    multimodal model's text part, because with sharded weights a rank may have no rows of the
+    embedding."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return min(int(text.vocab_size), len(tokenizer))
 

@@ -156,10 +156,8 @@ class RankReview:
 def _with_means(
     given: Sequence[float | None], settled: Sequence[float | None], review: Review
 ) -> list[float | None]:
-    """Give completions that length alone reduced to nothing their group's mean: no advantage.
-
-    For None, TRL logs that all reward functions returned None, as if something had failed.
-    """
+    """Give completions that length alone reduced to nothing their group's mean: no advantage. For
+    None, TRL logs that all reward functions returned None, as if something had failed."""
     filled = SettledGroups.of(settled, review.groups).filled
     factors = review.length_factors or [1.0] * len(settled)
     return [

@@ -269,11 +269,9 @@ _guards_of: WeakKeyDictionary[Any, list[Guard]] = WeakKeyDictionary()
 
 
 def _column(kwargs: Mapping[str, Any], guard: Guard) -> str:
-    """ "guard" for a trainer's first guard, "guard_2" for its second.
-
-    TRL appends columns logged twice under one name, and a table with columns of unequal length ends
-    the run. At the first call, guard and trainer are checked as a pair.
-    """
+    """ "guard" for a trainer's first guard, "guard_2" for its second: TRL appends columns logged
+    twice under one name, and a table with columns of unequal length ends the run. At the first
+    call, guard and trainer are checked as a pair."""
     trainer = _trainer(kwargs)
     try:
         guards = _guards_of.setdefault(trainer, [])

@@ -78,11 +78,8 @@ class CompletionsTable(TrainerCallback):  # type: ignore[misc]
 
 
 def markdown(table: Any) -> str:
-    """A pandas table as Markdown, cut to what a page shows.
-
-    Completions are strangers' text: each cell is shown as code, so that no link or picture in it
-    is rendered.
-    """
+    """A pandas table as Markdown, cut to what a page shows. Completions are strangers' text: each
+    cell is shown as code, so that no link or picture in it is rendered."""
     rows = [list(table.columns), ["---"] * len(table.columns)]
     rows += [[_cell(value) for value in row] for row in table.head(_ROWS).values.tolist()]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

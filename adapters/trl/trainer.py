@@ -318,11 +318,8 @@ def take_out(
     output: dict[str, Any], keep: Tensor, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, Any]:
     """Remove the flagged tokens (0 in ``keep``, [B, C]) from GRPOTrainer's batch; every rank must
-    call it.
-
-    `tool_mask` removes tokens from the loss but not from attention. The losses dapo, cispo and
-    vespo divide by `num_items_in_batch`, the tokens of all ranks, which TRL counted before.
-    """
+    call it. `tool_mask` removes tokens from the loss but not from attention. The losses dapo, cispo
+    and vespo divide by `num_items_in_batch`, the tokens of all ranks, which TRL counted before."""
     before = output["completion_mask"]
     if "tool_mask" in output:
         before = before * output["tool_mask"]

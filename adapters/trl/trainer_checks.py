@@ -93,11 +93,9 @@ def check_decorated(trainer: Any, policy: Policy) -> None:
 
 
 def warn_of_half_precision(trainer: Any) -> None:
-    """Log once per trainer if it trains parameters in float16 with Adam.
-
-    The policy then falls apart within a few steps, with and without a guard; with one, it looks as
-    if the guard rejected honest work.
-    """
+    """Log once per trainer if it trains parameters in float16 with Adam. The policy then falls
+    apart within a few steps, with and without a guard; with one, it looks as if honest work were
+    rejected."""
     optimizer = getattr(getattr(trainer, "args", None), "optim", "")
     sharded = any(getattr(trainer, f"is_{one}_enabled", False) for one in ("deepspeed", "fsdp"))
     if sharded or str(getattr(optimizer, "value", optimizer)) not in _OWN_FORMAT:
@@ -113,11 +111,8 @@ def warn_of_half_precision(trainer: Any) -> None:
 
 
 def check_sampler(trainer: Any, guard: Guard) -> None:
-    """Warn if they differ, at the first call and once more after the first update.
-
-    Raises:
-        MismatchError: they differ, and the verifier is strict.
-    """
+    """Warn if sampler or model differ from the verifiers', at the first call and once more after
+    the first update; raises MismatchError if the verifier is strict."""
     args = getattr(trainer, "args", None)
     if args is None or not hasattr(args, "temperature"):
         return  # not a trainer that samples
@@ -160,11 +155,9 @@ def is_rloo(trainer: Any) -> bool:
 
 
 def _scores_by_itself(trainer: type) -> str | None:
-    """The experimental trainer that computes advantages from rewards in its own way.
-
-    Those of trl 1.6 (replay buffer, GFPO, DPPO) sum up None as 0 before the baseline; the first two
-    change the batch's rows afterwards.
-    """
+    """The experimental trainer that computes advantages from rewards in its own way. Those of trl
+    1.6 (replay buffer, GFPO, DPPO) sum up None as 0 before the baseline; the first two change the
+    batch's rows afterwards."""
     for kind in trainer.__mro__:
         if kind.__module__.startswith("trl.experimental.") and _SCORING in vars(kind):
             return kind.__name__

@@ -44,11 +44,9 @@ class Collector(SiblingCollector):
 
 
 class CollectorHandle:
-    """A worker's access to the collector.
-
-    The actor belongs to the worker that first requested it and ends with the run. If it dies, the
-    trajectories waiting for it are abstained on, and the next trajectory starts it anew.
-    """
+    """A worker's access to the collector, whose actor belongs to the worker that first requested it
+    and ends with the run. If it dies, the trajectories waiting for it are abstained on, and the
+    next one starts it anew."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -118,10 +118,8 @@ class GuardedRollouts:
                 output.response_mask = [0] * len(output.response_mask)
 
     async def _agent_loop_postprocess(self, output: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs before verl makes tensors: invalid log-probs would be NaN in its corrections.
-
-        The trainers before v1 read the mask before the score is known.
-        """
+        """Runs before verl makes tensors: invalid log-probs would be NaN in its corrections. The
+        trainers before v1 read the mask before the score is known."""
         mine = _rollout.get(None)
         for one in output if isinstance(output, list) else [output]:
             if not _usable(one) and mine is not None:
@@ -140,11 +138,9 @@ class GuardedRollouts:
 
 
 def _bypasses(config: Any) -> bool:
-    """Whether rollout correction runs in bypass mode, inside the actor.
-
-    There verl raises on a micro-batch without trainable tokens, so an empty mask could end the run.
-    A left-out completion then keeps its mask, with its group's mean as its score.
-    """
+    """Whether rollout correction runs in bypass mode, inside the actor. There verl raises on a
+    micro-batch without trainable tokens, so a left-out completion keeps its mask, with its group's
+    mean as its score."""
     return bool((config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
 
 

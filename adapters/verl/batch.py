@@ -58,11 +58,9 @@ def hook_data_of(columns: Mapping[str, Any]) -> HookData | None:
 
 
 def last_row(data: Any) -> Any:
-    """The trajectory for a reward manager to grade: its last output, without padding.
-
-    verl 0.9.1 counts a response's tokens from the right end of a mask that is padded there, and so
-    grades an answer without its end if an earlier output was longer.
-    """
+    """The trajectory for a reward manager to grade: its last output, without padding. verl 0.9.1
+    counts a response's tokens from the right end of a mask that is padded there, and so grades an
+    answer without its end if an earlier output was longer."""
     row = data[-1:]
     extra = row.non_tensor_batch.get("extra_info")
     if extra is not None and isinstance(extra[0], dict):
@@ -85,19 +83,14 @@ def last_row(data: Any) -> Any:
 def rows_from(
     data: Any, tokenizer: Any, max_tokens: int, *, rejects_unread: bool = False
 ) -> list[Row]:
-    """All rows that a trajectory trains on, in order.
+    """All rows that a trajectory (a reward worker's DataProto) trains on, in order.
 
     verl trains on all of a response's tokens, including those after an EOS, and the text that a
     reward function sees omits special tokens. So another node's ids with any except one closing
-    token per turn are malformed.
-
-    Args:
-        data: DataProto of a reward worker.
-        tokenizer: The policy's.
-        max_tokens: Longest response of the rollout; one of that length without an EOS has
-            ``finish_reason="length"``.
-        rejects_unread: Reject what cannot be read instead of abstaining: the author decides how
-            many turns a trajectory has, and if abstentions pass, that would be a reward at will.
+    token per turn are malformed. A response of ``max_tokens`` without an EOS has
+    ``finish_reason="length"``. ``rejects_unread`` rejects what cannot be read instead of
+    abstaining: the author decides how many turns a trajectory has, and if abstentions pass, that
+    would be a reward at will.
     """
     hook_data = hook_data_of(data.non_tensor_batch)
     turns = data.non_tensor_batch.get("__num_turns__")

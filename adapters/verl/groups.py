@@ -77,14 +77,9 @@ group and its verdict, and the share that had been read before; None = reading e
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The result for a trajectory.
-
-    Args:
-        score: Finite. If it is left out, the mean of those that stay, or 0 if none does.
-        left_out: It must not be trained on.
-        outcome, cause: Of its verdict.
-        together: How many were judged as one group.
-    """
+    """The result for a trajectory. ``score`` is finite: if it is left out, the mean of those that
+    stay, or 0 if none does. ``outcome`` and ``cause`` are its verdict's; ``together`` were judged
+    as one group."""
 
     score: float
     left_out: bool
@@ -146,12 +141,8 @@ class SiblingCollector:
         self._building = asyncio.Lock()
 
     async def settle(self, trajectory: Trajectory) -> Settled:
-        """Wait for the siblings, then for the verdict.
-
-        Raises:
-            ConfigError: the guard cannot be built.
-            AbstainError: too many abstentions, or the policy says to raise.
-        """
+        """Wait for the siblings, then for the verdict. Raises ConfigError if the guard cannot be
+        built, and AbstainError for too many abstentions, or if the policy says to raise."""
         await self._ready()
         key = (trajectory.uid, trajectory.step)
         future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()

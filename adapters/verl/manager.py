@@ -191,11 +191,9 @@ def _watched(graded: dict[str, Any], raw: float | None, settled: Settled | None)
 
 
 def _plain_info(info: Any, data: Any) -> dict[str, Any]:
-    """An agent loop's output besides its reward, which may contain a peer's numbers.
-
-    verl makes each key a column, replacing the data set's own of that name; it expects the same
-    keys for every sample, so an invalid value becomes 0.
-    """
+    """An agent loop's output besides its reward, which may contain a peer's numbers. verl makes
+    each key a column, replacing the data set's own of that name; it expects the same keys for every
+    sample, so an invalid value becomes 0."""
     taken = {*data.non_tensor_batch, *data.batch.keys()}  # a TensorDict iterates over its rows
     given = info if isinstance(info, dict) else {}
     return {
@@ -230,13 +228,9 @@ def _key(data: Any) -> tuple[str | None, int | None]:
 
 
 def _into_workers(inner: Any, failures: GraderFailures) -> bool:
-    """Make a manager call its function in worker processes, if there is a limit.
-
-    Not for async functions, nor for verl's `remote` manager, which has its own processes.
-
-    Raises:
-        FrameworkError: the function cannot be sent to a worker.
-    """
+    """Make a manager call its function in worker processes, if there is a limit; not async
+    functions, nor those of verl's `remote` manager, which has its own. Raises FrameworkError if the
+    function cannot be sent to a worker."""
     call = inner.compute_score
     if failures.timeout is None or inner.is_async_reward_score or hasattr(inner, "reward_worker"):
         return False

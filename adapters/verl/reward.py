@@ -78,11 +78,8 @@ class VerlAdapter:
 
 
 def row_from(kwargs: Mapping[str, Any]) -> Row:
-    """The completion in verl's keywords; ``task`` is the data source.
-
-    The prompt is the first of ``prompt``, ``raw_prompt`` and ``question`` that is a text, a list or
-    an array.
-    """
+    """The completion in verl's keywords; ``task`` is the data source. The prompt is the first of
+    ``prompt``, ``raw_prompt`` and ``question`` that is a text, a list or an array."""
     extra = kwargs.get("extra_info")
     found = [claimed(extra, key) for key in ("prompt", "raw_prompt", "question")]
     prompts = [p for p in found if isinstance(p, str | list | tuple) or getattr(p, "ndim", 0) == 1]

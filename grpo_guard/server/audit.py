@@ -92,11 +92,8 @@ class Audit:
 
 def own_name(folder: Path) -> str:
     """Name of a file in ``folder`` that no other process writes until this one ends; raises OSError
-    if nothing can be written there.
-
-    The name has the lowest free number. Names that no later process reuses, such as process ids,
-    would leave their files behind at each start, and the log would grow without bound.
-    """
+    if nothing can be written there. It has the lowest free number: names that no later process
+    reuses, such as process ids, would leave their files behind at each start."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl

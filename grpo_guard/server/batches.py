@@ -368,11 +368,8 @@ _NOT_RAISED = (StopIteration, TimeoutError)
 
 def _thread(verifier: CompletionVerifier, reading: Reading) -> queue.SimpleQueue[_Batch]:
     """Start a thread that judges the batches put into the returned queue; raises RuntimeError if
-    none can be started.
-
-    It is a daemon: the pools of asyncio and concurrent.futures join their threads at exit, so one
-    hung verifier would keep the process from ending.
-    """
+    none can be started. It is a daemon: the pools of asyncio and concurrent.futures join their
+    threads at exit, so one hung verifier would keep the process from ending."""
     calls: queue.SimpleQueue[_Batch] = queue.SimpleQueue()
 
     def work() -> None:

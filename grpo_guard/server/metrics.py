@@ -30,12 +30,8 @@ Counts: TypeAlias = "Counter[tuple[str, ...]]"
 
 
 class Metrics:
-    """Counts since the start, for the tasks of one event loop.
-
-    Args:
-        folder: Where several workers write their counts, so that any one of them can report for
-            all, including those that have ended; None = a single worker.
-    """
+    """Counts since the start, for the tasks of one event loop; several workers write theirs into a
+    folder, so that any one of them can report for all, including those that have ended."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._in_progress = 0

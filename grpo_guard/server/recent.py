@@ -31,17 +31,10 @@ class Recent:
     async def answer(
         self, key: str, path: str, body: bytes, ask: Callable[[], Awaitable[tuple[ReplyBody, bool]]]
     ) -> ReplyBody:
-        """The answer that this request got, or is about to get; otherwise that of ``ask``.
-
-        Args:
-            key: The client's key; with another path or body it names another request.
-            path, body: Path and body of the request.
-            ask: Returns the answer, and whether the ledger recorded it; if not, it is not kept.
-
-        Raises:
-            RequestError: 429; another request waits for this answer already.
-            Exception: whatever ``ask`` raises.
-        """
+        """The answer that this request (path and body) got under the client's key, or is about to
+        get; otherwise that of ``ask``, which is kept only if the ledger recorded it. Raises
+        RequestError 429 if another request waits for this answer already, and whatever ``ask``
+        raises."""
         head = f"{key}\n{path}\n".encode("utf-8", "surrogatepass")
         # In a thread: hashing megabytes here would block everything else.
         large = len(body) > PARSED_AT_ONCE

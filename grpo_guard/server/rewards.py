@@ -106,15 +106,9 @@ class Rewards:
         found: Sequence[Verdict],
         request_id: str = "",
     ) -> dict[str, Any]:
-        """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order.
-        What the reward function raises is raised.
-
-        Args:
-            given: The parsed request.
-            known: From `admitted`.
-            found: The verifier's verdicts on `AdmittedBatch.unsettled`.
-            request_id: For the audit log.
-        """
+        """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order,
+        from what `admitted` returned and the verifier's verdicts on its ``unsettled``. What the
+        reward function raises is raised."""
         if not given:
             return self.abstained(0)
         answer = self._parts.settled(

@@ -37,10 +37,8 @@ def listen(app: ASGIApp, host: str, port: int) -> bool:
 
 
 def listen_in_workers(app: str, host: str, port: int, workers: int) -> bool:
-    """`listen` in several processes; ``app`` names the function that makes each application.
-
-    A process that ends is replaced. False: could not listen, or no worker could start.
-    """
+    """`listen` in several processes, which are replaced if they end; ``app`` names the function
+    that makes each application. False: could not listen, or no worker could start."""
     prepare()
     try:
         # A worker whose interpreter is busy for a while is not dead.

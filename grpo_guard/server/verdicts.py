@@ -22,13 +22,7 @@ logger = logging.getLogger("grpo_guard")
 
 class Verdicts:
     """Answers lists of completions. The guard's ledger records only verdicts that a client waits
-    for.
-
-    Args:
-        guard: Judges the completions.
-        late: Message of an abstention on completions that take too long.
-        audit: Log of rejections; None = no log.
-    """
+    for; ``late`` is the message of an abstention on completions that take too long."""
 
     def __init__(self, guard: Guard, late: str, audit: Audit | None = None) -> None:
         self._guard = copy.copy(guard)

@@ -38,10 +38,8 @@ class Described:
 
 
 def readers(verifier: CompletionVerifier) -> list[Rule]:
-    """Return the rules inside that read each completion alone, without duplicates.
-
-    The reading of a `RecurrenceVerifier` is included, but is not worth sending by itself.
-    """
+    """The rules inside that read each completion alone, without duplicates. The reading of a
+    `RecurrenceVerifier` is included, but is not worth sending by itself."""
     inner = {id(one): one for one in inner_verifiers(verifier)}.values()
     found = [one for one in inner if isinstance(one, Rule) and reads_alone(one)]
     return found if any(isinstance(one, RuleVerifier) for one in found) else []
