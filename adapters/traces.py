@@ -135,7 +135,7 @@ def review_all(guard: Guard, traces: Iterable[tuple[Any, int | None]]) -> Review
 
 
 def _message_text(message: Any) -> str:
-    """All text of a model's message: thoughts, content, and tool calls, which are all trained on."""
+    """All text of a model's message, thoughts and tool calls included: all of it is trained on."""
     parts = [getattr(message, "reasoning_content", None), _text(message)]
     for call in getattr(message, "tool_calls", None) or []:
         parts += [getattr(call, "namespace", None), call.name, call.arguments]

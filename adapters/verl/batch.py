@@ -99,42 +99,55 @@ def rows_from(
     # Not a name from the agent loop, which may be a peer's: siblings are judged in one batch.
     rollout = uuid.uuid4().hex if len(data) > 1 else None
     for i in range(len(data)):
-        prompt_ids, ids = _ids(data, i)
-        all_ids = ids
+        first, (prompt_ids, all_ids) = _plain(data, i), _ids(data, i)
         mask = hook_data.masks[i] if hook_data else None
         if mask is None and turns is not None and int(turns[i] or 0) > 2:
-            rows.append(Row(_plain(data, i), _unread(rejects_unread)))
+            rows.append(Row(first, _unread(rejects_unread)))
             continue
         theirs = _node(_columns(data, i)) is not None  # even if the name cannot be read
-        asked = _asked(data, i, tokenizer, prompt_ids, theirs=theirs)
-        log_probs = hook_data.log_probs[i] if hook_data else None
         # If a mask ends too early, verl trains on nothing after its end.
-        own = None if mask is None else (*mask, *[0] * (len(ids) - len(mask)))
-        given = spans_given(own or (), len(ids))
+        drawn = None if mask is None else (*mask, *[0] * (len(all_ids) - len(mask)))
+        ids, given = all_ids, spans_given(drawn or (), len(all_ids))
         if given == ((0, len(ids)),):
             if i < len(data) - 1 or rows:
                 continue  # it trains nothing
             ids, given = [], ()
-        cut = len(ids) >= max_tokens and ids[-1:] != [tokenizer.eos_token_id]
         problem = (
             _uneven(mask, all_ids, max_tokens)
             or _unread_ids(ids, given, len(tokenizer))
             or ("invalid log-probs" if hook_data and hook_data.unusable else None)
             or (detokenizer.problem(ids, given) if theirs else None)
         )
-        wrong = as_malformed(problem) if problem else None
         given = given if len(given) <= MAX_SPANS else ()
         text, among = transcript(detokenizer, ids, given, theirs=theirs)
+        # Later segments of a trajectory have prompts that no data set has; an agent loop that
+        # fetches a peer's turns has the prompt from there, too.
+        own = bool(first.prompt) and not i
         completion = replace(
-            asked,
+            first,
+            prompt=first.prompt if own else tokenizer.decode(prompt_ids),
+            prompt_trusted=own or not theirs,
+            prompt_ids=tuple(prompt_ids),
             text=text,
             completion_ids=tuple(ids),
             given=among,
             rollout=rollout,
-            finish_reason="length" if cut else "stop",
+            finish_reason="stop" if _ends(ids, max_tokens, tokenizer) else "length",
+            sampler_logprobs=_log_probs(hook_data, i, len(ids)),
         )
-        rows.append(Row(_with_log_probs(completion, log_probs), wrong, decoded=True))
+        rows.append(Row(completion, as_malformed(problem) if problem else None, decoded=True))
     return rows
+
+
+def _ends(ids: Sequence[int], max_tokens: int, tokenizer: Any) -> bool:
+    return len(ids) < max_tokens or ids[-1:] == [tokenizer.eos_token_id]
+
+
+def _log_probs(hook_data: HookData | None, i: int, length: int) -> tuple[float, ...] | None:
+    """A row's log-probs, if they are valid: verl's own come from the hook, which has checked."""
+    claimed = hook_data.log_probs[i] if hook_data else None
+    found = log_probs_from(claimed[:length], length) if isinstance(claimed, tuple) else None
+    return None if found is None else tuple(found)
 
 
 def _ids(data: Any, i: int) -> tuple[list[int], list[int]]:
@@ -174,22 +187,6 @@ def _unread_ids(
     return None if place is None else f"no token of the vocabulary at place {place}"
 
 
-def _asked(
-    data: Any, i: int, tokenizer: Any, prompt_ids: Sequence[int], *, theirs: bool
-) -> Completion:
-    """A row's completion without its response. Later segments of a trajectory have prompts that no
-    data set has; an agent loop that fetches a peer's turns (``theirs``) has the prompt from there,
-    too."""
-    first = _plain(data, i)
-    own = bool(first.prompt) and not i
-    return replace(
-        first,
-        prompt=first.prompt if own else tokenizer.decode(prompt_ids),
-        prompt_trusted=own or not theirs,
-        prompt_ids=tuple(prompt_ids),
-    )
-
-
 def _columns(data: Any, i: int) -> dict[str, Any]:
     return {k: v[i] for k, v in data.non_tensor_batch.items() if k != HOOK_DATA and len(v)}
 
@@ -214,11 +211,3 @@ def _node(columns: Mapping[str, Any]) -> Any:
     """The sender according to the data set, else according to the agent loop that fetched it."""
     own = claimed(columns.get("extra_info"), "node", "peer")
     return claimed(columns.get("tool_extra_fields"), "node", "peer") if own is None else own
-
-
-def _with_log_probs(completion: Completion, claimed: Any) -> Completion:
-    """Add log-probs if they are valid: verl's own come from the hook, which has checked them."""
-    length = len(completion.completion_ids or ())
-    given = claimed[:length] if isinstance(claimed, tuple) else None
-    found = log_probs_from(given, length)
-    return completion if found is None else replace(completion, sampler_logprobs=tuple(found))
