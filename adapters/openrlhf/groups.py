@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from grpo_guard.adapters.flagged_tokens import Span
@@ -103,9 +103,7 @@ class GroupBarrier(Generic[Brought, Judged]):
         """Do the work, wait for the siblings, which have the ``key`` in common until they are
         judged, and return the result for this one. What the work raises is raised here, and the
         others are judged without it; what ``judge`` raises is raised for the whole group."""
-        group = self._open.get(key)
-        if group is None:
-            group = self._open[key] = _Group()
+        group = self._open.setdefault(key, _Group())
         place = group.started
         group.started += 1
         group.running += 1
@@ -116,11 +114,13 @@ class GroupBarrier(Generic[Brought, Judged]):
             group.running -= 1
             if not group.running:
                 del self._open[key]
-                # A separate task: cancelling one sibling must not cancel the others' judgement.
                 if group.brought:
+                    # Of its own: cancelling one sibling must not cancel the others' judgement.
                     group.judging = asyncio.create_task(self._judged(group))
-                    group.judging.add_done_callback(group.close)
-        return (await asyncio.shield(group.verdicts))[place]
+                    group.complete.set()
+        await group.complete.wait()
+        assert group.judging is not None
+        return (await asyncio.shield(group.judging))[place]
 
     async def _judged(self, group: _Group[Brought, Judged]) -> dict[int, Judged]:
         places = sorted(group.brought)
@@ -128,19 +128,10 @@ class GroupBarrier(Generic[Brought, Judged]):
         return dict(zip(places, verdicts, strict=True))
 
 
+@dataclass(slots=True)
 class _Group(Generic[Brought, Judged]):
-    def __init__(self) -> None:
-        self.started = self.running = 0
-        self.brought: dict[int, Brought] = {}
-        self.verdicts: asyncio.Future[dict[int, Judged]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self.judging: asyncio.Task[dict[int, Judged]] | None = None
-
-    def close(self, judging: asyncio.Task[dict[int, Judged]]) -> None:
-        if judging.cancelled():
-            self.verdicts.cancel()
-        elif error := judging.exception():
-            self.verdicts.set_exception(error)
-        else:
-            self.verdicts.set_result(judging.result())
+    started: int = 0
+    running: int = 0
+    brought: dict[int, Brought] = field(default_factory=dict)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    judging: asyncio.Task[dict[int, Judged]] | None = None
