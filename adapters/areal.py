@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final
 from grpo_guard.adapters.received import Row, claimed, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
-    chosen_policy,
+    fitted,
     graded,
     require_one,
     rewards_only,
@@ -108,8 +108,8 @@ class GuardedGroup:
     def __init__(self, workflow: Any, guard: Guard, size: int, tokenizer: Any = None) -> None:
         if size < 1:
             raise ValueError(f"GuardedGroup.size: expected an integer >= 1, got {size!r}")
-        policy = chosen_policy(guard.policy, "AReaL", without_lengths("AReaL"))
-        self.workflow, self.guard, self.size = workflow, guard.with_policy(policy), size
+        self.guard = fitted(guard, "AReaL", without_lengths("AReaL"))
+        self.workflow, self.size = workflow, size
         self.detokenizer = Detokenizer.of(workflow.tokenizer if tokenizer is None else tokenizer)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:

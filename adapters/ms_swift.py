@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
-    chosen_policy,
+    fitted,
     without_leaving_out,
 )
 from grpo_guard.adapters.trl.reward import GuardedReward, inspected
@@ -35,7 +35,7 @@ class MsSwiftAdapter:
         """
         cannot = without_leaving_out("ms-swift")
         del cannot["on_long", "scale"]  # ms-swift passes whole groups
-        guard = guard.with_policy(chosen_policy(guard.policy, "ms-swift", cannot))
+        guard = fitted(guard, "ms-swift", cannot)
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Unread, claimed, read
 from grpo_guard.adapters.reward_function import (
-    chosen_policy,
+    fitted,
     require_ids_read,
     without_lengths,
 )
@@ -67,7 +67,7 @@ class GuardedScoring:
         super().__init_subclass__(**kwargs)
         if "guard" in vars(cls):
             require_ids_read(cls.guard, "prime-rl")
-            cls.guard = cls.guard.with_policy(chosen_policy(cls.guard.policy, "prime-rl", _CANNOT))
+            cls.guard = fitted(cls.guard, "prime-rl", _CANNOT)
 
     async def score_group(self, episodes: list[Any]) -> None:
         """prime-rl's hook: called once for a finished group, before admission."""

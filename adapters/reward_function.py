@@ -255,8 +255,13 @@ def require_ids_read(guard: Guard, trainer: str) -> None:
 
 
 def rewards_only(guard: Guard, trainer: str) -> Guard:
-    """The guard with the rules that such a trainer can carry out; raises FrameworkError."""
-    return guard.with_policy(chosen_policy(guard.policy, trainer, without_leaving_out(trainer)))
+    """`fitted` to a trainer whose rewards all enter their group's baseline."""
+    return fitted(guard, trainer, without_leaving_out(trainer))
+
+
+def fitted(guard: Guard, trainer: str, cannot: Cannot) -> Guard:
+    """The guard with the rules that this trainer can carry out, see `chosen_policy`."""
+    return guard.with_policy(chosen_policy(guard.policy, trainer, cannot))
 
 
 def settled_finite(

@@ -25,7 +25,7 @@ from grpo_guard.adapters.plain_numbers import log_probs_from, number_from
 from grpo_guard.adapters.received import Row, claimed, read, received, review
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
-    chosen_policy,
+    fitted,
     require_ids_read,
     require_one,
     without_leaving_out,
@@ -72,7 +72,7 @@ class SlimeAdapter:
             cannot = without_leaving_out("slime")
             if _takes_groups(reward):
                 del cannot["on_long", "scale"]
-        guard = guard.with_policy(chosen_policy(guard.policy, "slime", cannot))
+        guard = fitted(guard, "slime", cannot)
         require_ids_read(guard, "slime")
         function = RewardFunction.inspect(reward, guard)
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 
 from grpo_guard.adapters.received import Row, read, received
 from grpo_guard.adapters.reward_function import (
-    chosen_policy,
+    fitted,
     graded,
     without_lengths,
 )
@@ -66,9 +66,7 @@ class GuardedGroups:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "guard" in vars(cls):
-            cls.guard = cls.guard.with_policy(
-                chosen_policy(cls.guard.policy, "Tinker cookbook", _CANNOT)
-            )
+            cls.guard = fitted(cls.guard, "Tinker cookbook", _CANNOT)
 
     async def compute_group_rewards(
         self, trajectory_group: list[Any], env_group: Sequence[Any]

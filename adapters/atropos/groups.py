@@ -37,7 +37,7 @@ from grpo_guard.adapters.atropos.fields import (
 )
 from grpo_guard.adapters.plain_numbers import number_from
 from grpo_guard.adapters.received import Row, claimed
-from grpo_guard.adapters.reward_function import chosen_policy, without_lengths
+from grpo_guard.adapters.reward_function import fitted, without_lengths
 from grpo_guard.adapters.sequences import review_turns, rows_from_ids
 from grpo_guard.adapters.transcript import spans_given
 from grpo_guard.core.completion import shown
@@ -90,8 +90,7 @@ class GroupGuard:
             raise ValueError(
                 f"GroupGuard.temperatures: expected 0 < least <= most, got {self.temperatures!r}"
             )
-        policy = chosen_policy(self.guard.policy, "Atropos", _CANNOT)
-        object.__setattr__(self, "guard", self.guard.with_policy(policy))
+        object.__setattr__(self, "guard", fitted(self.guard, "Atropos", _CANNOT))
         object.__setattr__(self, "tokenizer", Detokenizer.of(self.tokenizer))
 
     def settle(

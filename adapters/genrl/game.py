@@ -20,7 +20,7 @@ from grpo_guard.adapters.genrl.rewards import Raw, guarded_store, raw_rewards, s
 from grpo_guard.adapters.genrl.rollouts import Around, Exchange
 from grpo_guard.adapters.genrl.trees import Form, Tree, is_name, trees_of
 from grpo_guard.adapters.received import Row, parts_of, read, reference_from
-from grpo_guard.adapters.reward_function import Cannot, RewardFunction, chosen_policy
+from grpo_guard.adapters.reward_function import Cannot, RewardFunction, fitted
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.verdict import accept
@@ -74,7 +74,7 @@ class GuardedGame:
         review_own: bool = True,
         key: SigningKey | None = None,
     ) -> None:
-        self.guard = guard.with_policy(chosen_policy(guard.policy, "GenRL", _CANNOT))
+        self.guard = fitted(guard, "GenRL", _CANNOT)
         self.state, self.trainer, self.key = state, trainer, key
         self.admission = admission or Admission()
         self.on_round, self.review_own = on_round, review_own

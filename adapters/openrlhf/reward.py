@@ -21,7 +21,7 @@ from grpo_guard.adapters.received import Row, parts_of, read, received
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
-    chosen_policy,
+    fitted,
     require_one,
     settled_finite,
     without_leaving_out,
@@ -76,7 +76,7 @@ class OpenRLHFAdapter:
             ("on_abstain", "raise"): "OpenRLHF swallows exceptions, so "
             'Policy(on_abstain="raise") cannot stop the run; choose on_abstain="zero".'
         }
-        guard = guard.with_policy(chosen_policy(guard.policy, "OpenRLHF", cannot))
+        guard = fitted(guard, "OpenRLHF", cannot)
         function = RewardFunction.inspect(reward, guard)
         if function.is_async:
             raise FrameworkError(f"{function.name}: OpenRLHF does not await an async reward_func")

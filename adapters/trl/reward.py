@@ -31,7 +31,7 @@ from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
 from grpo_guard.adapters.reward_function import (
     RewardFunction,
-    chosen_policy,
+    fitted,
     without_no_gain,
 )
 from grpo_guard.adapters.trl.batch import counts_slots, rows_from, tokenizer_of
@@ -86,7 +86,7 @@ class TRLAdapter:
         """
         require_release("trl")
         cannot = without_no_gain("A reward function", "use the guarded trainer (docs/trl.md)")
-        guard = guard.with_policy(chosen_policy(guard.policy, "TRL", cannot))
+        guard = fitted(guard, "TRL", cannot)
         together = isinstance(reward, list | tuple)
         functions = inspected(reward if together else [reward], guard)
         wrapped = [_wrap_one(function, guard) for function in functions]

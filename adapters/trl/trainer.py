@@ -20,7 +20,7 @@ from torch import Tensor
 from grpo_guard.adapters.flagged_tokens import Span, flagged_tokens, require_maskable
 from grpo_guard.adapters.received import Row
 from grpo_guard.adapters.releases import require_release
-from grpo_guard.adapters.reward_function import RewardFunction, chosen_policy
+from grpo_guard.adapters.reward_function import RewardFunction, fitted
 from grpo_guard.adapters.trl.batch import MASK, counts_slots, rows_from, tokenizer_of
 from grpo_guard.adapters.trl.correction import (
     LogProbs,
@@ -85,7 +85,7 @@ class GuardedTrainer(ReusesForward):
         require_hooks(type(self), GuardedTrainer)
         if not isinstance(guard, Guard):
             raise TypeError(f"guard: expected a Guard(verifier, policy=...), got {guard!r:.80}")
-        guard = guard.with_policy(chosen_policy(guard.policy, "TRL's guarded trainer", {}))
+        guard = fitted(guard, "TRL's guarded trainer", {})
         self.guard, self.mask_spans = guard, mask_spans
         self.leave_out_masked = leave_out_masked
         self._prompt_ids: Sequence[Any] = ()

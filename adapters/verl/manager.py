@@ -60,13 +60,13 @@ class GuardedRewardManager:
         self.tokenizer = tokenizer
         self.max_tokens = int(config.actor_rollout_ref.rollout.response_length)
         self.collector = CollectorHandle(self.settings)
+        policy = self.collector.policy
         # A guard that only watches leaves failures to verl.
-        watches = self.collector.policy.watches
-        self._failures = None if watches else self.settings.guard_config().failures()
+        self._failures = None if policy.watches else self.settings.guard_config().failures()
         self._in_workers = self._failures is not None and _into_workers(self.inner, self._failures)
         # verl expects the same keys for every sample; these are what it adds to a plain number.
         self._keys: tuple[str, ...] = ("acc",)
-        self._needs_hook = needs_hook(self.settings.estimator, self.collector.policy)
+        self._needs_hook = needs_hook(self.settings.estimator, policy)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """One trajectory's reward: ``{"reward_score", "reward_extra_info"}``.
@@ -99,24 +99,18 @@ class GuardedRewardManager:
                 self.collector.absent(uid, step, self.settings.rollouts)
             raise
         if hook_data is not None and hook_data.validation:
-            return (_watched if policy.watches else _answer)(graded, raw, None)
+            return _answer(graded, raw, None, watches=policy.watches)
         if raw is None and not policy.watches:
             logger.warning("verl: the reward function gave no finite reward; left out")
         trajectory = self._trajectory(data, tuple(rows), raw)
-        if policy.watches:
-            return _watched(graded, raw, await self._seen(trajectory))
-        return _answer(graded, raw, await self.collector.settle(trajectory))
-
-    async def _seen(self, trajectory: Trajectory) -> Settled | None:
-        """The collector's result for a guard that only watches; None if it fails, which is no
-        reason to end the run."""
+        settled = None
         try:
-            return await self.collector.settle(trajectory)
+            settled = await self.collector.settle(trajectory)
         except Exception as error:
-            if self.collector.policy.on_abstain == "raise":
+            if not policy.watches or policy.on_abstain == "raise":
                 raise
             logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
-            return None
+        return _answer(graded, raw, settled, watches=policy.watches)
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: Sequence[float]) -> Any:
@@ -148,7 +142,12 @@ class GuardedRewardManager:
     def _trajectory(self, data: Any, rows: tuple[Row, ...], score: float | None) -> Trajectory:
         hook_data = hook_data_of(data.non_tensor_batch)
         uid, step = _key(data)
-        siblings = hook_data.siblings if hook_data else self.settings.rollouts
+        settings = self.settings
+        siblings = hook_data.siblings if hook_data else settings.rollouts
+        timeout = settings.sibling_timeout
+        if hook_data is None and settings.rollouts != settings.validation_rollouts:
+            # Only the number of siblings in training is known.
+            timeout = min(timeout, UNKNOWN_SIBLINGS_TIMEOUT)
         return Trajectory(
             # Without a uid siblings are unknown: it is a group of its own.
             uuid.uuid4().hex if uid is None else uid,
@@ -156,21 +155,18 @@ class GuardedRewardManager:
             1 if uid is None else siblings,
             rows,
             score,
-            self._timeout(hook_data is not None),
+            timeout,
         )
 
-    def _timeout(self, hooked: bool) -> float:
-        timeout = self.settings.sibling_timeout
-        # Without the hook, only the number of siblings in training is known.
-        same = self.settings.rollouts == self.settings.validation_rollouts
-        return timeout if hooked or same else min(timeout, UNKNOWN_SIBLINGS_TIMEOUT)
 
-
-def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) -> dict[str, Any]:
-    """The manager's result; without a verdict (validation) the reward is unchanged."""
+def _answer(
+    graded: dict[str, Any], raw: float | None, settled: Settled | None, *, watches: bool
+) -> dict[str, Any]:
+    """The manager's result with the guard's columns. Without a verdict (validation, or a guard that
+    failed and only watches) the reward is unchanged; a guard that watches keeps its very object."""
     score = settled.score if settled else raw or 0.0
     info = dict(graded.get("reward_extra_info") or {})
-    if "score" in info:
+    if "score" in info and not watches:
         info["score"] = score
     info |= {
         f"guard_{outcome.value}": float(settled is not None and settled.outcome is outcome)
@@ -179,15 +175,8 @@ def _answer(graded: dict[str, Any], raw: float | None, settled: Settled | None) 
     info["guard_left_out"] = float(settled is not None and settled.left_out)
     info["guard_siblings"] = float(settled.together if settled else 0)
     info["guard_raw_score"] = 0.0 if raw is None else raw
-    return {"reward_score": score, "reward_extra_info": info}
-
-
-def _watched(graded: dict[str, Any], raw: float | None, settled: Settled | None) -> dict[str, Any]:
-    """`_answer` for a guard that only watches: its columns, and the original reward object."""
-    answer = _answer({**graded, "reward_extra_info": {}}, raw, settled)["reward_extra_info"]
-    # Also if the guard failed, because verl expects the same columns for every sample.
-    info = {**(graded.get("reward_extra_info") or {}), **answer}
-    return {**graded, "reward_extra_info": info}
+    own = graded if watches else {"reward_score": score}
+    return {**own, "reward_extra_info": info}
 
 
 def _plain_info(info: Any, data: Any) -> dict[str, Any]:
