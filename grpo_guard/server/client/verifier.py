@@ -70,6 +70,8 @@ class RemoteVerifier(CompletionVerifier):
     name = "remote"
     scope: Scope = "history"  # the guard there may remember
     needs = "a server, grpo-guard serve; pip install 'grpo-guard[remote]'"
+    steps_aside = True
+    compares_ids = True  # the answering guard does, or refuses ids
 
     def __init__(
         self,
@@ -103,14 +105,6 @@ class RemoteVerifier(CompletionVerifier):
     def author_can_abstain(self) -> str | None:
         return f"{self.name} asks a guard on another machine, and what makes that one abstain is "\
             "unknown here"  # fmt: skip
-
-    @property
-    def steps_aside(self) -> bool:
-        return True
-
-    @property
-    def compares_ids(self) -> bool:
-        return True  # the answering guard does, or refuses ids
 
     def check(self) -> None:
         """Check that the server responds and accepts the token; raises BackendError with the
