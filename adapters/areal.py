@@ -65,7 +65,7 @@ class ArealAdapter:
         def look(*args: Any, **data: Any) -> Review:
             return review(guard, [row_from(dict(zip(_ORDER, args, strict=False)) | data)])
 
-        def settle(found: Review, result: Any, *args: Any, **data: Any) -> float:
+        def settle(found: Review, result: Any, /, *args: Any, **data: Any) -> float:
             return settled_finite(guard, found, function.rewards([result], 1))[0]
 
         return function.guarded(guard, look, settle)

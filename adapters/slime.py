@@ -79,7 +79,7 @@ class SlimeAdapter:
         def look(args: Any, *given: Any, **more: Any) -> Review:
             return review(guard, _rows(_given(given, more), guard))
 
-        def settle(found: Review, result: Any, args: Any, *sent: Any, **more: Any) -> Any:
+        def settle(found: Review, result: Any, /, args: Any, *sent: Any, **more: Any) -> Any:
             given = _given(sent, more)
             group = isinstance(given, list | tuple)
             samples, results = (given, result) if group else ([given], [result])

@@ -97,7 +97,7 @@ def _guarded_reward(function: RewardFunction, guard: Guard) -> Any:
         _log(given["trace"], found)
         return found
 
-    def settle(review: Review, result: Any, *task: Any, **given: Any) -> Any:
+    def settle(review: Review, result: Any, /, *task: Any, **given: Any) -> Any:
         if not isinstance(result, Mapping):
             return guard.settle(function.rewards([result], 1), review)[0]
         scores = dict(zip(result, function.rewards(result.values(), len(result)), strict=True))

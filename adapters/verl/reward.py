@@ -59,7 +59,7 @@ class VerlAdapter:
         def look(**given: Any) -> Review:
             return review(guard, [row_from(given)])
 
-        def settle(found: Review, result: Any, **given: Any) -> Any:
+        def settle(found: Review, result: Any, /, **given: Any) -> Any:
             scored = isinstance(result, Mapping)
             if scored and "score" not in result:
                 raise ValueError(
