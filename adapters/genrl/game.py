@@ -44,9 +44,8 @@ class GuardedGame:
     """One node's state in the current round, and the guarded parts of its game.
 
     Args:
-        guard: Decides. For "drop" and "skip", a completion gets the mean of those that stay in the
-            group: no advantage, and a baseline without it. The others' advantages become
-            sqrt((n-1)/(m-1)) times as large if m of n stay. With ``failures``, a failing reward
+        guard: Decides. A completion that it leaves out gets the mean of those that stay in the
+            group: no advantage, and a baseline without it. With ``failures``, a failing reward
             function ends no game; only its failures on this node's own trees are counted, and if
             there are too many, nothing earns.
         state: The `GameState` that the game manager uses.

@@ -33,21 +33,11 @@ logger = logging.getLogger("grpo_guard")
 
 
 class GuardedAgent:
-    """Mixin before an executor that guards its results (docs/openrlhf.md).
+    """Mixin before an executor that guards its results; docs/openrlhf.md says what it logs, and
+    what happens if the guard or a reward fails.
 
     Every policy can be carried out. Several turns are one completion; the tokens between their
-    ``action_ranges`` are `Completion.given`. ``extra_logs`` always has ``guard_accept``,
-    ``guard_reject``, ``guard_abstain`` and ``guard_left_out``, 0 or 1, and for each of ``nodes``
-    ``guard_node/NAME/accept``, ``reject`` and ``abstain``, 1 if the sample is that node's. If
-    length scales rewards, ``guard_length_factor`` is the sample's factor, and
-    ``guard_length_dropped`` is 1 if nothing is left. ``guard_wait_seconds`` is how long the group's
-    review took once its last sample was there.
-
-    If the guard itself fails, or abstains more often than the policy allows, the whole group is
-    left out with reward 0 and an error is logged; under ``on_abstain="raise"`` it is raised, and
-    ends the run. Samples without a finite reward are left out as well. If no sample has one, from
-    the start or for more groups in a row than ``Policy.abstain_window``, None stays None: OpenRLHF
-    then stops, as it does without a guard.
+    ``action_ranges`` are `Completion.given`.
 
     Attributes:
         guard: Set it in the class.

@@ -8,12 +8,13 @@ sent to one rank, judged there, and their verdicts sent back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -300,10 +301,11 @@ class SharedReviews:
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
     ) -> tuple[RankReview, bool]:
         """The review, and whether this reader was the first to ask for it."""
-        future, work = self._join(reviewer, batch, reader)
-        if work is not None:
-            work()
-        return future.result(), work is not None
+        future, first = self._join(batch, reader)
+        if first:
+            with _failing(future):
+                future.set_result(RankReview.of(reviewer.review(batch)))
+        return future.result(), first
 
     async def aget(
         self, reviewer: BatchReviewer, batch: Sequence[Row], *, reader: object
@@ -314,16 +316,18 @@ class SharedReviews:
         first caller would take the review away from the others, and a sync function waiting for it
         on the loop's thread would wait for ever.
         """
-        future, work = self._join(reviewer, batch, reader)
-        if work is not None:
+        future, first = self._join(batch, reader)
+        if first:
+
+            def work() -> None:
+                with _failing(future):
+                    future.set_result(RankReview.of(reviewer.review(batch)))
+
             run = contextvars.copy_context().run
             threading.Thread(target=run, args=(work,), daemon=True).start()
-        return await asyncio.wrap_future(future), work is not None
+        return await asyncio.wrap_future(future), first
 
-    def _join(
-        self, reviewer: BatchReviewer, batch: Sequence[Row], reader: object
-    ) -> tuple[Future[RankReview], Callable[[], None] | None]:
-        """The review to come, and for the first who asks the work that brings it."""
+    def _join(self, batch: Sequence[Row], reader: object) -> tuple[Future[RankReview], bool]:
         # All fields count, including the round; repr distinguishes "1" from 1 and quotes strings.
         digest = hashlib.sha256(repr(tuple(batch)).encode(errors="backslashreplace")).digest()
         with self._lock:
@@ -334,15 +338,7 @@ class SharedReviews:
                 # A running future cannot be cancelled: a caller that gives up only stops waiting.
                 self._future.set_running_or_notify_cancel()
             self._readers.add(id(reader))
-            future = self._future
-
-        def work() -> None:
-            try:
-                future.set_result(RankReview.of(reviewer.review(batch)))
-            except BaseException as error:  # everyone who waits receives it
-                future.set_exception(error)
-
-        return future, work if first else None
+            return self._future, first
 
 
 _all_reviews: WeakKeyDictionary[Guard, SharedReviews] = WeakKeyDictionary()
@@ -353,3 +349,12 @@ def shared_reviews(guard: Guard) -> SharedReviews:
     """The reviews of this guard, the same object at each call."""
     with _all_reviews_lock:
         return _all_reviews.setdefault(guard, SharedReviews())
+
+
+@contextlib.contextmanager
+def _failing(future: Future[RankReview]) -> Iterator[None]:
+    """Pass any failure on to everyone who waits for the future."""
+    try:
+        yield
+    except BaseException as error:
+        future.set_exception(error)

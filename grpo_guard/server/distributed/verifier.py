@@ -31,17 +31,15 @@ class RayVerifier(Composed):
     """Sends the parts of a batch to verifiers in Ray actors, and puts their answers in order.
 
     A verifier that judges each completion alone (scope ``"completion"``) runs in the actors as a
-    whole. For any other, only its rules' reading of each text does, which is nearly all of the work
-    of `presets.different_weights`; whatever compares completions or remembers nodes (counts,
-    including those of `recurrence`, length, standing) stays in this process and sees whole batches
-    in order, as it does without Ray. So the verdicts do not depend on the number of workers.
+    whole. For any other, only its rules' reading of each text does; whatever compares completions
+    or remembers nodes stays in this process and sees whole batches in order, as it does without
+    Ray. So the verdicts do not depend on the number of workers.
 
     A worker that dies, raises, gives too few answers or none in time is replaced, and its part
     retried elsewhere in halves. A completion that costs three workers, each alone on a new one,
-    **abstains**: its author can cause that, but so can a failing machine, and the two look alike.
-    `author_can_abstain` therefore says so, and ``Policy(on_abstain="pass")`` is refused.
-
-    Ray exchanges pickles, so all machines must trust each other.
+    **abstains**: its author can cause that, but so can a failing machine. So
+    ``Policy(on_abstain="pass")`` is refused. Ray exchanges pickles: all machines must trust each
+    other.
 
     Args:
         make: Creates the verifier in each actor and loads its model there. Sent by cloudpickle.
