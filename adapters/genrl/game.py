@@ -312,8 +312,8 @@ class GatedData(Around):
         self._game = game
 
     def prepare_states(self, current_state: Any, swarm_states: Any) -> Any:
-        """The manager's result with the admitted trees; without peers' if it raises on them. What
-        it raises without any peer's tree is raised."""
+        """The manager's result with the admitted trees; without peers' if it raises on them. Raises
+        whatever it raises without any peer's tree."""
         game, trees = self._game, current_state.trees
         admitted = game.admitted(current_state, swarm_states)
         before = {agent: dict(batches) for agent, batches in trees.items()}

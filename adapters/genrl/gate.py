@@ -95,7 +95,7 @@ def prompted(
     data: Any, own: Sequence[Tree], foreign: Sequence[Tree], stage: int
 ) -> tuple[list[Tree], list[Tree]]:
     """Fill in the prompts that the trainer will condition on, from the node's own data manager.
-    What that raises for the node's own trees is raised.
+    Raises whatever that raises for the node's own trees.
 
     It renders all trees at once, as the training step does with the admitted ones: if one peer has
     put a number into a column of texts, it raises there, and the node learns nothing. If it cannot

@@ -100,7 +100,7 @@ def _until(ids: list[int], eos: Sequence[int]) -> list[int]:
 
 
 class Around:
-    """Takes the place of one of GenRL's objects, and delegates to it what it does not do itself."""
+    """A wrapper of one of GenRL's objects, which does everything else."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -112,8 +112,8 @@ class Around:
 
 
 class Exchange(Around):
-    """A communication backend that adds claims: from ``{batch: [Payload]}`` and this node's name,
-    some about each payload. ``warn`` logs a failure once."""
+    """A communication backend that adds to each payload what ``claims`` returns for ``{batch:
+    [Payload]}`` and this node's name. ``warn`` logs a failure once."""
 
     def __init__(
         self,

@@ -100,9 +100,12 @@ class GroupBarrier(Generic[Brought, Judged]):
         self._open: dict[Hashable, _Group[Brought, Judged]] = {}
 
     async def submit(self, key: Hashable, work: Callable[[], Awaitable[Brought]]) -> Judged:
-        """Do the work, wait for the siblings, which have the ``key`` in common until they are
-        judged, and return the result for this one. What the work raises is raised here, and the
-        others are judged without it; what ``judge`` raises is raised for the whole group."""
+        """Do the work, wait for the siblings, and return the result for this one.
+
+        Siblings share the ``key`` until they are judged. An exception of the work is raised here,
+        and the others are judged without it; an exception of ``judge`` is raised for the whole
+        group.
+        """
         group = self._open.setdefault(key, _Group())
         place = group.started
         group.started += 1

@@ -95,7 +95,7 @@ def rows_from(
 
 
 def _labels(kwargs: Mapping[str, Any], n: int) -> list[dict[str, Any]]:
-    """What columns say of each completion, as fields of `Completion`, [n]."""
+    """Each completion's columns, as fields of `Completion`, [n]."""
     step = getattr(kwargs.get("trainer_state"), "global_step", None)
     columns = {
         "prompt_ids": _column(kwargs, n, "prompt_ids"),  # None: the verifier tokenises the prompt

@@ -77,9 +77,9 @@ group and its verdict, and the share that had been read before; None = reading e
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The result for a trajectory. ``score`` is finite: if it is left out, the mean of those that
-    stay, or 0 if none does. ``outcome`` and ``cause`` are its verdict's; ``together`` were judged
-    as one group."""
+    """The result for a trajectory: a finite ``score`` (if it is left out, the mean of those that
+    stay, or 0 if none does), the outcome and cause of its verdict, and how many were judged
+    together."""
 
     score: float
     left_out: bool

@@ -107,8 +107,8 @@ class Rewards:
         request_id: str = "",
     ) -> dict[str, Any]:
         """``{"rewards": [f], "scores": [f], "extra_logs": {k: [f]}}``, all finite and in order,
-        from what `admitted` returned and the verifier's verdicts on its ``unsettled``. What the
-        reward function raises is raised."""
+        from what `admitted` returned and the verifier's verdicts on its ``unsettled``. Raises
+        whatever the reward function raises."""
         if not given:
             return self.abstained(0)
         answer = self._parts.settled(

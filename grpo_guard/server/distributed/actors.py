@@ -118,8 +118,8 @@ def joined(
     address: str | None,
     owner: object,
 ) -> tuple[Pool, Callable[[], object]]:
-    """Join a cluster and start workers; return them with a function that ends both, which the end
-    of ``owner`` calls too.
+    """Join a cluster and start workers; return them with a function that ends both. It is also
+    called when ``owner`` is garbage-collected.
 
     Args:
         kind, args, resources, timeout: As for `Actors`.
