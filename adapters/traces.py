@@ -161,27 +161,19 @@ def _parent(node: Any, count: int) -> int | None:
     return at
 
 
-def _before(parents: Sequence[Any], i: int) -> list[int]:
-    """The path from the root to a node, without it."""
-    path: list[int] = []
-    at = parents[i]
-    while isinstance(at, int) and len(path) < len(parents):  # a graph may have a loop
-        path.append(at)
-        at = parents[at]
-    return path[::-1]
-
-
 def _paths(parents: Sequence[Any], ends: Sequence[int]) -> list[list[int]] | None:
     """Each branch with all nodes before it; None if these are too many or too long."""
     if len(ends) > MOST_TURNS:
         return None
     paths, room = [], MOST_NODES
     for end in ends:
-        path = [*_before(parents, end), end]
+        path = [end]
+        while isinstance(at := parents[path[-1]], int) and len(path) <= len(parents):  # or a loop
+            path.append(at)
         room -= len(path)
         if room < 0:
             return None
-        paths.append(path)
+        paths.append(path[::-1])
     return paths
 
 
