@@ -291,7 +291,7 @@ def test_ready_made_classes():
 
 def test_token_masks_are_refused_with_length_scaling(tmp_path):
     guard = Guard(FirstTokens(), policy=Policy(on_reject="drop", on_long="scale"))
-    with pytest.raises(FrameworkError, match="a masked one would keep its reward"):
+    with pytest.raises(FrameworkError, match="mask_spans lets them keep their reward"):
         tiny_trl.trainer(tmp_path, [odd], kind=Guarded, extra={"guard": guard, "mask_spans": True})
 
 
