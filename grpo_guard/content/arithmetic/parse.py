@@ -37,7 +37,6 @@ from grpo_guard.content.arithmetic.notation import (
 )
 from grpo_guard.content.arithmetic.numbers import (
     Rational,
-    UndefinedError,
     choose,
     divide,
     logarithm,
@@ -102,11 +101,11 @@ class Parse(Suffixes):
         degree = read.degree() if read.degrees else 0
         if degree is None and depth:
             raise Unread
-        if degree is None and not self.blind:
+        if degree is None:
             # Not Unread: a long side would then be parsed anew from each of its tokens.
-            raise UndefinedError("terms of several degrees")
+            self.undefined = True
         self.side.degree = degree or 0
-        return (0 if self.blind else read.value(self.reading)), at
+        return self.defined(read.value, self.reading), at
 
     def _note_number(self, start: int, lone: int, read: Level) -> None:
         """Record whether the side is one plain number, or one times a power of ten."""
@@ -313,7 +312,7 @@ class Parse(Suffixes):
             value, after = self._group(inside, end, depth + 1)
         else:
             raise Unread
-        return (value if self.blind else root(value, index)), after
+        return self.defined(root, value, index), after
 
     def _logarithm(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""Parse ``\log_2 8``, ``\log_{2}(8)``: it needs a base and a clear end."""
@@ -332,7 +331,7 @@ class Parse(Suffixes):
         loose = self.kinds[after] == SIGN and self.tokens[after].text in "+-"
         if self.kinds[after] not in ENDS and not loose:
             raise Unread
-        return (0 if self.blind else logarithm(value, base)), after
+        return self.defined(logarithm, value, base), after
 
     def _argument(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         if at < end and self.kinds[at] == NUMBER:
@@ -354,6 +353,4 @@ class Parse(Suffixes):
         if self.side.degree or (binomial and degree):
             raise Unread
         self.side.degree = degree
-        if binomial:
-            return (0 if self.blind else choose(top, bottom)), after
-        return (0 if self.blind else divide(top, bottom)), after
+        return self.defined(choose if binomial else divide, top, bottom), after

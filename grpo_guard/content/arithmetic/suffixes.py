@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.notation import (
@@ -50,7 +50,9 @@ class Suffixes:
         side: Collects what is found on the way.
         reading: Which alternatives to choose for ambiguous notation.
         shift: Amounts to add to the numbers at these tokens.
-        blind: Only find where the side ends, whatever its value.
+
+    Attributes:
+        undefined: A part of the side has no value. Where the side ends does not depend on values.
     """
 
     def __init__(
@@ -61,7 +63,6 @@ class Suffixes:
         side: Side,
         reading: Reading,
         shift: Mapping[int, Rational],
-        blind: bool = False,
     ) -> None:
         self.tokens = tokens
         self.kinds = kinds
@@ -69,8 +70,16 @@ class Suffixes:
         self.side = side
         self.reading = reading
         self.shift = shift
-        self.blind = blind
+        self.undefined = False
         self.mixed = False
+
+    def defined(self, calculate: Callable[..., Rational], *operands: Any) -> Rational:
+        """The value that a function returns; 0 if there is none."""
+        try:
+            return calculate(*operands)
+        except UndefinedError:
+            self.undefined = True
+            return 0
 
     def suffix(self, read: Level, value: Rational, at: int, end: int) -> tuple[Rational, int]:
         """Parse percent signs, factorials and units after an operand; return (value, end)."""
@@ -133,10 +142,11 @@ class Suffixes:
 
     def _factorial(self, value: Rational) -> Rational:
         self.side.open.add("factorial")
-        if self.blind or "exclaimed" in self.reading:
+        if "exclaimed" in self.reading:
             return value
         if value.denominator != 1 or not 0 <= value <= _MOST_FACTORIAL:
-            raise UndefinedError("a factorial")
+            self.undefined = True
+            return value
         self.side.operators.append("!")
         return math.factorial(int(value))
 
