@@ -76,8 +76,6 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
 
     Rounding is at a number's last digit; "about 1,200" claims to be right to the hundred.
     """
-    if exact == stated:
-        return True
     side, shown = link.right, stated
     if link.approximate and side.operators == ["^"] and side.first == 10:
         return magnitude(exact - stated) * 10 <= magnitude(stated)  # 2^20 ~ 10^6
@@ -90,13 +88,8 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
         return True
     long = side.decimals >= LONG_DECIMALS or not side.is_number
     long |= link.approximate and bool(link.left.literals)
-    long |= side.decimals > 0 and _is_irrational(exact)
+    long |= side.decimals > 0 and exact.denominator > 2**30  # a root, in floating point
     return long and gap <= magnitude(exact) * _SLIP * (2 if link.approximate else 1)
-
-
-def _is_irrational(value: Rational) -> bool:
-    """Whether the value is a root computed in floating point."""
-    return value.denominator > 2**30
 
 
 def _nearly(exact: Rational, stated: Rational) -> bool:

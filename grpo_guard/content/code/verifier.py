@@ -39,49 +39,16 @@ MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
-# Finding kinds of earlier versions, and why they were removed.
-_SCREENS: Final = "ScreensVerifier finds it, in programs too"
-_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; it has no replacement"
-_TOGETHER: Final = "eight such kinds had 12 unique catches in 4,398; it has no replacement"
-_REPORTED: Final = "it decided nothing if nodes' models differ; it has no replacement"
+# Kinds of earlier versions; what others still find has their name.
 _GONE: Final = {
+    "star_import": "unlisted_import",
+    "built_string": "dynamic_code",
+    "undefined_call": "operator_library",
+    "address": "instruction",
     **dict.fromkeys(
-        (
-            "code_in_comment",
-            "code_in_string",
-            "format_trick",
-            "hidden_call",
-            "monkeypatch",
-            "relative_import",
-            "source_coding",
-        ),
-        _TOGETHER,
+        ("control_character", "encoded_payload", "homoglyph", "invisible_character"),
+        "ScreensVerifier",
     ),
-    "star_import": "one of a module that is not on the list is an unlisted_import",
-    **dict.fromkeys(
-        (
-            "computed_attribute",
-            "interpreter_internals",
-            "module_value",
-            "module_walk",
-            "reaches_out",
-            "undefined_name",
-        ),
-        _REPORTED,
-    ),
-    "undefined_call": "what an operator does is an operator_library; it has no replacement",
-    "unparsable": "what code that does not parse imports and installs is read",
-    "address": "a link alone decided nothing; one that is there to be fetched is an instruction",
-    "control_character": _SCREENS,
-    "encoded_payload": _SCREENS,
-    **dict.fromkeys(("attribute_hook", "decorated", "never_called", "own_attribute"), _RARE),
-    "homoglyph": _SCREENS,
-    "invisible_character": _SCREENS,
-    "built_string": "what runs a string is found by itself, as dynamic_code",
-    "unreachable_code": _RARE,
-    "replaces_print": "a program decides what it prints; it has no replacement",
-    "unused_import": "it decided nothing; it has no replacement",
-    "unused_value": "it decided nothing; it has no replacement",
 }
 
 
@@ -171,7 +138,7 @@ class CodeVerifier(RuleVerifier):
             raise ValueError(f"max_chars: expected an integer >= 1, got {max_chars!r:.80}")
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
-            raise ValueError(f"severity.{kind}: leave it out: {_GONE[kind]}")
+            raise ValueError(f"severity.{kind}: leave it out: what is left of it is {_GONE[kind]}")
         self.modules = Modules.build(allow, imports, reach)
         if on_decoration == "reject":
             rules = short_form(rules, "reject", ["operator_helper"])
