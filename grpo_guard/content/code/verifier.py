@@ -20,7 +20,6 @@ from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.prompt_context import PromptContext, prompt_context, words_of
 from grpo_guard.content.code.read import read
-from grpo_guard.content.code.runs import check_runs
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
 from grpo_guard.content.code.texts import check_texts
@@ -256,7 +255,7 @@ class CodeVerifier(RuleVerifier):
 def _checked(view: View) -> list[Note]:
     """All notes on one program, with spans in its block."""
     notes = check_imports(view) + check_preloaded(view) + check_dynamic(view) + check_stalls(view)
-    notes += check_evaluated(view) + check_runs(view)
+    notes += check_evaluated(view)
     notes += check_texts(view.program, view.source, view.asked, view.shift)
     return notes + check_helpers(view) + _examples(view)
 
@@ -272,15 +271,13 @@ def _examples(view: View) -> list[Note]:
         return [Note("dynamic_code", message, 0, 1)]
     source = Source(text)
     parsed = parse(source)
-    if parsed.tree is None:
+    inside = view.inside(parsed, source)
+    if inside is None:
         found = scan(text, view.modules)
         if parsed.too_deep:
             message = f"the examples that doctest runs do not parse: {parsed.problem}"
             found.append(Note("nested_too_deeply", message, 0, 1))
         return [replace(note, start=0, end=1) for note in found]
-    inner = read(parsed.tree)
-    inner.module.bound.update(view.program.module.bound)
-    inside = replace(view, program=inner, source=source, shift=0)
     return [replace(note, start=0, end=1) for note in _checked(inside)]
 
 
