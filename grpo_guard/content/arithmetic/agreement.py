@@ -1,4 +1,7 @@
-"""Whether the two sides of an equation agree at the precision they are written with."""
+"""Whether the two sides of an equation agree at the precision they are written with.
+
+Numbers may also have been rounded on the way, in an estimate or in a part of a calculation.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
-from grpo_guard.content.arithmetic.estimates import has_rounded_parts, is_estimate
 from grpo_guard.content.arithmetic.literals import as_written
-from grpo_guard.content.arithmetic.notation import vocabulary
+from grpo_guard.content.arithmetic.notation import NUMBER, vocabulary
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
@@ -25,6 +27,12 @@ _MOST_LITERALS: Final = 12
 _PADDED: Final = 1000  # at least four digits: 0.250 is exact
 _NEAR: Final = Fraction(1, 5)  # 240 mL are about 0.2 L, and 600 m are not about 1 km
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
+
+# 15 is about 20, and 6 is not about 10.
+_ROUGH: Final = Fraction(1, 3)
+_PRODUCT: Final = Fraction(1, 2)  # 15 * 15 is not about 20 * 20
+_PART: Final = Fraction(1, 100)
+_MOST_ZEROS: Final = 30
 
 
 def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rational]) -> bool:
@@ -68,7 +76,7 @@ def _agree(
             return True
     if _within_roundings(link, exact, stated, rounded) or _is_converted(link, exact, stated):
         return True
-    return is_estimate(link, exact, stated) or has_rounded_parts(link, exact, stated)
+    return _is_estimate(link, exact, stated) or _has_rounded_parts(link, exact, stated)
 
 
 def within(link: Link, exact: Rational, stated: Rational) -> bool:
@@ -138,17 +146,19 @@ def _within_roundings(
             width = _width(link.reader.tokens[token].text, decimals, rounded)
             if link.approximate:
                 width = Fraction(1, 10**decimals)
-            moved = [
-                link.reader.again(side, ARITHMETIC, {token: step})
-                for step in ((width, -width) if width else ())
-            ]
-            slack += max((magnitude(v - value) for v in moved if v is not None), default=0)
+            slack += _moved(link, side, value, token, width) if width else 0
     if not slack:
         return False
     gap = magnitude(exact - stated)
     stating = link.right if link.right.decimals is not None else link.left
     digit = _last_digit(stating, stated, link.approximate) if stating.decimals is not None else 0
     return gap <= slack + digit
+
+
+def _moved(link: Link, side: Side, value: Rational, token: int, width: Rational) -> Rational:
+    """How far the value of a side moves if one of its numbers is larger or smaller by a width."""
+    moved = [link.reader.again(side, ARITHMETIC, {token: step}) for step in (width, -width)]
+    return max((magnitude(v - value) for v in moved if v is not None), default=0)
 
 
 def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
@@ -171,6 +181,74 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
         if 0 < gap * 10**decimals < 1:
             return gap
     return 0
+
+
+def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
+    """``389 + 212 ≈ 400 + 200``: the left side, each operand rounded at its last digit but zeros.
+
+    The same operation with as many operands, so that a changed digit is no rounding: ``2 + 2`` is
+    not about ``2 + 3``.
+    """
+    left, right = link.left, link.right
+    if not link.approximate or not right.operators or left.operators != right.operators:
+        return False
+    summed = {"+", "-"}.issuperset(left.operators)
+    if not summed and magnitude(exact - stated) > magnitude(exact) * _PRODUCT:
+        return False
+    ours, theirs = _numbers(link, left), _numbers(link, right)
+    if len(ours) != len(theirs):
+        return False
+    shift: dict[int, Rational] = {}
+    for (at, written), (_, shown) in zip(ours, theirs, strict=True):
+        if written is None or shown is None:
+            return False
+        gap = magnitude(written[0] - shown[0])
+        if 2 * gap > _last_place(*shown) or gap > written[0] * _ROUGH:
+            return False
+        if gap:
+            shift[at] = shown[0] - written[0]
+    # With its brackets, units and signs it must be the same calculation.
+    return bool(shift) and link.reader.again(left, ARITHMETIC, shift) == stated
+
+
+def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
+    """``345 / 7 × 3 = 49.29 × 3``: decimals that only the shorter right side has are rounded.
+
+    By half of their last digit, and together by a hundredth of the value at most.
+    """
+    left, right = link.left, link.right
+    gap = magnitude(exact - stated)
+    if not 0 < len(right.operators) < len(left.operators) or gap > magnitude(exact) * _PART:
+        return False
+    parts = [(token, decimals) for token, decimals in right.literals if decimals]
+    if not 0 < len(parts) <= _MOST_LITERALS:
+        return False
+    written = {token.text for token in link.reader.tokens[left.at : left.end]}
+    slack: Rational = 0
+    for token, decimals in parts:
+        text = link.reader.tokens[token].text
+        digits = text.replace(".", "").lstrip("0")
+        if text in written or len(digits) < (3 if digits[-1:] == "0" else 2):  # 1.0 is exact
+            continue
+        step = Fraction(1, 2 * 10**decimals)
+        slack += _moved(link, right, stated, token, step)
+    return gap <= slack
+
+
+def _numbers(link: Link, side: Side) -> list[tuple[int, tuple[Rational, int] | None]]:
+    """Place of each number of a side, with its value and decimals."""
+    tokens = enumerate(link.reader.tokens[side.at : side.end], side.at)
+    return [(at, as_written(token.text)) for at, token in tokens if token.kind == NUMBER]
+
+
+def _last_place(value: Rational, decimals: int) -> Rational:
+    """One unit of the last digit that is no trailing zero of a whole number."""
+    place = Fraction(1, 10**decimals)
+    for _ in range(_MOST_ZEROS if value and not decimals else 0):
+        if value % (place * 10):
+            break
+        place *= 10
+    return place
 
 
 def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:

@@ -165,8 +165,6 @@ class Doubts:
             sign &= self._opens(at - 1) or not "\u25a0" <= before.text[0] <= "\u25ff"  # □ + 3
             shown = sign and unicodedata.category(before.text[0]) in ("So", "Sk", "Po")
             return "" if shown else "an unknown sign before it"
-        if kind == QUESTION and self.kinds[at - 2] == SIGN:
-            return "an unreadable operand"
         known = kind in (RELATION, OPEN, QUESTION)
         return "" if known or (kind == CLOSE and self._is_enumerator(at - 1)) else "a factor"
 
@@ -209,9 +207,6 @@ class Doubts:
             group = not touches and self._holds_as_one_number(left, right, sign)
             labelled = sign == ":" and not _LABELS.isdisjoint(self.words_before(at - 2)[-1:])
             return "a time, a ratio or a list" if (touches or group) and not labelled else ""
-        if sign == "\n" and earlier.kind in (SIGN, OPEN, ROOT):
-            bullet = earlier.kind == SIGN and earlier.text in "-*+"
-            return "" if bullet else "a line before it"
         return ""
 
     def _holds_as_one_number(self, left: Side, right: Side, sign: str) -> bool:
@@ -311,8 +306,6 @@ class Doubts:
         if before.kind in (WORDS, BREAK, RELATION, QUESTION, OPEN, SIGN):
             function = before.kind in (WORDS, SIGN) and not apart
             return "a function" if function and bracket.text != "{" else ""
-        if bracket.text == "{" and before.kind in (UNKNOWN, CLOSE):
-            return "a command"
         return "" if apart and before.kind in (NUMBER, CLOSE, PERCENT) else "a factor"
 
     def _doubt_after(self, right: Side, verbal: bool) -> str:
