@@ -14,7 +14,7 @@ from grpo_guard.content.code.extract import extract
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_preloaded, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
-from grpo_guard.content.code.instructions import instruction
+from grpo_guard.content.code.instructions import check_texts, instruction
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
@@ -22,10 +22,8 @@ from grpo_guard.content.code.prompt_context import PromptContext, prompt_context
 from grpo_guard.content.code.read import read
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
-from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View
-from grpo_guard.content.json_parts import Span
-from grpo_guard.content.json_text import strings_of
+from grpo_guard.content.json_text import Span, strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
