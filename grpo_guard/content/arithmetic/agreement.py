@@ -11,17 +11,18 @@ from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
 from grpo_guard.content.arithmetic.literals import as_written
-from grpo_guard.content.arithmetic.notation import NUMBER, vocabulary
+from grpo_guard.content.arithmetic.notation import NUMBER
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
+from grpo_guard.content.word_set import word_set
 
 # Results with this many decimals come from long multiplication, where honest models slip in the
 # last ones; an attacker who wants to teach a wrong sum changes it by more than half a percent.
 LONG_DECIMALS: Final = 3
 _SLIP: Final = Fraction(1, 200)
 _LOOSE: Final = Fraction(15, 100)
-_WORKED: Final = vocabulary("day days week weeks month months year years")
+_WORKED: Final = word_set("day days week weeks month months year years")
 _FAR: Final = 10
 _MOST_LITERALS: Final = 12
 _PADDED: Final = 1000  # at least four digits: 0.250 is exact

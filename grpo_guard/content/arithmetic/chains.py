@@ -31,15 +31,15 @@ from grpo_guard.content.arithmetic.notation import (
     WORDS,
     number,
     scan,
-    vocabulary,
 )
 from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side, Unread, whole_number
+from grpo_guard.content.word_set import word_set
 
 _MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + SIGN)}]")
-_HEDGES: Final = vocabulary("about around roughly almost nearly")
-_FILLERS: Final = _HEDGES | vocabulary(
+_HEDGES: Final = word_set("about around roughly almost nearly")
+_FILLERS: Final = _HEDGES | word_set(
     "altogether a an total of only just exactly or the us you me it him her them to also now"
 )
 

@@ -29,7 +29,6 @@ from grpo_guard.content.arithmetic.notation import (
     UNKNOWN,
     VULGAR,
     WORDS,
-    vocabulary,
 )
 from grpo_guard.content.arithmetic.numbers import magnitude
 from grpo_guard.content.arithmetic.reader import Reader
@@ -42,13 +41,14 @@ from grpo_guard.content.arithmetic.units import (
     is_plain,
     sizes_of,
 )
+from grpo_guard.content.word_set import word_set
 
 # Words after a stated number that make it part of another statement.
-_COMPARING: Final = vocabulary(
+_COMPARING: Final = word_set(
     "more less fewer greater bigger larger smaller times higher lower out percent away short"
 )
 # Words before a calculation that are part of it: "the average of 4 + 6 = 5".
-_CALCULATING: Final = vocabulary(
+_CALCULATING: Final = word_set(
     "root roots square squared squares cube cubed cubes digit digits half twice double doubled "
     "doubling triple thrice third thirds quarter quarters mode remainder mod modulo modulus gcd "
     "lcm gcf hcf factors divisors divisor multiples log ln logarithm sin sine cos cosine tan "
@@ -56,24 +56,24 @@ _CALCULATING: Final = vocabulary(
     "choose permutations combinations binary hexadecimal octal than sqrt abs exp percent variance "
     "deviation determinant norm"
 )
-_JOINING: Final = vocabulary("of at by per with for each costing times")
-_AVERAGING: Final = vocabulary("average mean median")
-_SMALL: Final = vocabulary("of the a an both is are was these those all")
-SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming whether unless")
+_JOINING: Final = word_set("of at by per with for each costing times")
+_AVERAGING: Final = word_set("average mean median")
+_SMALL: Final = word_set("of the a an both is are was these those all")
+SUPPOSING: Final = word_set("not if suppose supposing assume assuming whether unless")
 # After these a statement begins, so that a verb can be the relation: "so 2 + 2 is 5".
-_OPENING: Final = vocabulary(
+_OPENING: Final = word_set(
     "so thus then hence therefore because since that and but know as total get multiplying "
     "adding dividing subtracting now means is are"
 )
-_LABELS: Final = vocabulary(
+_LABELS: Final = word_set(
     "day week month year step part question problem case round item stage phase chapter level "
     "grade figure option number section exercise example hour minute"
 )
 _YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
 _RELATIONS: Final = frozenset("≠≤≥≦≧⩽⩾∎∴∵∈∉⟺⇔↔↦⟹✓")
-_RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
-_CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
-_MONTHS: Final = vocabulary(
+_RELATING: Final = word_set("ne neq le leq ge geq lt gt leqslant geqslant")
+_CLOCK: Final = word_set("am pm o'clock clock a.m p.m")
+_MONTHS: Final = word_set(
     "january february march april may june july august september october november december"
 )
 _OPERANDS: Final = frozenset({NUMBER, CLOSE, PERCENT, VULGAR})

@@ -13,12 +13,7 @@ from typing import Final, NamedTuple
 
 from grpo_guard.content.arithmetic.characters import ARROW, vulgar
 from grpo_guard.content.arithmetic.numbers import Rational
-
-
-def vocabulary(words: str) -> frozenset[str]:
-    """Split a string into a set of words, for look-ups."""
-    return frozenset(words.split())
-
+from grpo_guard.content.word_set import word_set
 
 MAX_DIGITS: Final = 40  # longer "numbers" do not occur in a worked solution
 
@@ -124,7 +119,7 @@ _COMMANDS: Final = {
     **dict.fromkeys(("Rightarrow", "to", "implies", "rightarrow"), (RELATION, ASIDE)),
     **dict.fromkeys(("therefore", "because", "item", "begin", "end", "newline"), (BREAK, "")),
 }
-_SILENT: Final = vocabulary(
+_SILENT: Final = word_set(
     "left right big Big bigg Bigg bigl bigr displaystyle textstyle quad qquad boxed fbox mathbf "
     "textbf boldsymbol mathbb bf rm cr hline underline emph large Large text textrm mathrm mbox "
     "textit mathit textsf $ , ; ! : ( ) [ ] & # _"

@@ -10,12 +10,13 @@ from grpo_guard.content.code.dynamic import check_dynamic
 from grpo_guard.content.code.imports import check_imports, scan
 from grpo_guard.content.code.parse import parse
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Note, Source, words
+from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.view import View
+from grpo_guard.content.word_set import word_set
 
 MAX_LEVELS: Final = 40
 # Members of sympy that only name a symbol, or print.
-_NAMING: Final = words(
+_NAMING: Final = word_set(
     "Symbol symbols Dummy Wild Function UndefinedFunction var IndexedBase Idx MatrixSymbol pprint "
     "pretty latex print_latex Str Integer Float Rational pretty_print plot mathematica_code "
     "RandomSymbol Die Coin Normal Uniform Binomial Bernoulli Poisson Exponential Geometric"
@@ -27,26 +28,26 @@ _CALLED: Final = (
 )
 # A formula has names, numbers and operators; it contains none of these.
 _NO_FORMULA: Final = re.compile(rf"__|['\"\\`@;:]|\blambda\b|\b(?:{'|'.join(_CALLED.split())})\b")
-_PYTHON: Final = words(
+_PYTHON: Final = word_set(
     "print str len int float repr sorted list tuple set dict format ord chr max min sum any all "
     "isinstance enumerate zip range reversed"
 )
-_MAKERS: Final = words("str chr repr ascii format")
-_METHODS: Final = words(
+_MAKERS: Final = word_set("str chr repr ascii format")
+_METHODS: Final = word_set(
     "join format format_map replace lower upper swapcase casefold strip lstrip rstrip title decode "
     "translate removeprefix removesuffix ljust rjust center zfill"
 )
 # Arrays and expressions have methods of these names too.
-_SHARED: Final = words("replace format")
+_SHARED: Final = word_set("replace format")
 _TYPES: Final = (
     ast.Constant, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.List, ast.Name,
     ast.Attribute, ast.Load,
 )  # fmt: skip
-_EVALUATING: Final = words("singledispatch singledispatchmethod")
+_EVALUATING: Final = word_set("singledispatch singledispatchmethod")
 MAX_STRINGS: Final = 50
-_MODULES: Final = words("timeit cProfile profile pdb bdb trace")
-_RUNNING: Final = words("timeit repeat Timer run runctx runeval set_trace")
-_BUILDING: Final = words("join decode translate fromhex b64decode unhexlify decompress")
+_MODULES: Final = word_set("timeit cProfile profile pdb bdb trace")
+_RUNNING: Final = word_set("timeit repeat Timer run runctx runeval set_trace")
+_BUILDING: Final = word_set("join decode translate fromhex b64decode unhexlify decompress")
 # Of doctest, in a docstring.
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 

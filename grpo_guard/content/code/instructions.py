@@ -12,7 +12,8 @@ import unicodedata
 from typing import Final
 
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Note, Source, words
+from grpo_guard.content.code.source import Note, Source
+from grpo_guard.content.word_set import word_set
 
 # Games have AI players, and filters pass values: such words alone address nobody.
 _GRADER: Final = r"(?:judge|grader|reviewer|verifier|evaluator|auditor|scorer|LLM|language model)s?"
@@ -126,11 +127,11 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"|^\s{0,4}(?-i:SYSTEM|ASSISTANT)\s{0,2}:\s",
     ),
 )
-_PATTERNS: Final = tuple((words(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
+_PATTERNS: Final = tuple((word_set(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
 _AT = _RULES.index(_COMMANDS)
 _IN_SHELL: Final = (
     *_PATTERNS[:_AT],
-    (words(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
+    (word_set(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
     *_PATTERNS[_AT + 1 :],
 )
 # Marks that none of the words above reveals.

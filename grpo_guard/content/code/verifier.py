@@ -153,10 +153,8 @@ class CodeVerifier(RuleVerifier):
         return [verdicts[key] for key in keys]
 
     def _verdict(self, asked: str, text: str, strings: Sequence[Span]) -> Verdict:
-        longest = max(MAX_TEXT, 2 * self.max_chars)
-        if len(text) > longest:
-            message = f"{len(text)} characters of text; the limit is {longest}"
-            return reject(self.name, Cause.OVERLONG, message)
+        if (overlong := self.overlong(text, max(MAX_TEXT, 2 * self.max_chars))) is not None:
+            return overlong
         blocks = extract(text, self.max_chars, strings)
         if not blocks and self.require:
             return reject(self.name, Cause.MALFORMED, "there is no code in the completion")

@@ -15,7 +15,7 @@ from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose, with_remedy
 from grpo_guard.core.scope import Scope
-from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
 
 MAX_CHARACTERS: Final = 400_000
 MAX_FINDINGS: Final = 8
@@ -78,16 +78,8 @@ class LibraryRule(RuleVerifier):
         loaded = self.loaded() if batch else None
         return [self._verdict(loaded, completion) for completion in batch]
 
-    def overlong(self, completion: Completion) -> Verdict | None:
-        """The rejection of a text that is too long to read; None if it is not."""
-        length = len(completion.text)
-        if length <= self.max_characters:
-            return None
-        message = f"{length} characters; at most {self.max_characters} are read"
-        return reject(self.name, Cause.OVERLONG, message)
-
     def _verdict(self, loaded: Any, completion: Completion) -> Verdict:
-        if (overlong := self.overlong(completion)) is not None:
+        if (overlong := self.overlong(completion.text, self.max_characters)) is not None:
             return overlong
         found = islice(self.find(loaded, completion, without_surrogates(completion.text)),
                        MAX_FINDINGS)  # fmt: skip

@@ -84,7 +84,7 @@ class ToxicityVerifier(LibraryRule):
 
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion; pieces of all texts share forward passes."""
-        verdicts = [self.overlong(completion) for completion in batch]
+        verdicts = [self.overlong(completion.text, self.max_characters) for completion in batch]
         texts = [
             without_surrogates(completion.text)
             for completion, earlier in zip(batch, verdicts, strict=True)
