@@ -73,17 +73,21 @@ class LibraryRule(RuleVerifier):
                 self._loaded = self.load()
             return self._loaded
 
-    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, with what `find` yields; at most `MAX_FINDINGS`."""
-        loaded = self.loaded() if batch else None
-        return [self._verdict(loaded, completion) for completion in batch]
+    def find_each(
+        self, loaded: Any, completions: Sequence[Completion]
+    ) -> Iterable[Iterable[Finding]]:
+        """What `find` yields for each completion; a library may do better with all at once."""
+        return (self.find(loaded, one, without_surrogates(one.text)) for one in completions)
 
-    def _verdict(self, loaded: Any, completion: Completion) -> Verdict:
-        if (overlong := self.overlong(completion.text, self.max_characters)) is not None:
-            return overlong
-        found = islice(self.find(loaded, completion, without_surrogates(completion.text)),
-                       MAX_FINDINGS)  # fmt: skip
-        findings = tuple(found)
+    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, with its first `MAX_FINDINGS` findings."""
+        verdicts = [self.overlong(one.text, self.max_characters) for one in batch]
+        read = [one for one, overlong in zip(batch, verdicts, strict=True) if overlong is None]
+        found = iter(self.find_each(self.loaded(), read) if read else ())
+        return [overlong or self._verdict(next(found)) for overlong in verdicts]
+
+    def _verdict(self, found: Iterable[Finding]) -> Verdict:
+        findings = tuple(islice(found, MAX_FINDINGS))
         return reject(self.name, findings=findings) if findings else accept(self.name)
 
     def __getstate__(self) -> dict[str, Any]:
