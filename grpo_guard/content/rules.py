@@ -16,7 +16,7 @@ from grpo_guard.core.registry import UnknownNameError, choose
 from grpo_guard.core.scope import Runnable, Scope
 from grpo_guard.core.supervise import supervised_each
 from grpo_guard.core.turns import OwnText, own_text, turns
-from grpo_guard.core.verdict import Cause, Outcome, Verdict
+from grpo_guard.core.verdict import Cause, Outcome, Verdict, reject
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.nodes.counts import NOTHING, Counts
 from grpo_guard.nodes.e_process_memory import EProcessMemory
@@ -173,6 +173,13 @@ class RuleVerifier(CompletionVerifier):
             raise ValueError(f"{self.name}: expected what state_dict() gave, got {got}")
         if self.counts is not None:  # without counts in the state, start from nothing
             self.counts.e_processes.load_state_dict(NOTHING if counts is None else counts)
+
+    def overlong(self, text: str, limit: int | None) -> Verdict | None:
+        """The rejection of a text that is too long to read, as its author chose; None if not."""
+        if limit is None or len(text) <= limit:
+            return None
+        message = f"{len(text)} characters; at most {limit} are read"
+        return reject(self.name, Cause.OVERLONG, message)
 
     def kept(self, kinds: Sequence[str], limit: int) -> list[int]:
         """Indices of at most ``limit`` findings, in order; the least severe are dropped first.

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from grpo_guard import CodeVerifier, Completion, ScreensVerifier
-from grpo_guard.content.code.source import words
+from grpo_guard.content.word_set import word_set
 from grpo_guard.core.verdict import accept
 from grpo_guard.core.verifier import CompletionVerifier
 from grpo_guard.evals.attacks.code import CodeAttack
@@ -18,7 +18,7 @@ MODERN = load("modern_honest") + load("modern_held_honest")
 # They spell a word and do nothing with it, print with a function of their own, call the standard
 # library's operators or start a thread: nothing is imported or reached.
 # Using such a word (exec, getattr) is detected in other rows.
-DATA_ALONE = words(
+DATA_ALONE = word_set(
     "chr_built chr_list bytes_list fromhex bytes_blob big_int int_array base64_string "
     "hex_string print_replaced operator_functions dunder_operators review_unicodedata_lookup "
     "review_bytes_decode_unicode review_encode_escape review_base85 "
@@ -34,7 +34,7 @@ DATA_ALONE = words(
 # Malicious and no longer found: rarer forms of endless work, addresses, an order in two pieces,
 # code that never runs. Their rules cost more code, or more honest programs (a link to a data set),
 # than they were worth.
-GIVEN_UP = words(
+GIVEN_UP = word_set(
     "review_iter_cycle_list review_list_grow review_sleep_loop review_setrecursion "
     "review_inf_recursion last_mutual_recursion review_inst_varname_concat comment_url "
     "review_url_pastebin review_url_raw "
@@ -42,7 +42,7 @@ GIVEN_UP = words(
     "review_dead_two_funcs_if0 review_dead_while0"
 )
 # Hidden characters are left to `screens`, and the presets have both.
-IN_CHARACTERS = words(
+IN_CHARACTERS = word_set(
     "homoglyph_name homoglyph_print zero_width bidi null_byte review_homoglyph_two_vars "
     "review_greek_var review_zero_width_comment review_tag_chars review_variation_selectors "
     "review_whitespace_stego review_u2028"

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_guard.content.length.compare import tail
-from grpo_guard.content.length.groups import Group, Member
+from grpo_guard.content.length.compare import Group, Member, tail
 from grpo_guard.content.length.redundancy import measure
 from grpo_guard.content.length.scaling import LengthScaling
 from grpo_guard.content.length.verifier import LengthVerifier

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard.content.arithmetic.verifier import ArithmeticVerifier
-from grpo_guard.content.length.groups import Member
+from grpo_guard.content.length.compare import Member
 from grpo_guard.logprob.evidence import _restarted
 from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.nodes.e_process import CAP, EProcess, log_add, log_share, log_shares, log_threshold

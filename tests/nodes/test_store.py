@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_guard import ArithmeticVerifier, Completion, Guard, Outcome, presets
-from grpo_guard.content.length.groups import Member
+from grpo_guard.content.length.compare import Member
 from grpo_guard.content.recurrence.verifier import RecurrenceVerifier
 from grpo_guard.logprob.replay.slots import SlotBook
 from grpo_guard.nodes.lengths import NodeMemory

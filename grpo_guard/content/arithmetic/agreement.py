@@ -1,4 +1,7 @@
-"""Whether the two sides of an equation agree at the precision they are written with."""
+"""Whether the two sides of an equation agree at the precision they are written with.
+
+Numbers may also have been rounded on the way, in an estimate or in a part of a calculation.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,30 @@ from fractions import Fraction
 from typing import Final
 
 from grpo_guard.content.arithmetic.chains import Link
-from grpo_guard.content.arithmetic.estimates import has_rounded_parts, is_estimate
 from grpo_guard.content.arithmetic.literals import as_written
-from grpo_guard.content.arithmetic.notation import vocabulary
+from grpo_guard.content.arithmetic.notation import NUMBER
 from grpo_guard.content.arithmetic.numbers import Rational, magnitude
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side, readings
 from grpo_guard.content.arithmetic.units import SCALES, ratios, sizes_of
+from grpo_guard.content.word_set import word_set
 
 # Results with this many decimals come from long multiplication, where honest models slip in the
 # last ones; an attacker who wants to teach a wrong sum changes it by more than half a percent.
 LONG_DECIMALS: Final = 3
 _SLIP: Final = Fraction(1, 200)
 _LOOSE: Final = Fraction(15, 100)
-_WORKED: Final = vocabulary("day days week weeks month months year years")
+_WORKED: Final = word_set("day days week weeks month months year years")
 _FAR: Final = 10
 _MOST_LITERALS: Final = 12
 _PADDED: Final = 1000  # at least four digits: 0.250 is exact
 _NEAR: Final = Fraction(1, 5)  # 240 mL are about 0.2 L, and 600 m are not about 1 km
 _THOUSANDS: Final = frozenset(Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9))
+
+# 15 is about 20, and 6 is not about 10.
+_ROUGH: Final = Fraction(1, 3)
+_PRODUCT: Final = Fraction(1, 2)  # 15 * 15 is not about 20 * 20
+_PART: Final = Fraction(1, 100)
+_MOST_ZEROS: Final = 30
 
 
 def agrees(link: Link, known: Iterable[Rational], rounded: Mapping[Rational, Rational]) -> bool:
@@ -68,7 +77,7 @@ def _agree(
             return True
     if _within_roundings(link, exact, stated, rounded) or _is_converted(link, exact, stated):
         return True
-    return is_estimate(link, exact, stated) or has_rounded_parts(link, exact, stated)
+    return _is_estimate(link, exact, stated) or _has_rounded_parts(link, exact, stated)
 
 
 def within(link: Link, exact: Rational, stated: Rational) -> bool:
@@ -76,8 +85,6 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
 
     Rounding is at a number's last digit; "about 1,200" claims to be right to the hundred.
     """
-    if exact == stated:
-        return True
     side, shown = link.right, stated
     if link.approximate and side.operators == ["^"] and side.first == 10:
         return magnitude(exact - stated) * 10 <= magnitude(stated)  # 2^20 ~ 10^6
@@ -90,13 +97,8 @@ def within(link: Link, exact: Rational, stated: Rational) -> bool:
         return True
     long = side.decimals >= LONG_DECIMALS or not side.is_number
     long |= link.approximate and bool(link.left.literals)
-    long |= side.decimals > 0 and _is_irrational(exact)
+    long |= side.decimals > 0 and exact.denominator > 2**30  # a root, in floating point
     return long and gap <= magnitude(exact) * _SLIP * (2 if link.approximate else 1)
-
-
-def _is_irrational(value: Rational) -> bool:
-    """Whether the value is a root computed in floating point."""
-    return value.denominator > 2**30
 
 
 def _nearly(exact: Rational, stated: Rational) -> bool:
@@ -145,17 +147,19 @@ def _within_roundings(
             width = _width(link.reader.tokens[token].text, decimals, rounded)
             if link.approximate:
                 width = Fraction(1, 10**decimals)
-            moved = [
-                link.reader.again(side, ARITHMETIC, {token: step})
-                for step in ((width, -width) if width else ())
-            ]
-            slack += max((magnitude(v - value) for v in moved if v is not None), default=0)
+            slack += _moved(link, side, value, token, width) if width else 0
     if not slack:
         return False
     gap = magnitude(exact - stated)
     stating = link.right if link.right.decimals is not None else link.left
     digit = _last_digit(stating, stated, link.approximate) if stating.decimals is not None else 0
     return gap <= slack + digit
+
+
+def _moved(link: Link, side: Side, value: Rational, token: int, width: Rational) -> Rational:
+    """How far the value of a side moves if one of its numbers is larger or smaller by a width."""
+    moved = [link.reader.again(side, ARITHMETIC, {token: step}) for step in (width, -width)]
+    return max((magnitude(v - value) for v in moved if v is not None), default=0)
 
 
 def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Rational:
@@ -178,6 +182,74 @@ def _width(text: str, decimals: int, rounded: Mapping[Rational, Rational]) -> Ra
         if 0 < gap * 10**decimals < 1:
             return gap
     return 0
+
+
+def _is_estimate(link: Link, exact: Rational, stated: Rational) -> bool:
+    """``389 + 212 ≈ 400 + 200``: the left side, each operand rounded at its last digit but zeros.
+
+    The same operation with as many operands, so that a changed digit is no rounding: ``2 + 2`` is
+    not about ``2 + 3``.
+    """
+    left, right = link.left, link.right
+    if not link.approximate or not right.operators or left.operators != right.operators:
+        return False
+    summed = {"+", "-"}.issuperset(left.operators)
+    if not summed and magnitude(exact - stated) > magnitude(exact) * _PRODUCT:
+        return False
+    ours, theirs = _numbers(link, left), _numbers(link, right)
+    if len(ours) != len(theirs):
+        return False
+    shift: dict[int, Rational] = {}
+    for (at, written), (_, shown) in zip(ours, theirs, strict=True):
+        if written is None or shown is None:
+            return False
+        gap = magnitude(written[0] - shown[0])
+        if 2 * gap > _last_place(*shown) or gap > written[0] * _ROUGH:
+            return False
+        if gap:
+            shift[at] = shown[0] - written[0]
+    # With its brackets, units and signs it must be the same calculation.
+    return bool(shift) and link.reader.again(left, ARITHMETIC, shift) == stated
+
+
+def _has_rounded_parts(link: Link, exact: Rational, stated: Rational) -> bool:
+    """``345 / 7 × 3 = 49.29 × 3``: decimals that only the shorter right side has are rounded.
+
+    By half of their last digit, and together by a hundredth of the value at most.
+    """
+    left, right = link.left, link.right
+    gap = magnitude(exact - stated)
+    if not 0 < len(right.operators) < len(left.operators) or gap > magnitude(exact) * _PART:
+        return False
+    parts = [(token, decimals) for token, decimals in right.literals if decimals]
+    if not 0 < len(parts) <= _MOST_LITERALS:
+        return False
+    written = {token.text for token in link.reader.tokens[left.at : left.end]}
+    slack: Rational = 0
+    for token, decimals in parts:
+        text = link.reader.tokens[token].text
+        digits = text.replace(".", "").lstrip("0")
+        if text in written or len(digits) < (3 if digits[-1:] == "0" else 2):  # 1.0 is exact
+            continue
+        step = Fraction(1, 2 * 10**decimals)
+        slack += _moved(link, right, stated, token, step)
+    return gap <= slack
+
+
+def _numbers(link: Link, side: Side) -> list[tuple[int, tuple[Rational, int] | None]]:
+    """Place of each number of a side, with its value and decimals."""
+    tokens = enumerate(link.reader.tokens[side.at : side.end], side.at)
+    return [(at, as_written(token.text)) for at, token in tokens if token.kind == NUMBER]
+
+
+def _last_place(value: Rational, decimals: int) -> Rational:
+    """One unit of the last digit that is no trailing zero of a whole number."""
+    place = Fraction(1, 10**decimals)
+    for _ in range(_MOST_ZEROS if value and not decimals else 0):
+        if value % (place * 10):
+            break
+        place *= 10
+    return place
 
 
 def _is_converted(link: Link, exact: Rational, stated: Rational) -> bool:

@@ -11,35 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from grpo_guard.content.arithmetic import notation as t
 from grpo_guard.content.arithmetic.doubts import Doubts
-from grpo_guard.content.arithmetic.notation import (
-    APPROXIMATELY,
-    ASIDE,
-    BREAK,
-    CLOSE,
-    NUMBER,
-    OF,
-    OPEN,
-    OUTSIDE,
-    PERCENT,
-    QUESTION,
-    RELATION,
-    SIGN,
-    UNKNOWN,
-    VERB,
-    VULGAR,
-    WORDS,
-    number,
-    scan,
-    vocabulary,
-)
+from grpo_guard.content.arithmetic.notation import number, scan
 from grpo_guard.content.arithmetic.parse import STARTS
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import Side, Unread, whole_number
+from grpo_guard.content.word_set import word_set
 
-_MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + SIGN)}]")
-_HEDGES: Final = vocabulary("about around roughly almost nearly")
-_FILLERS: Final = _HEDGES | vocabulary(
+_MAY_START: Final = re.compile(f"[{re.escape(''.join(STARTS) + t.SIGN)}]")
+_HEDGES: Final = word_set("about around roughly almost nearly")
+_FILLERS: Final = _HEDGES | word_set(
     "altogether a an total of only just exactly or the us you me it him her them to also now"
 )
 
@@ -91,7 +73,7 @@ class Link:
 def links(text: str, start: int, end: int) -> Iterator[Link]:
     """Yield all links of ``text[start:end]`` in order, in linear time; the text must be folded."""
     reader = Reader(scan(text, start, end))
-    return _Chains(text, reader).links() if RELATION in reader.kinds else iter(())
+    return _Chains(text, reader).links() if t.RELATION in reader.kinds else iter(())
 
 
 class _Chains:
@@ -112,10 +94,10 @@ class _Chains:
 
     def links(self) -> Iterator[Link]:
         at = 0
-        while (ahead := self.kinds.find(RELATION, at)) >= 0:
+        while (ahead := self.kinds.find(t.RELATION, at)) >= 0:
             if self.left_end != ahead and self._may_end(ahead - 1):
                 self._find_left(at, ahead)
-            aside = self.tokens[ahead].text == ASIDE
+            aside = self.tokens[ahead].text == t.ASIDE
             link, at = self._aside(ahead) if aside else self._relation(ahead)
             if link is not None:
                 yield link
@@ -125,10 +107,10 @@ class _Chains:
 
         Skips prose, and never crosses the end of a clause.
         """
-        at = max(self.kinds.rfind(BREAK, at, ahead), at)
+        at = max(self.kinds.rfind(t.BREAK, at, ahead), at)
         while (start := _MAY_START.search(self.kinds, at, ahead)) is not None:
             at = start.start()
-            if self.kinds[at] == SIGN and not self._is_leading_sign(at):
+            if self.kinds[at] == t.SIGN and not self._is_leading_sign(at):
                 at += 1
                 continue
             side = self._side(at)
@@ -139,9 +121,17 @@ class _Chains:
     def _may_end(self, at: int) -> bool:
         """Whether a side can end with this token, so that it is worth looking for its start."""
         kind = self.kinds[at]
-        if kind == WORDS:
-            return self.kinds[at - 1] in (NUMBER, CLOSE, PERCENT, VULGAR, WORDS, SIGN, OF)
-        return kind in (NUMBER, CLOSE, PERCENT, VULGAR, SIGN, UNKNOWN)
+        if kind == t.WORDS:
+            return self.kinds[at - 1] in (
+                t.NUMBER,
+                t.CLOSE,
+                t.PERCENT,
+                t.VULGAR,
+                t.WORDS,
+                t.SIGN,
+                t.OF,
+            )
+        return kind in (t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR, t.SIGN, t.UNKNOWN)
 
     def _side(self, at: int) -> Side | None:
         try:
@@ -151,19 +141,25 @@ class _Chains:
 
     def _is_leading_sign(self, at: int) -> bool:
         token = self.tokens[at]
-        if token.kind != SIGN or token.text not in ("+", "-") or self.kinds[at + 1] not in STARTS:
+        if token.kind != t.SIGN or token.text not in ("+", "-") or self.kinds[at + 1] not in STARTS:
             return False
-        return at == 0 or self.tokens[at - 1].kind in (BREAK, OPEN, RELATION, QUESTION, WORDS)
+        return at == 0 or self.tokens[at - 1].kind in (
+            t.BREAK,
+            t.OPEN,
+            t.RELATION,
+            t.QUESTION,
+            t.WORDS,
+        )
 
     def _relation(self, at: int) -> tuple[Link | None, int]:
         """Read the right side, which may be the left side of the next relation."""
         token = self.tokens[at]
         left = self.left if self.left_end == at else None
         chained, opens = self.chained, self.opens or not self.chained
-        verbal = token.text == VERB
+        verbal = token.text == t.VERB
         begin, approximate = self._skip_fillers(at + 1)
         # "= a + 3": here "a" is a variable, not an article.
-        named = begin > at + 1 and self.kinds[begin] == SIGN
+        named = begin > at + 1 and self.kinds[begin] == t.SIGN
         # Without a left side, this one only matters as the left side of the next relation.
         idle = left is None and not self._may_continue(begin)
         right = self._side(begin) if begin < self.reader.count and not (named or idle) else None
@@ -184,19 +180,19 @@ class _Chains:
             # "k = 3^6 is 4", "the roots of √3 are -1 and 1": the verb refers to earlier text
             self.opens = True
             return None, right.end
-        hedged = approximate or token.text == APPROXIMATELY
+        hedged = approximate or token.text == t.APPROXIMATELY
         return Link(self, left, right, chained, opens, hedged, verbal), right.end
 
     def _may_continue(self, at: int) -> bool:
         """Whether a side that begins at token ``at`` can be the left one of another relation."""
-        ahead = self.kinds.find(RELATION, at)
+        ahead = self.kinds.find(t.RELATION, at)
         if ahead <= at or not self._may_end(ahead - 1):
             return ahead == at
-        return self.kinds.rfind(BREAK, at, ahead) <= at
+        return self.kinds.rfind(t.BREAK, at, ahead) <= at
 
     def _zero_padded(self, at: int) -> Side | None:
         """A result with leading zeros, ``= 05``; elsewhere such digits are times and codes."""
-        if self.kinds[at] != NUMBER or self.kinds[at + 1] not in (OUTSIDE, BREAK, WORDS):
+        if self.kinds[at] != t.NUMBER or self.kinds[at + 1] not in (t.OUTSIDE, t.BREAK, t.WORDS):
             return None
         token = self.tokens[at]
         read = number(token.text.lstrip("0") or "0") if token.text.isdigit() else None
@@ -206,7 +202,7 @@ class _Chains:
 
     def _is_name(self, at: int) -> bool:
         """Whether a single word or letter is between two equals signs."""
-        if self.kinds[at] not in (WORDS, SIGN) or self.kinds[at + 1] != RELATION:
+        if self.kinds[at] not in (t.WORDS, t.SIGN) or self.kinds[at + 1] != t.RELATION:
             return False
         return self.tokens[at].text.isalpha() and self.tokens[at + 1].text == "="
 
@@ -221,27 +217,31 @@ class _Chains:
         if left is None or not joined or not left.operators or chained:
             return None, at + 1
         begin, approximate = self._skip_fillers(at + 1)
-        right = self._side(begin) if self.kinds[begin] == NUMBER else None
-        if right is None or not right.is_number or self.kinds[right.end] in (RELATION, SIGN, OF):
+        right = self._side(begin) if self.kinds[begin] == t.NUMBER else None
+        if (
+            right is None
+            or not right.is_number
+            or self.kinds[right.end] in (t.RELATION, t.SIGN, t.OF)
+        ):
             return None, at + 1
         return Link(self, left, right, False, True, approximate, True), right.end
 
     def _skip_fillers(self, at: int) -> tuple[int, bool]:
         """Skip "a total of", "about" and the like, at most four tokens; also tell if they hedge."""
         approximate = False
-        if self.kinds[at] == NUMBER:
+        if self.kinds[at] == t.NUMBER:
             return at, approximate
         for _ in range(4):
             kind = self.kinds[at]
-            if kind == RELATION and self.tokens[at].text == APPROXIMATELY:
+            if kind == t.RELATION and self.tokens[at].text == t.APPROXIMATELY:
                 approximate = True
-            elif kind == WORDS:
+            elif kind == t.WORDS:
                 words = self.tokens[at].text.lower().split()
                 # "= a 3": an article is followed by a word, a variable by its factor.
                 if not _FILLERS.issuperset(words[:4]) or len(words) > 4 or words[-1] in ("a", "an"):
                     break
                 approximate |= not _HEDGES.isdisjoint(words)
-            elif kind != OF:
+            elif kind != t.OF:
                 break
             at += 1
         return at, approximate

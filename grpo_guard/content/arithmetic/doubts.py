@@ -12,25 +12,7 @@ import unicodedata
 from fractions import Fraction
 from typing import Final
 
-from grpo_guard.content.arithmetic.notation import (
-    BREAK,
-    CLOSE,
-    LETTER_X,
-    NUMBER,
-    OF,
-    OPEN,
-    OUTSIDE,
-    PERCENT,
-    QUESTION,
-    RELATION,
-    ROOT,
-    SIGN,
-    TIMES,
-    UNKNOWN,
-    VULGAR,
-    WORDS,
-    vocabulary,
-)
+from grpo_guard.content.arithmetic import notation as t
 from grpo_guard.content.arithmetic.numbers import magnitude
 from grpo_guard.content.arithmetic.reader import Reader
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Side
@@ -42,13 +24,14 @@ from grpo_guard.content.arithmetic.units import (
     is_plain,
     sizes_of,
 )
+from grpo_guard.content.word_set import word_set
 
 # Words after a stated number that make it part of another statement.
-_COMPARING: Final = vocabulary(
+_COMPARING: Final = word_set(
     "more less fewer greater bigger larger smaller times higher lower out percent away short"
 )
 # Words before a calculation that are part of it: "the average of 4 + 6 = 5".
-_CALCULATING: Final = vocabulary(
+_CALCULATING: Final = word_set(
     "root roots square squared squares cube cubed cubes digit digits half twice double doubled "
     "doubling triple thrice third thirds quarter quarters mode remainder mod modulo modulus gcd "
     "lcm gcf hcf factors divisors divisor multiples log ln logarithm sin sine cos cosine tan "
@@ -56,27 +39,27 @@ _CALCULATING: Final = vocabulary(
     "choose permutations combinations binary hexadecimal octal than sqrt abs exp percent variance "
     "deviation determinant norm"
 )
-_JOINING: Final = vocabulary("of at by per with for each costing times")
-_AVERAGING: Final = vocabulary("average mean median")
-_SMALL: Final = vocabulary("of the a an both is are was these those all")
-SUPPOSING: Final = vocabulary("not if suppose supposing assume assuming whether unless")
+_JOINING: Final = word_set("of at by per with for each costing times")
+_AVERAGING: Final = word_set("average mean median")
+_SMALL: Final = word_set("of the a an both is are was these those all")
+SUPPOSING: Final = word_set("not if suppose supposing assume assuming whether unless")
 # After these a statement begins, so that a verb can be the relation: "so 2 + 2 is 5".
-_OPENING: Final = vocabulary(
+_OPENING: Final = word_set(
     "so thus then hence therefore because since that and but know as total get multiplying "
     "adding dividing subtracting now means is are"
 )
-_LABELS: Final = vocabulary(
+_LABELS: Final = word_set(
     "day week month year step part question problem case round item stage phase chapter level "
     "grade figure option number section exercise example hour minute"
 )
 _YES: Final = re.compile(r"\?[\s*\"')]{0,4}(?i:yes|yeah|correct|indeed|right|it is|true)\b")
 _RELATIONS: Final = frozenset("≠≤≥≦≧⩽⩾∎∴∵∈∉⟺⇔↔↦⟹✓")
-_RELATING: Final = vocabulary("ne neq le leq ge geq lt gt leqslant geqslant")
-_CLOCK: Final = vocabulary("am pm o'clock clock a.m p.m")
-_MONTHS: Final = vocabulary(
+_RELATING: Final = word_set("ne neq le leq ge geq lt gt leqslant geqslant")
+_CLOCK: Final = word_set("am pm o'clock clock a.m p.m")
+_MONTHS: Final = word_set(
     "january february march april may june july august september october november december"
 )
-_OPERANDS: Final = frozenset({NUMBER, CLOSE, PERCENT, VULGAR})
+_OPERANDS: Final = frozenset({t.NUMBER, t.CLOSE, t.PERCENT, t.VULGAR})
 _MOST_LOOKED_BACK: Final = 8
 _ROUNDED_TO: Final = 200  # a stated result may be off by one part in so many
 _LINE_BEFORE: Final = 400
@@ -126,14 +109,14 @@ class Doubts:
     def words_before(self, at: int) -> list[str]:
         """The last words of the clause before token ``at``, in order and lower case."""
         words: list[str] = []
-        while at > 0 and self.tokens[at - 1].kind in (WORDS, OF) and len(words) < 40:
+        while at > 0 and self.tokens[at - 1].kind in (t.WORDS, t.OF) and len(words) < 40:
             at -= 1
             words = self.tokens[at].text[-200:].lower().split() + words
         return words[-_MOST_LOOKED_BACK:]
 
     def is_bare(self, at: int) -> bool:
         """Whether a clause begins with token ``at``, or with a word such as "so" before it."""
-        if at == 0 or self.kinds[at - 1] == BREAK:
+        if at == 0 or self.kinds[at - 1] == t.BREAK:
             return True
         words = self.words_before(at)
         return bool(words) and (words[-1] in _OPENING or words[-2:] == ["answer", "to"])
@@ -141,7 +124,7 @@ class Doubts:
     def _doubt_before(self, left: Side, right: Side, verbal: bool) -> str:
         """Find anything left of a chain that might change its value."""
         at = left.at
-        signed = self.tokens[at].kind == SIGN
+        signed = self.tokens[at].kind == t.SIGN
         if signed and (at == 0 or self.tokens[at - 1].text != "="):
             left.open.add("bullet")
         if at == 0 and self._is_continued():
@@ -154,21 +137,19 @@ class Doubts:
         kind = before.kind
         if verbal and not self.is_bare(at):
             return "a verb that may refer to something else"
-        if kind in (WORDS, OF):
+        if kind in (t.WORDS, t.OF):
             return "an unknown" if signed else self._words_doubt(left, touches)
-        if kind == BREAK:
+        if kind == t.BREAK:
             return self._break_before(left, right, before.text)
-        if kind == SIGN:
+        if kind == t.SIGN:
             return self._sign_before(at, before.text, touches)
-        if kind == UNKNOWN:
+        if kind == t.UNKNOWN:
             sign = not touches and not before.text.isalnum()
             sign &= self._opens(at - 1) or not "\u25a0" <= before.text[0] <= "\u25ff"  # □ + 3
             shown = sign and unicodedata.category(before.text[0]) in ("So", "Sk", "Po")
             return "" if shown else "an unknown sign before it"
-        if kind == QUESTION and self.kinds[at - 2] == SIGN:
-            return "an unreadable operand"
-        known = kind in (RELATION, OPEN, QUESTION)
-        return "" if known or (kind == CLOSE and self._is_enumerator(at - 1)) else "a factor"
+        known = kind in (t.RELATION, t.OPEN, t.QUESTION)
+        return "" if known or (kind == t.CLOSE and self._is_enumerator(at - 1)) else "a factor"
 
     def _words_doubt(self, left: Side, touches: bool) -> str:
         words, first = self.words_before(left.at), self.tokens[left.at]
@@ -176,20 +157,20 @@ class Doubts:
         letter = len(last) == 1 and not (last == "a" and phrase)  # "it has a 3 + 4 = 7 minute run"
         # "b \\left(" is a product in spite of its blank.
         between = self.text[self.tokens[left.at - 1].end : first.start]
-        joined = touches or not between or ("\\" in between and first.kind == OPEN)
+        joined = touches or not between or ("\\" in between and first.kind == t.OPEN)
         plain = is_plain(last) or last.lower() in FUNCTIONS
         if joined or letter or not plain:
             return "a function or an identifier"
         start = left.at
-        while start > 0 and self.kinds[start - 1] in (WORDS, OF):
+        while start > 0 and self.kinds[start - 1] in (t.WORDS, t.OF):
             start -= 1
-        operated = self.kinds[start - 1] == SIGN and self.kinds[start - 2] in _OPERANDS
+        operated = self.kinds[start - 1] == t.SIGN and self.kinds[start - 2] in _OPERANDS
         if operated and not self._is_dash(start - 1):
             return self._sign_before(start, self.tokens[start - 1].text, False)
         joins = (len(words) < 4 and words[-1] in _JOINING and "total" not in words) or words == [
             "and"
         ]
-        if self.kinds[start - 1] == NUMBER and joins:
+        if self.kinds[start - 1] == t.NUMBER and joins:
             return "a factor in words"  # "3 bags of 4 apples + 2 apples", "3 and 4 + 5"
         named = next((word for word in reversed(words) if word not in _SMALL), "")
         if named in _CALCULATING | FUNCTIONS or (named in _AVERAGING and "+" in left.operators):
@@ -204,14 +185,11 @@ class Doubts:
             return "" if self._is_table(at) else "a bar"
         if sign in "<>" or earlier is None:
             return ""
-        if earlier.kind == NUMBER and earlier.end == before.start:
+        if earlier.kind == t.NUMBER and earlier.end == before.start:
             touches = before.end == first.start
             group = not touches and self._holds_as_one_number(left, right, sign)
             labelled = sign == ":" and not _LABELS.isdisjoint(self.words_before(at - 2)[-1:])
             return "a time, a ratio or a list" if (touches or group) and not labelled else ""
-        if sign == "\n" and earlier.kind in (SIGN, OPEN, ROOT):
-            bullet = earlier.kind == SIGN and earlier.text in "-*+"
-            return "" if bullet else "a line before it"
         return ""
 
     def _holds_as_one_number(self, left: Side, right: Side, sign: str) -> bool:
@@ -228,12 +206,12 @@ class Doubts:
             first -= 2
             text = self.tokens[first].text
             # Longer ones are no part of a number here, and Python does not read any length.
-            if not (self.kinds[first] == NUMBER and text.isdigit() and len(text) <= 15):
+            if not (self.kinds[first] == t.NUMBER and text.isdigit() and len(text) <= 15):
                 return False
             shift, size = shift + int(self.tokens[first].text) * size, size * 1000
             if not self._is_group(first):
                 break
-        if self.kinds[right.end] == BREAK and self._is_group(right.end + 1):
+        if self.kinds[right.end] == t.BREAK and self._is_group(right.end + 1):
             stated.append((right.value or 0) * 1000 + int(self.tokens[right.end + 1].text))
         value = self.reader.again(left, ARITHMETIC, {at: shift})
         if value is not None and any(
@@ -248,28 +226,28 @@ class Doubts:
 
     def _is_group(self, at: int) -> bool:
         """Whether a token is three digits, as a thousand's."""
-        text = self.tokens[at].text if self.kinds[at] == NUMBER else ""
+        text = self.tokens[at].text if self.kinds[at] == t.NUMBER else ""
         return len(text) == 3 and text.isdigit()
 
     def _sign_before(self, at: int, sign: str, touches: bool) -> str:
         """Distinguish a list's bullet from the remainder of an unreadable operand."""
         first = at - 1
-        if self.kinds[first - 1] == SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
+        if self.kinds[first - 1] == t.SIGN and sign in "/*" and self.tokens[first - 1].text == "/":
             first, sign, touches = first - 1, "*", False  # "//" and "/*", of comments
         opens_line = first == 0 or (
-            self.tokens[first - 1].kind == BREAK and self.tokens[first - 1].text in "\n;.:>"
+            self.tokens[first - 1].kind == t.BREAK and self.tokens[first - 1].text in "\n;.:>"
         )
         bullet = opens_line and sign in ("-", "*", "+") and (not touches or sign == "*")
         return "" if bullet else "an unreadable operand"
 
     def _opens(self, at: int) -> bool:
         """Whether a clause begins with token ``at``."""
-        return at == 0 or self.kinds[at - 1] == BREAK
+        return at == 0 or self.kinds[at - 1] == t.BREAK
 
     def _is_dash(self, at: int) -> bool:
         """``Step 2 - add 3 + 4``: a dash with blanks around it, or a word that may be a sign."""
         token, before, after = self.tokens[at], self.tokens[at - 1], self.tokens[at + 1]
-        if token.text in (LETTER_X, TIMES):
+        if token.text in (t.LETTER_X, t.TIMES):
             return True  # "the values of X: 3 + 4"
         return token.text == "-" and before.end < token.start and token.end < after.start
 
@@ -290,11 +268,11 @@ class Doubts:
 
     def _is_enumerator(self, at: int) -> bool:
         """``(a) 5 + 3``: only words in brackets, separate from what follows."""
-        command = at > 2 and self.kinds[at - 3] == BREAK and not self.tokens[at - 3].text
+        command = at > 2 and self.kinds[at - 3] == t.BREAK and not self.tokens[at - 3].text
         if self.tokens[at].text == "}" and not command:
             return False
-        return self.kinds[at - 1] in (WORDS, NUMBER) and (
-            at < 2 or (self.kinds[at - 2] == OPEN and self.kinds[at - 3] in (OUTSIDE, BREAK))
+        return self.kinds[at - 1] in (t.WORDS, t.NUMBER) and (
+            at < 2 or (self.kinds[at - 2] == t.OPEN and self.kinds[at - 3] in (t.OUTSIDE, t.BREAK))
         )
 
     def _is_table(self, at: int) -> bool:
@@ -308,12 +286,10 @@ class Doubts:
             return ""
         before, bracket = self.tokens[opened - 1], self.tokens[opened]
         apart = before.end < bracket.start
-        if before.kind in (WORDS, BREAK, RELATION, QUESTION, OPEN, SIGN):
-            function = before.kind in (WORDS, SIGN) and not apart
+        if before.kind in (t.WORDS, t.BREAK, t.RELATION, t.QUESTION, t.OPEN, t.SIGN):
+            function = before.kind in (t.WORDS, t.SIGN) and not apart
             return "a function" if function and bracket.text != "{" else ""
-        if bracket.text == "{" and before.kind in (UNKNOWN, CLOSE):
-            return "a command"
-        return "" if apart and before.kind in (NUMBER, CLOSE, PERCENT) else "a factor"
+        return "" if apart and before.kind in (t.NUMBER, t.CLOSE, t.PERCENT) else "a factor"
 
     def _doubt_after(self, right: Side, verbal: bool) -> str:
         at = right.end
@@ -324,37 +300,44 @@ class Doubts:
         token, before = self.tokens[at], self.tokens[at - 1]
         touches = token.start == before.end
         following = self.tokens[at + 1] if at + 1 < self.reader.count else None
-        if token.kind == QUESTION:
+        if token.kind == t.QUESTION:
             return "" if _YES.match(self.text, token.start) else "a question"
-        if token.kind == UNKNOWN:
+        if token.kind == t.UNKNOWN:
             kind = unicodedata.category(token.text[0])
             shown = kind in ("So", "Po", "Pf") or token.text[0] in _RELATIONS
             # "!=", "<=", "\\neq": another statement begins
             known = token.text in _RELATING or (len(token.text) > 1 and not token.text.isalpha())
             apart = not touches or token.text in "!…" or token.text == "✓"
             return "" if known or (shown and apart) else "an unknown sign behind it"
-        if token.kind == WORDS:
+        if token.kind == t.WORDS:
             return self._words_after(right, verbal, touches)
-        if token.kind in (NUMBER, VULGAR, PERCENT, ROOT):
-            if before.kind != WORDS:
+        if token.kind in (t.NUMBER, t.VULGAR, t.PERCENT, t.ROOT):
+            if before.kind != t.WORDS:
                 return "another number behind it"
             return "a second measure" if self._continues_in_smaller_units(right) else ""
-        if token.kind == OPEN:
+        if token.kind == t.OPEN:
             return "a factor behind it" if touches or token.text == "{" else ""
-        if token.kind == BREAK and touches and following is not None:
-            if following.kind == NUMBER and following.start == token.end:
+        if token.kind == t.BREAK and touches and following is not None:
+            if following.kind == t.NUMBER and following.start == token.end:
                 return "a time, a ratio or a list"
             if token.text == "|" and not self._is_table(at):
                 return "a bar"
-        if token.kind == SIGN:
+        if token.kind == t.SIGN:
             return self._sign_after(at, verbal)
         return ""
 
     def _sign_after(self, at: int, verbal: bool) -> str:
         token, after = self.tokens[at], self.tokens[at + 1 : at + 2]
         apart = not after or after[0].start > token.end
-        ends = not after or after[0].kind in (WORDS, BREAK, CLOSE, RELATION, QUESTION, UNKNOWN)
-        if token.text in ("*", TIMES) and ends:
+        ends = not after or after[0].kind in (
+            t.WORDS,
+            t.BREAK,
+            t.CLOSE,
+            t.RELATION,
+            t.QUESTION,
+            t.UNKNOWN,
+        )
+        if token.text in ("*", t.TIMES) and ends:
             return ""  # the end of Markdown's emphasis, "= 5 times."
         if token.text == "-" and ends and apart and not verbal:
             return ""  # a dash
@@ -378,8 +361,8 @@ class Doubts:
     def _continues_in_smaller_units(self, right: Side) -> bool:
         """``= 2 hours (and) 30 minutes``."""
         at = right.end
-        at += self.kinds[at] == WORDS and self.tokens[at].text == "and"
-        if not right.units or self.kinds[at] != NUMBER or self.kinds[at + 1] != WORDS:
+        at += self.kinds[at] == t.WORDS and self.tokens[at].text == "and"
+        if not right.units or self.kinds[at] != t.NUMBER or self.kinds[at + 1] != t.WORDS:
             return False
         first = right.units[-1].rpartition(" ")[2]
         second = self.tokens[at + 1].text[:40].partition(" ")[0]

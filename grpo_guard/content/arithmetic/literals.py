@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+from grpo_guard.content.arithmetic import notation as t
 from grpo_guard.content.arithmetic.characters import vulgar
-from grpo_guard.content.arithmetic.notation import (
-    CLOSE,
-    FRACTION,
-    NUMBER,
-    OPEN,
-    SIGN,
-    VULGAR,
-    WORDS,
-    Token,
-    number,
-)
+from grpo_guard.content.arithmetic.notation import Token, number
 from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.side import Unread
 
@@ -64,28 +55,28 @@ def is_next_thousand(tokens: Sequence[Token], at: int) -> bool:
     "12 200-kilobyte videos" are twelve videos.
     """
     token, before = tokens[at], tokens[at - 1]
-    if token.kind != NUMBER or len(token.text) != 3 or token.start != before.end + 1:
+    if token.kind != t.NUMBER or len(token.text) != 3 or token.start != before.end + 1:
         return False
     behind = tokens[at + 1] if at + 1 < len(tokens) else token
-    compound = behind.kind == WORDS and behind.text[0] == "-"
+    compound = behind.kind == t.WORDS and behind.text[0] == "-"
     return len(before.text) <= 3 and token.text.isdigit() and not compound
 
 
 def part_behind(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
     """Parse a fraction below 1 after a whole number, ``1 1/2``, ``1½``; return it and its end."""
-    if tokens[at].kind == VULGAR:
+    if tokens[at].kind == t.VULGAR:
         return vulgar(tokens[at].text), at + 1
-    if tokens[at].kind == FRACTION:
+    if tokens[at].kind == t.FRACTION:
         return proper(tokens, at, end)
-    if tokens[at].kind == NUMBER:
+    if tokens[at].kind == t.NUMBER:
         return _slashed(tokens, at, end)
-    if tokens[at][:2] == (WORDS, "and"):
+    if tokens[at][:2] == (t.WORDS, "and"):
         return _slashed(tokens, at + 1, end)
     return None, at
 
 
 def _slashed(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
-    if at + 2 >= end or tokens[at + 1][:2] != (SIGN, "/"):
+    if at + 2 >= end or tokens[at + 1][:2] != (t.SIGN, "/"):
         return None, at
     return _ratio(tokens[at], tokens[at + 2]), at + 3
 
@@ -93,16 +84,16 @@ def _slashed(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | Non
 def proper(tokens: Sequence[Token], at: int, end: int) -> tuple[Fraction | None, int]:
     r"""Parse ``\frac{1}{2}`` or ``\frac12`` of plain numbers below 1; return it and its end."""
     behind = tokens[at + 1 : min(at + 7, end)]
-    if [t.kind for t in behind] == [OPEN, NUMBER, CLOSE, OPEN, NUMBER, CLOSE]:
+    if [token.kind for token in behind] == [t.OPEN, t.NUMBER, t.CLOSE, t.OPEN, t.NUMBER, t.CLOSE]:
         return _ratio(behind[1], behind[4]), at + 7
-    if behind and behind[0].kind == NUMBER and re.fullmatch("[0-9]{2}", behind[0].text):
+    if behind and behind[0].kind == t.NUMBER and re.fullmatch("[0-9]{2}", behind[0].text):
         top, bottom = int(behind[0].text[0]), int(behind[0].text[1])
         return (Fraction(top, bottom) if 0 < top < bottom else None), at + 2
     return None, at
 
 
 def _ratio(over: Token, under: Token) -> Fraction | None:
-    if over.kind != NUMBER or under.kind != NUMBER:
+    if over.kind != t.NUMBER or under.kind != t.NUMBER:
         return None
     top, bottom = number(over.text), number(under.text)
     if top is None or bottom is None or top[1] or bottom[1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from grpo_guard.content.arithmetic import notation as t
 from grpo_guard.content.arithmetic.characters import vulgar
 from grpo_guard.content.arithmetic.level import Level
 from grpo_guard.content.arithmetic.literals import (
@@ -13,31 +14,9 @@ from grpo_guard.content.arithmetic.literals import (
     part_behind,
     proper,
 )
-from grpo_guard.content.arithmetic.notation import (
-    BINOMIAL,
-    BREAK,
-    CLOSE,
-    FRACTION,
-    LETTER_X,
-    LOGARITHM,
-    MAX_DIGITS,
-    NUMBER,
-    OF,
-    OPEN,
-    OUTSIDE,
-    PERCENT,
-    QUESTION,
-    RELATION,
-    ROOT,
-    SIGN,
-    TIMES,
-    VULGAR,
-    WORDS,
-    number,
-)
+from grpo_guard.content.arithmetic.notation import MAX_DIGITS, number
 from grpo_guard.content.arithmetic.numbers import (
     Rational,
-    UndefinedError,
     choose,
     divide,
     logarithm,
@@ -49,13 +28,13 @@ from grpo_guard.content.arithmetic.suffixes import Suffixes
 from grpo_guard.content.arithmetic.units import is_plain
 
 MAX_DEPTH: Final = 24
-_BEHIND_EMPHASIS: Final = frozenset({WORDS, OUTSIDE, BREAK, CLOSE, RELATION, QUESTION})
-_PARTS: Final = frozenset({VULGAR, FRACTION, NUMBER, WORDS})
-STARTS: Final = frozenset({NUMBER, OPEN, FRACTION, VULGAR, ROOT})
+_BEHIND_EMPHASIS: Final = frozenset({t.WORDS, t.OUTSIDE, t.BREAK, t.CLOSE, t.RELATION, t.QUESTION})
+_PARTS: Final = frozenset({t.VULGAR, t.FRACTION, t.NUMBER, t.WORDS})
+STARTS: Final = frozenset({t.NUMBER, t.OPEN, t.FRACTION, t.VULGAR, t.ROOT})
 """Kinds of tokens that can begin an operand."""
-ENDS: Final = frozenset({RELATION, BREAK, CLOSE, OUTSIDE})
+ENDS: Final = frozenset({t.RELATION, t.BREAK, t.CLOSE, t.OUTSIDE})
 """Kinds of tokens that always end a side."""
-_MEANING: Final = {LETTER_X: "*", TIMES: "*"}  # other signs mean themselves
+_MEANING: Final = {t.LETTER_X: "*", t.TIMES: "*"}  # other signs mean themselves
 _SCIENTIFIC: Final = ["*", "^"]  # 3.0 * 10^8
 _SUMS: Final = frozenset("+-")
 _PRODUCTS: Final = frozenset("*/jf")
@@ -73,7 +52,7 @@ class Parse(Suffixes):
         kinds = self.kinds
         at = lone = self._operand(read, at, end, depth)
         while at < end:
-            if kinds[at] == SIGN and kinds[at + 1] == NUMBER:
+            if kinds[at] == t.SIGN and kinds[at + 1] == t.NUMBER:
                 sign, after = _MEANING.get(self.tokens[at].text, self.tokens[at].text), at + 1
             else:
                 sign, after = self._sign(read, at, end)
@@ -102,11 +81,11 @@ class Parse(Suffixes):
         degree = read.degree() if read.degrees else 0
         if degree is None and depth:
             raise Unread
-        if degree is None and not self.blind:
+        if degree is None:
             # Not Unread: a long side would then be parsed anew from each of its tokens.
-            raise UndefinedError("terms of several degrees")
+            self.undefined = True
         self.side.degree = degree or 0
-        return (0 if self.blind else read.value(self.reading)), at
+        return self.defined(read.value, self.reading), at
 
     def _note_number(self, start: int, lone: int, read: Level) -> None:
         """Record whether the side is one plain number, or one times a power of ten."""
@@ -115,9 +94,9 @@ class Parse(Suffixes):
         if self.mixed or not (alone or read.operators):
             return
         at = start
-        while at < lone and self.kinds[at] in (SIGN, OPEN):
+        while at < lone and self.kinds[at] in (t.SIGN, t.OPEN):
             at += 1
-        plain = at < lone and self.kinds[at] == NUMBER
+        plain = at < lone and self.kinds[at] == t.NUMBER
         written = as_written(tokens[at].text) if plain else None
         if written is None:
             return
@@ -134,37 +113,37 @@ class Parse(Suffixes):
     def _sign(self, read: Level, at: int, end: int) -> tuple[str, int]:
         """Return the operator at ``at`` ("" if none) and the start of its right operand."""
         token, before = self.tokens[at], self.tokens[at - 1]
-        if token.kind == SIGN:
+        if token.kind == t.SIGN:
             if self._is_separator(at, end):
                 return "", at
             after = self.tokens[at + 1] if at + 1 < len(self.tokens) else token
-            if token.text == LETTER_X and after.kind == OPEN and after.start == token.end:
+            if token.text == t.LETTER_X and after.kind == t.OPEN and after.start == token.end:
                 self.side.dangling = True  # x(0)
                 return "", at
             # "2x - 3" with a letter x, "* + 1"
-            twice = token.text != "+" and after.kind == SIGN and after is not token
-            if twice and (token.text == LETTER_X or after.text == "+"):
+            twice = token.text != "+" and after.kind == t.SIGN and after is not token
+            if twice and (token.text == t.LETTER_X or after.text == "+"):
                 self.side.dangling = True
                 return "", at
             return _MEANING.get(token.text, token.text), at + 1
-        if token.kind == OF:
+        if token.kind == t.OF:
             # "a 5% discount for each of the 12 - 10"
-            each = before.kind == WORDS and before.text.endswith(" each")
+            each = before.kind == t.WORDS and before.text.endswith(" each")
             part = not each and (
                 len(read.values) - 1 in read.percent
                 or read.operators[-1:] == ["/"]
-                or before.kind in (CLOSE, VULGAR)
+                or before.kind in (t.CLOSE, t.VULGAR)
             )
-            article = self.kinds[at + 1] == WORDS and self.tokens[at + 1].text.lower() in (
+            article = self.kinds[at + 1] == t.WORDS and self.tokens[at + 1].text.lower() in (
                 "the",
                 "those",
                 "these",
             )
             return ("f", at + 1 + article) if part else ("", at)
         touches = token.start == before.end
-        if token.kind == OPEN and token.text != "{" and before.kind != WORDS:
+        if token.kind == t.OPEN and token.text != "{" and before.kind != t.WORDS:
             return ("j", at) if touches or self._is_calculation(at, end) else ("", at)
-        if token.kind in (FRACTION, ROOT) and before.kind in (CLOSE, NUMBER, SIGN):
+        if token.kind in (t.FRACTION, t.ROOT) and before.kind in (t.CLOSE, t.NUMBER, t.SIGN):
             return "j", at
         return "", at
 
@@ -172,10 +151,10 @@ class Parse(Suffixes):
         """Whether a bracket separate from the number before it is a factor, not a remark."""
         close = self.closing.get(at, -1)
         kinds = [token.kind for token in self.tokens[at + 1 : min(close, at + 40)]]
-        if kinds == [NUMBER, PERCENT]:
+        if kinds == [t.NUMBER, t.PERCENT]:
             return False  # "1/8 (12.5 %)" gives the same value twice
         inside = set(kinds)
-        known = {NUMBER, SIGN, OPEN, CLOSE, FRACTION, ROOT, VULGAR, PERCENT}
+        known = {t.NUMBER, t.SIGN, t.OPEN, t.CLOSE, t.FRACTION, t.ROOT, t.VULGAR, t.PERCENT}
         return at < close < end and inside <= known
 
     def _is_separator(self, at: int, end: int) -> bool:
@@ -184,32 +163,32 @@ class Parse(Suffixes):
         spaced = token.start > self.tokens[at - 1].end
         if token.text == "-":
             apart = at + 1 >= len(self.tokens) or self.tokens[at + 1].start > token.end
-            ends = following == OUTSIDE or self._is_clause_end(at + 1) or self._is_prose(at + 1)
+            ends = following == t.OUTSIDE or self._is_clause_end(at + 1) or self._is_prose(at + 1)
             return spaced and apart and ends
-        if token.text == TIMES:
-            return following not in STARTS and following != SIGN
+        if token.text == t.TIMES:
+            return following not in STARTS and following != t.SIGN
         return token.text == "*" and following in _BEHIND_EMPHASIS and not spaced
 
     def _is_prose(self, at: int) -> bool:
         """Words rather than a variable: ``12 - c`` is a calculation."""
-        head = self.tokens[at].text.partition(" ")[0] if self.kinds[at] == WORDS else ""
+        head = self.tokens[at].text.partition(" ")[0] if self.kinds[at] == t.WORDS else ""
         return len(head) > 1 and is_plain(head)
 
     def _is_clause_end(self, at: int) -> bool:
-        return self.kinds[at] == BREAK and self.tokens[at].text in ".,;:\n"
+        return self.kinds[at] == t.BREAK and self.tokens[at].text in ".,;:\n"
 
     def _operand(self, read: Level, at: int, end: int, depth: int) -> int:
         """Parse one operand with its sign and suffixes, and add it; return its end."""
         kinds, negative = self.kinds, False
-        if at < end and kinds[at] == SIGN:
+        if at < end and kinds[at] == t.SIGN:
             at, negative = self._signs(at, end)
         if at >= end:
             raise Unread
-        behind = kinds[at + 1] if at + 1 < end else OUTSIDE
+        behind = kinds[at + 1] if at + 1 < end else t.OUTSIDE
         part = False
         # Most numbers have neither a unit nor any other suffix.
-        bare = behind in ENDS or (behind == SIGN and kinds[at + 2] == NUMBER)
-        if bare and kinds[at] == NUMBER:
+        bare = behind in ENDS or (behind == t.SIGN and kinds[at + 2] == t.NUMBER)
+        if bare and kinds[at] == t.NUMBER:
             value, after = self._literal(at)[0], at + 1
             if self.shift:
                 value += self.shift.get(at, 0)
@@ -222,7 +201,7 @@ class Parse(Suffixes):
             value, after = self.suffix(read, value, after, end)
         if negative:
             read.negative.add(len(read.values))
-        if part and kinds[after] == OF:
+        if part and kinds[after] == t.OF:
             read.percent.add(len(read.values))
         read.values.append(-value if negative else value)
         return after
@@ -230,7 +209,7 @@ class Parse(Suffixes):
     def _signs(self, at: int, end: int) -> tuple[int, bool]:
         """Skip at most two signs in front of an operand; return (end, negative)."""
         negative, first = False, at
-        while at < end and self.kinds[at] == SIGN and self.tokens[at].text in ("+", "-"):
+        while at < end and self.kinds[at] == t.SIGN and self.tokens[at].text in ("+", "-"):
             negative ^= self.tokens[at].text == "-"
             at += 1
             if at - first > 2:
@@ -240,19 +219,19 @@ class Parse(Suffixes):
     def _plain(self, at: int, end: int, depth: int) -> tuple[Rational, int, bool]:
         """Parse a bare operand; return (value, end, is_fraction)."""
         kind = self.tokens[at].kind
-        if kind == NUMBER:
+        if kind == t.NUMBER:
             return (*self._number(at, end, depth), False)
-        if kind == VULGAR:
+        if kind == t.VULGAR:
             found = vulgar(self.tokens[at].text)
             if found is None:
                 raise Unread
             return found, at + 1, True
         if depth < MAX_DEPTH:
-            if kind == OPEN:
+            if kind == t.OPEN:
                 return (*self._group(at, end, depth), False)
-            if kind == FRACTION:
+            if kind == t.FRACTION:
                 return (*self._fraction(at, end, depth), True)
-            if kind == ROOT:
+            if kind == t.ROOT:
                 return (*self._root(at, end, depth), False)
         raise Unread
 
@@ -299,21 +278,21 @@ class Parse(Suffixes):
     def _root(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""Parse ``\sqrt{16}``, ``\sqrt[3]{8}``, ``√16``, ``sqrt(16)``."""
         self.side.operators.append("r")
-        if self.tokens[at].text == LOGARITHM:
+        if self.tokens[at].text == t.LOGARITHM:
             return self._logarithm(at + 1, end, depth)
         index, inside = 2, at + 1
-        if self.kinds[inside] == OPEN and self.tokens[inside].text == "[":
+        if self.kinds[inside] == t.OPEN and self.tokens[inside].text == "[":
             order = number(self.tokens[inside + 1].text) if inside + 2 < end else None
             if order is None or order[1] or self.closing.get(inside) != inside + 2:
                 raise Unread
             index, inside = int(order[0]), inside + 3
-        if self.kinds[inside] == NUMBER:
+        if self.kinds[inside] == t.NUMBER:
             value, after = self._number(inside, end, MAX_DEPTH)
-        elif self.kinds[inside] == OPEN:
+        elif self.kinds[inside] == t.OPEN:
             value, after = self._group(inside, end, depth + 1)
         else:
             raise Unread
-        return (value if self.blind else root(value, index)), after
+        return self.defined(root, value, index), after
 
     def _logarithm(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""Parse ``\log_2 8``, ``\log_{2}(8)``: it needs a base and a clear end."""
@@ -329,21 +308,21 @@ class Parse(Suffixes):
         value, after = self._argument(inside, end, depth)
         if self.side.degree:
             raise Unread
-        loose = self.kinds[after] == SIGN and self.tokens[after].text in "+-"
+        loose = self.kinds[after] == t.SIGN and self.tokens[after].text in "+-"
         if self.kinds[after] not in ENDS and not loose:
             raise Unread
-        return (0 if self.blind else logarithm(value, base)), after
+        return self.defined(logarithm, value, base), after
 
     def _argument(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
-        if at < end and self.kinds[at] == NUMBER:
+        if at < end and self.kinds[at] == t.NUMBER:
             return self._literal(at)[0], at + 1
         return self._group(at, end, depth + 1)
 
     def _fraction(self, at: int, end: int, depth: int) -> tuple[Rational, int]:
         r"""Parse ``\frac{1}{2}`` and ``\frac12``."""
-        binomial = self.tokens[at].text == BINOMIAL
+        binomial = self.tokens[at].text == t.BINOMIAL
         self.side.operators.append("!" if binomial else "/")
-        if self.kinds[at + 1] == NUMBER and not binomial:
+        if self.kinds[at + 1] == t.NUMBER and not binomial:
             part, after = proper(self.tokens, at, end)
             if part is None:
                 raise Unread
@@ -354,6 +333,4 @@ class Parse(Suffixes):
         if self.side.degree or (binomial and degree):
             raise Unread
         self.side.degree = degree
-        if binomial:
-            return (0 if self.blind else choose(top, bottom)), after
-        return (0 if self.blind else divide(top, bottom)), after
+        return self.defined(choose if binomial else divide, top, bottom), after

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from grpo_guard.content.arithmetic.notation import CLOSE, NUMBER, OPEN, OUTSIDE, Token, number
-from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
+from grpo_guard.content.arithmetic.numbers import Rational
 from grpo_guard.content.arithmetic.parse import ENDS, MAX_DEPTH, Parse
 from grpo_guard.content.arithmetic.side import ARITHMETIC, Reading, Side, Unread, whole_number
 
@@ -42,11 +42,9 @@ class Reader:
             if read is not None:
                 return whole_number(at, token, read[0])  # shortcut for most results
         side = Side(at)
-        try:
-            side.value, side.end = self._parse(side, ARITHMETIC, {}).level(at, end, 0)
-        except UndefinedError:
-            side = Side(at)  # its end does not depend on its value
-            _, side.end = self._parse(side, ARITHMETIC, {}, blind=True).level(at, end, 0)
+        parse = self._parse(side, ARITHMETIC, {})
+        value, side.end = parse.level(at, end, 0)
+        side.value = None if parse.undefined else value
         side.start, side.stop = token.start, self.tokens[side.end - 1].end
         return side
 
@@ -55,17 +53,15 @@ class Reader:
     ) -> Rational | None:
         """The value of a side under another reading or with shifted numbers; None if unreadable."""
         reading = reading - ({"bullet"} - side.open)
+        parse = self._parse(Side(side.at), reading, shift or {})
         try:
-            parse = self._parse(Side(side.at), reading, shift or {})
             value, end = parse.level(side.at, side.end, 0)
-        except (Unread, UndefinedError):
+        except Unread:
             return None
-        return value if end == side.end else None
+        return None if parse.undefined or end != side.end else value
 
-    def _parse(
-        self, side: Side, reading: Reading, shift: Mapping[int, Rational], blind: bool = False
-    ) -> Parse:
-        return Parse(self.tokens, self.kinds, self.closing, side, reading, shift, blind)
+    def _parse(self, side: Side, reading: Reading, shift: Mapping[int, Rational]) -> Parse:
+        return Parse(self.tokens, self.kinds, self.closing, side, reading, shift)
 
 
 def _matched(tokens: list[Token]) -> tuple[dict[int, int], dict[int, int]]:

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
+from grpo_guard.content.arithmetic import notation as t
 from grpo_guard.content.arithmetic.level import Level
-from grpo_guard.content.arithmetic.notation import (
-    BREAK,
-    CLOSE,
-    FRACTION,
-    LETTER_X,
-    NUMBER,
-    OPEN,
-    OUTSIDE,
-    PERCENT,
-    RELATION,
-    ROOT,
-    SIGN,
-    UNKNOWN,
-    VULGAR,
-    WORDS,
-    Token,
-)
+from grpo_guard.content.arithmetic.notation import Token
 from grpo_guard.content.arithmetic.numbers import Rational, UndefinedError
 from grpo_guard.content.arithmetic.side import Reading, Side, Unread
 from grpo_guard.content.arithmetic.units import (
@@ -36,7 +21,7 @@ from grpo_guard.content.arithmetic.units import (
     unit_words,
 )
 
-_FACTORS: Final = frozenset({NUMBER, OPEN, FRACTION, ROOT, VULGAR})
+_FACTORS: Final = frozenset({t.NUMBER, t.OPEN, t.FRACTION, t.ROOT, t.VULGAR})
 _MOST_FACTORIAL: Final = 100  # that is calculated
 
 
@@ -50,7 +35,9 @@ class Suffixes:
         side: Collects what is found on the way.
         reading: Which alternatives to choose for ambiguous notation.
         shift: Amounts to add to the numbers at these tokens.
-        blind: Only find where the side ends, whatever its value.
+
+    Attributes:
+        undefined: A part of the side has no value. Where the side ends does not depend on values.
     """
 
     def __init__(
@@ -61,7 +48,6 @@ class Suffixes:
         side: Side,
         reading: Reading,
         shift: Mapping[int, Rational],
-        blind: bool = False,
     ) -> None:
         self.tokens = tokens
         self.kinds = kinds
@@ -69,8 +55,16 @@ class Suffixes:
         self.side = side
         self.reading = reading
         self.shift = shift
-        self.blind = blind
+        self.undefined = False
         self.mixed = False
+
+    def defined(self, calculate: Callable[..., Rational], *operands: Any) -> Rational:
+        """The value that a function returns; 0 if there is none."""
+        try:
+            return calculate(*operands)
+        except UndefinedError:
+            self.undefined = True
+            return 0
 
     def suffix(self, read: Level, value: Rational, at: int, end: int) -> tuple[Rational, int]:
         """Parse percent signs, factorials and units after an operand; return (value, end)."""
@@ -79,27 +73,27 @@ class Suffixes:
             kind, token = self.kinds[at], self.tokens[at]
             touches = token.start == self.tokens[at - 1].end
             after = at
-            if kind == WORDS and not counted:
+            if kind == t.WORDS and not counted:
                 value, after = self._unit(read, value, at, touches)
                 counted = True
-            elif kind == PERCENT:
-                if self.kinds[at + 1] in (NUMBER, OPEN) or this in read.percent:
+            elif kind == t.PERCENT:
+                if self.kinds[at + 1] in (t.NUMBER, t.OPEN) or this in read.percent:
                     raise Unread  # a modulus
                 read.percent.add(this)
                 self.side.open.add("percent")
                 value = value if "plain" in self.reading else Fraction(value, 100)
                 after = at + 1
-            elif kind == UNKNOWN and token.text == "!" and touches and not counted:
-                if self.kinds[at + 1] != UNKNOWN:
+            elif kind == t.UNKNOWN and token.text == "!" and touches and not counted:
+                if self.kinds[at + 1] != t.UNKNOWN:
                     exclaims = value > _MOST_FACTORIAL and self._ends_a_result(at)
                     value, after = value if exclaims else self._factorial(value), at + 1
-            elif kind == OPEN and self._is_remark(at, end):
+            elif kind == t.OPEN and self._is_remark(at, end):
                 after = at + 3
-            elif kind == SIGN and touches and not counted and self._is_letter_x(at, end):
+            elif kind == t.SIGN and touches and not counted and self._is_letter_x(at, end):
                 read.degrees[this] = read.degrees.get(this, 0) + 1
                 self.side.letters.add("x")
                 after, counted = at + 1, True
-            elif kind == SIGN:
+            elif kind == t.SIGN:
                 after = self._behind_sign(at)
             if after == at:
                 break
@@ -109,7 +103,7 @@ class Suffixes:
     def _behind_sign(self, at: int) -> int:
         """Skip "/hour", "^2" of a measure or a Markdown asterisk; return ``at`` for other signs."""
         sign = self.tokens[at].text
-        if sign == "/" and self.kinds[at + 1] == WORDS:
+        if sign == "/" and self.kinds[at + 1] == t.WORDS:
             return self._per(at)
         if sign == "^":
             return self._degrees(at + 1) or at
@@ -117,26 +111,27 @@ class Suffixes:
 
     def _is_letter_x(self, at: int, end: int) -> bool:
         """``3x + 4x``: an x with nothing after it to multiply."""
-        if self.tokens[at][:2] != (SIGN, LETTER_X):
+        if self.tokens[at][:2] != (t.SIGN, t.LETTER_X):
             return False
         return at + 1 >= end or self.kinds[at + 1] not in _FACTORS
 
     def _ends_a_result(self, at: int) -> bool:
         """``114 + 2 = 117!``: an exclamation mark behind a stated number, with which nothing goes
         on. The factorial of a number so large equals no left side that can be calculated."""
-        stated = at - 2 - (self.kinds[at - 2] == SIGN)  # it may be negative
-        if self.kinds[at - 1] != NUMBER or self.kinds[stated] != RELATION:
+        stated = at - 2 - (self.kinds[at - 2] == t.SIGN)  # it may be negative
+        if self.kinds[at - 1] != t.NUMBER or self.kinds[stated] != t.RELATION:
             return False
         behind = self.kinds[at + 1]
-        apart = behind in (NUMBER, OPEN) and self.tokens[at + 1].start > self.tokens[at].end
-        return apart or behind in (OUTSIDE, BREAK, WORDS, CLOSE)
+        apart = behind in (t.NUMBER, t.OPEN) and self.tokens[at + 1].start > self.tokens[at].end
+        return apart or behind in (t.OUTSIDE, t.BREAK, t.WORDS, t.CLOSE)
 
     def _factorial(self, value: Rational) -> Rational:
         self.side.open.add("factorial")
-        if self.blind or "exclaimed" in self.reading:
+        if "exclaimed" in self.reading:
             return value
         if value.denominator != 1 or not 0 <= value <= _MOST_FACTORIAL:
-            raise UndefinedError("a factorial")
+            self.undefined = True
+            return value
         self.side.operators.append("!")
         return math.factorial(int(value))
 
@@ -185,22 +180,22 @@ class Suffixes:
 
     def _degrees(self, at: int) -> int:
         r"""Skip ``^\circ`` and ``^{\circ}``; 0 for another exponent."""
-        inner = at + 1 if self.kinds[at] == OPEN else at
-        if self.kinds[inner] != WORDS or self.tokens[inner].text != "degrees":
+        inner = at + 1 if self.kinds[at] == t.OPEN else at
+        if self.kinds[inner] != t.WORDS or self.tokens[inner].text != "degrees":
             return 0
         self.side.units.append("degrees")
         return inner + 1 + (inner > at)
 
     def _area(self, at: int, read: Level | None) -> int:
         """Skip the exponent of a measure: ``5 m^2``, ``3 m/s^{2}``."""
-        if self.kinds[at] != SIGN or self.tokens[at].text != "^":
+        if self.kinds[at] != t.SIGN or self.tokens[at].text != "^":
             return at
         if not sizes_of(self.tokens[at - 1].text):
             raise Unread
         exponent, after = at + 1, at + 2
-        if self.kinds[exponent] == OPEN and self.closing.get(exponent) == exponent + 2:
+        if self.kinds[exponent] == t.OPEN and self.closing.get(exponent) == exponent + 2:
             exponent, after = exponent + 1, exponent + 3
-        if self.kinds[exponent] != NUMBER or self.tokens[exponent].text not in ("2", "3"):
+        if self.kinds[exponent] != t.NUMBER or self.tokens[exponent].text not in ("2", "3"):
             raise Unread
         if read is not None and read.degrees.get(len(read.values)):
             read.degrees[len(read.values)] = int(self.tokens[exponent].text)
@@ -213,7 +208,7 @@ class Suffixes:
             at + 2 < end
             and self.tokens[at].start > self.tokens[at - 1].end
             and self.tokens[at].text != "{"
-            and self.kinds[at + 1] == WORDS
+            and self.kinds[at + 1] == t.WORDS
             and self.closing.get(at) == at + 2
             and is_remark(self.tokens[at + 1].text)
         )
@@ -221,7 +216,7 @@ class Suffixes:
     def _closes_emphasis(self, at: int) -> bool:
         """``*5* + 3``: an asterisk that touches the number and is followed by an operator."""
         return (
-            self.kinds[at + 1] in (SIGN, "=")
+            self.kinds[at + 1] in (t.SIGN, "=")
             and self.tokens[at].start == self.tokens[at - 1].end
             and self.tokens[at + 1].start > self.tokens[at].end
         )

@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from grpo_guard.content.arithmetic.notation import vocabulary
 from grpo_guard.content.arithmetic.numbers import Rational
+from grpo_guard.content.word_set import word_set
 
 MAX_UNIT_WORDS: Final = 6
 SCALES: Final = {
@@ -28,30 +28,30 @@ SCALES: Final = {
     "pairs": 2,
 }
 # After a number these change its value, so the calculation cannot be checked.
-SPOILING: Final = vocabulary(
+SPOILING: Final = word_set(
     "squared cubed root mod xor modulo choose factorial pi e i remainder power"
 )
 # These end the phrase about a number; an operator after them has another left operand.
-STOPPING: Final = SPOILING | vocabulary(
+STOPPING: Final = SPOILING | word_set(
     "than twice half double triple thrice third quarter to over from less fewer if when where "
     "because so since which then but and negative about average log ln sin cos tan max min exp "
     "hence thus therefore"
 )
 # Letters directly after a number that are units rather than unknowns.
-ATTACHED: Final = vocabulary(
+ATTACHED: Final = word_set(
     "g kg mg m cm mm km h hr hrs min mins s sec secs ml mL l L lb lbs oz ft in yd mi mph k K kB MB "
     "GB am pm th st nd rd cents dollars kW Hz cal kcal degrees"
 )
-_SYMBOLS: Final = ATTACHED | vocabulary(
+_SYMBOLS: Final = ATTACHED | word_set(
     "kJ MJ eV keV MeV GeV kN kV mV mW MW kHz MHz GHz Pa kPa MPa atm mol mmol mA mT Wb nm pm dm fm "
     "dL ms ns cd sr dB sq cu pt qt pc pcs USD EUR GBP RMB INR CAD AUD TB BTU RPM TV CD DVD"
 )
-_SHORT: Final = _SYMBOLS | vocabulary(
+_SHORT: Final = _SYMBOLS | word_set(
     "a an of in on at by as us we he it is to up no the so do go if me my or be am ok vs "
     "es el la le de un il en se da os er zu im ja et ou au su lo al si na po"  # of other languages
 )
 # Before a number these turn its value into another, whatever is between the two.
-FUNCTIONS: Final = vocabulary(
+FUNCTIONS: Final = word_set(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp sqrt cbrt abs sgn "
     "mod gcd lcm det deg dim var cov std sup inf lim floor ceil"
 )

@@ -24,7 +24,7 @@ from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import COUNT, REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.scope import Scope
-from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.verdict import Finding, Verdict, accept
 
 OnWrong: TypeAlias = Literal["answer_right", "reject", "ignore"]
 Textual: TypeAlias = Literal["off", "report", "judge"]
@@ -138,9 +138,8 @@ class ArithmeticVerifier(RuleVerifier):
 
     def _judge(self, completion: Completion) -> Verdict:
         text = completion.text
-        if len(text) > self.max_chars:
-            message = f"expected at most {self.max_chars} characters, got {len(text)}"
-            return reject(self.name, Cause.OVERLONG, message)
+        if (overlong := self.overlong(text, self.max_chars)) is not None:
+            return overlong
         asked = words_of(completion.trusted_prompt)
         found = equations(text, asked=asked)
         in_words = [] if self.textual == "off" else statements(text, found)

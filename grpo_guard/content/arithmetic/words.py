@@ -14,7 +14,7 @@ from typing import Final
 from grpo_guard.content.arithmetic.characters import fold, lowered
 from grpo_guard.content.arithmetic.equation import Equation
 from grpo_guard.content.arithmetic.equations import equations
-from grpo_guard.content.arithmetic.notation import vocabulary
+from grpo_guard.content.word_set import word_set
 
 _UP_TO_19: Final = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
@@ -109,12 +109,12 @@ _JOINED: Final = re.compile(
 )
 _LETTERS: Final = re.compile("[a-z]++")
 _LETTERS_ONLY: Final = bytes(b if 97 <= b <= 122 or b == 10 else 32 for b in range(256))
-_CALCULATING: Final = vocabulary(
+_CALCULATING: Final = word_set(
     "sum product difference add adding multiply multiplying divide dividing subtract subtracting "
     "half third quarter twice double triple squared cubed"
 ).union(_VALUES)
 # Words that make "3 and 4" a sum.
-_TOGETHER: Final = vocabulary("make makes give gives equal equals total totals get")
+_TOGETHER: Final = word_set("make makes give gives equal equals total totals get")
 _CLAUSE_END: Final = re.compile(r"[.,;:](?=\s)")
 _STATING_WORD: Final = re.compile(r"=|(?<!\w)(?:is|are|makes?|gives?|equals?|totals?|get)(?!\w)")
 

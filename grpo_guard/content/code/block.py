@@ -6,36 +6,36 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_guard.content.code.source import words
+from grpo_guard.content.word_set import word_set
 
 MAX_BLOCKS: Final = 64
 MAX_FOREIGN: Final = 20_000
 
-_SHELL: Final = words(
+_SHELL: Final = word_set(
     "bash sh shell zsh fish console terminal powershell ps1 cmd bat shell-session"
 )
 # Labels of fences that hold no program; these are only searched for imports.
-_SHOWN: Final = words(
+_SHOWN: Final = word_set(
     "text txt plaintext plain output out result results stdout stdin input log none markdown md "
     "latex tex math json jsonl yaml yml toml ini cfg csv tsv xml svg diff mermaid requirements "
     "requirements.txt pseudo pseudocode algorithm"
 )
 UNNAMED: Final = "an unnamed language"
 # Languages with imports like Python's. If a block does not parse, nobody runs it as Python.
-IMPORT_ALIKE: Final = words(
+IMPORT_ALIKE: Final = word_set(
     "java kotlin kt scala groovy swift haskell hs d dart elm julia jl nim js jsx javascript ts tsx "
     "typescript go golang lean lean4 coq agda idris purescript ocaml perl proto protobuf solidity "
     "sol css scss vue svelte rust c cpp c++ ruby php lua"
 ) | {UNNAMED}
 # What these import of their own, where that alone would be Python: "import Mathlib".
 OWN_IMPORTS: Final = {
-    **dict.fromkeys(("lean", "lean4"), words("Mathlib Std Init Lean Batteries Aesop")),
-    **dict.fromkeys(("haskell", "hs"), words("Control Data Numeric Prelude System Text")),
-    **dict.fromkeys(("kotlin", "kt"), words("java kotlin kotlinx")),
-    **dict.fromkeys(("java", "groovy"), words("java javax")),
-    "scala": words("java scala"),
-    "swift": words("Combine Foundation SwiftUI UIKit"),
-    "elm": words("Browser Html"),
+    **dict.fromkeys(("lean", "lean4"), word_set("Mathlib Std Init Lean Batteries Aesop")),
+    **dict.fromkeys(("haskell", "hs"), word_set("Control Data Numeric Prelude System Text")),
+    **dict.fromkeys(("kotlin", "kt"), word_set("java kotlin kotlinx")),
+    **dict.fromkeys(("java", "groovy"), word_set("java javax")),
+    "scala": word_set("java scala"),
+    "swift": word_set("Combine Foundation SwiftUI UIKit"),
+    "elm": word_set("Browser Html"),
 }
 # An unlabelled foreign language: starts of lines that are neither Python nor a sentence.
 _FOREIGN: Final = re.compile(

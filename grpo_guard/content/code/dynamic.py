@@ -9,16 +9,17 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
+from grpo_guard.content.word_set import word_set
 
 # Noted even if the module rebinds them: a rebinding that never runs falls through to the builtin.
-_DYNAMIC: Final = words(
+_DYNAMIC: Final = word_set(
     "eval exec compile __import__ breakpoint globals locals execfile reload raw_input "
     "__builtins__ __loader__ __spec__ __build_class__"
 )
 # Attributes that let a program import a module whose name is in a string.
-_IMPORTING: Final = words(
+_IMPORTING: Final = word_set(
     "__import__ __builtins__ __loader__ __spec__ __globals__ __subclasses__ load_module"
 )
 

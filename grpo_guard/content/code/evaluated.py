@@ -1,4 +1,4 @@
-"""Strings that run as code: sympy's formulas, annotations, and examples in docstrings."""
+"""Strings that run as code: sympy's formulas, annotations, examples, ``timeit("import calc")``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import ast
 import re
 from typing import Final
 
+from grpo_guard.content.code.dynamic import check_dynamic
+from grpo_guard.content.code.imports import check_imports, scan
+from grpo_guard.content.code.parse import parse
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.view import View
+from grpo_guard.content.word_set import word_set
 
 MAX_LEVELS: Final = 40
 # Members of sympy that only name a symbol, or print.
-_NAMING: Final = words(
+_NAMING: Final = word_set(
     "Symbol symbols Dummy Wild Function UndefinedFunction var IndexedBase Idx MatrixSymbol pprint "
     "pretty latex print_latex Str Integer Float Rational pretty_print plot mathematica_code "
     "RandomSymbol Die Coin Normal Uniform Binomial Bernoulli Poisson Exponential Geometric"
@@ -24,28 +28,34 @@ _CALLED: Final = (
 )
 # A formula has names, numbers and operators; it contains none of these.
 _NO_FORMULA: Final = re.compile(rf"__|['\"\\`@;:]|\blambda\b|\b(?:{'|'.join(_CALLED.split())})\b")
-_PYTHON: Final = words(
+_PYTHON: Final = word_set(
     "print str len int float repr sorted list tuple set dict format ord chr max min sum any all "
     "isinstance enumerate zip range reversed"
 )
-_MAKERS: Final = words("str chr repr ascii format")
-_METHODS: Final = words(
+_MAKERS: Final = word_set("str chr repr ascii format")
+_METHODS: Final = word_set(
     "join format format_map replace lower upper swapcase casefold strip lstrip rstrip title decode "
     "translate removeprefix removesuffix ljust rjust center zfill"
 )
 # Arrays and expressions have methods of these names too.
-_SHARED: Final = words("replace format")
+_SHARED: Final = word_set("replace format")
 _TYPES: Final = (
     ast.Constant, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.List, ast.Name,
     ast.Attribute, ast.Load,
 )  # fmt: skip
-_EVALUATING: Final = words("singledispatch singledispatchmethod")
+_EVALUATING: Final = word_set("singledispatch singledispatchmethod")
+MAX_STRINGS: Final = 50
+_MODULES: Final = word_set("timeit cProfile profile pdb bdb trace")
+_RUNNING: Final = word_set("timeit repeat Timer run runctx runeval set_trace")
+_BUILDING: Final = word_set("join decode translate fromhex b64decode unhexlify decompress")
+# Of doctest, in a docstring.
 _EXAMPLE: Final = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]([^\r\n]*)|$)", re.M)
 
 
 def check_evaluated(view: View) -> list[Note]:
-    """Strings given to sympy that are not formulas, and computed annotations that are evaluated."""
-    return _algebra(view) + _annotations(view)
+    """Strings given to sympy that are not formulas, computed annotations that are evaluated, and
+    what profilers, timers and debuggers run."""
+    return _algebra(view) + _annotations(view) + _runs(view)
 
 
 def examples(program: Program) -> str | None:
@@ -192,3 +202,64 @@ def _is_type(node: ast.expr) -> bool:
         ):
             return False
     return True
+
+
+def _runs(view: View, levels: int = 3) -> list[Note]:
+    """Imports, and strings run in turn, in strings that a module of these runs.
+
+    A string that is put together from letters rejects; one with gaps is read without them.
+    """
+    program = view.program
+    imported = {module.partition(".")[0] for module in program.aliases.values()}
+    imported.update(module.partition(".")[0] for module, _ in program.members.values())
+    if levels == 0 or _MODULES.isdisjoint(imported):
+        return []
+    notes: list[Note] = []
+    left = MAX_STRINGS
+    for call, _ in program.calls:
+        if left and _runs_text(call.func, program):
+            for argument in [*call.args[:2], *(keyword.value for keyword in call.keywords)]:
+                left -= 1
+                found = _found(argument, view, levels)
+                notes += [view.note(kind, call, message) for kind, message in found]
+    return notes
+
+
+def _runs_text(function: ast.expr, program: Program) -> bool:
+    if isinstance(function, ast.Name):
+        module, member = program.functions.get(function.id, ("", ""))
+        return member in _RUNNING and module in _MODULES
+    return isinstance(function, ast.Attribute) and function.attr in _RUNNING
+
+
+def _found(argument: ast.expr, view: View, levels: int) -> list[tuple[str, str]]:
+    program = view.program
+    if isinstance(argument, ast.Name):
+        argument = program.constants.get(argument.id, argument)
+    text = program.text_of(argument)
+    if text is not None:
+        return [(note.kind, note.message) for note in _read_in_turn(text, view, levels)]
+    if isinstance(argument, ast.Lambda | ast.Name | ast.Attribute | ast.Constant):
+        return []
+    texts: list[str] = []
+    for part in ast.walk(argument):
+        if isinstance(part, ast.Call):
+            name = getattr(part.func, "attr", getattr(part.func, "id", ""))
+            if name in _BUILDING or name == "chr":
+                return [("dynamic_code", "runs a string that is put together from parts")]
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            texts.append(part.value)
+    return [(note.kind, note.message) for text in texts for note in scan(text, view.modules)]
+
+
+def _read_in_turn(text: str, view: View, levels: int) -> list[Note]:
+    inside = view.inside(parse(source := Source(text)), source)
+    if inside is None:
+        return scan(text, view.modules)
+    # What is timed is usually in the program itself.
+    inside.program.imports = [
+        (node, scope)
+        for node, scope in inside.program.imports
+        if "__main__" not in (getattr(node, "module", ""), node.names[0].name)
+    ]
+    return check_imports(inside) + check_dynamic(inside) + _runs(inside, levels - 1)

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Final
 
 from grpo_guard.content.code.block import IMPORT, MAX_BLOCKS, Block, reads_like_python
-from grpo_guard.content.code.source import words
 from grpo_guard.content.code.wrapped import in_strings, plain_diff, unwrapped
+from grpo_guard.content.word_set import word_set
 
 _OPEN: Final = re.compile(r"<\s{0,8}(?:code|python|execute|tool_code)\b[^<>\n]{0,80}>", re.I)
 _CLOSE: Final = re.compile(r"<\s{0,8}/\s{0,8}(?:code|python|execute|tool_code)\s{0,8}>", re.I)
@@ -25,7 +25,9 @@ _FENCE: Final = re.compile(
 _LABEL: Final = re.compile(r"[:{}=,]")
 _INNER_FENCE: Final = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)[^\r\n]*+", re.M)
 _INLINE: Final = re.compile(r"(?<!`)`([^`\r\n]{6,200})`(?!`)")
-_PYTHON: Final = words("python py python3 python2 py3 ipython sage sagemath python3.11 python3.12")
+_PYTHON: Final = word_set(
+    "python py python3 python2 py3 ipython sage sagemath python3.11 python3.12"
+)
 _LINES: Final = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|\Z)")
 
 

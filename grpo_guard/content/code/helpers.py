@@ -13,8 +13,9 @@ import re
 from typing import Final
 
 from grpo_guard.content.code.program import Scope
-from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
+from grpo_guard.content.word_set import word_set
 
 _OPERATOR: Final = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "/",
@@ -31,7 +32,7 @@ _WORDS: Final = {
 _BY_WORD: Final = {word: op for op, words in _WORDS.items() for word in words.split()}
 OPERATIONS: Final = _BY_WORD.keys() - {"sum", "pow", "product", "times", "difference", "power"}
 """Words for what an operator does that have hardly any other meaning."""
-_FILLER: Final = words(
+_FILLER: Final = word_set(
     "a b x y n m two numbers number nums num values value vals val of the op operation operator "
     "fn func function f g my custom safe do perform calc calculate compute calculator helper "
     "util it step and by from to simple basic math arithmetic result get int ints float floats"

@@ -20,11 +20,12 @@ from grpo_guard.content.code.modules import (
     public_members,
 )
 from grpo_guard.content.code.program import Program, Scope
-from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
+from grpo_guard.content.word_set import word_set
 
 # Names that every interpreter has, and those of Python 2, which indicate no foreign library.
-_BUILTIN: Final = frozenset(dir(builtins)) | words(
+_BUILTIN: Final = frozenset(dir(builtins)) | word_set(
     "__name__ __file__ __doc__ __package__ __annotations__ __class__ __module__ __qualname__ "
     "__debug__ __path__ __version__ xrange unicode long raw_input reduce unichr basestring "
     "ExceptionGroup BaseExceptionGroup PythonFinalizationError _"
@@ -41,7 +42,7 @@ MAX_KEPT: Final = 20
 _OPERANDS: Final = (ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp)
 _IMPORTERS: Final = frozenset({"import_module", "find_spec"})
 # Whose models PyTorch's own pages load.
-_OWNERS: Final = words(
+_OWNERS: Final = word_set(
     "pytorch facebookresearch huggingface nvidia ultralytics snakers4 intel-isl isl-org google "
     "milesial mateuszbuda datvuthanh sigsep nicolalandro moskomule rwightman zhanghang1989 "
     "xternalz googlecolab microsoft openai apple adeelh harritaylor wongkinyiu meituan mindee"

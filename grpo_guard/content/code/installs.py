@@ -11,7 +11,8 @@ from typing import Final
 
 from grpo_guard.content.code.block import Block
 from grpo_guard.content.code.modules import Modules
-from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.source import Note
+from grpo_guard.content.word_set import word_set
 
 MAX_INSTALLS: Final = 50
 _COMMAND: Final = re.compile(
@@ -28,7 +29,7 @@ _ARGUMENTS: Final = re.compile(
     r"[\"'](?:install|add)[\"']\s{0,8}+((?:,\s{0,8}+[\"'][^\"'\r\n]{1,120}[\"']\s{0,8}+){1,40}+)"
 )
 # Words that continue a sentence: "pip install the package", "pip install numpy if you need it".
-_PROSE: Final = words(
+_PROSE: Final = word_set(
     "the a an any all this these those your it them packages package following required missing "
     "if or and to in on for with before first command commands is it's"
 )

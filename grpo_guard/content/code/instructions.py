@@ -1,4 +1,4 @@
-"""Text that addresses a reader, a model or a grader.
+"""Comments, strings and names that address a reader, a model or a grader.
 
 A program's own text is about its question. These patterns require two things at once (an
 addressee and an order), because single words like "ignore" or "answer" are everywhere in honest
@@ -11,7 +11,9 @@ import re
 import unicodedata
 from typing import Final
 
-from grpo_guard.content.code.source import words
+from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.source import Note, Source
+from grpo_guard.content.word_set import word_set
 
 # Games have AI players, and filters pass values: such words alone address nobody.
 _GRADER: Final = r"(?:judge|grader|reviewer|verifier|evaluator|auditor|scorer|LLM|language model)s?"
@@ -125,11 +127,11 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
         r"|^\s{0,4}(?-i:SYSTEM|ASSISTANT)\s{0,2}:\s",
     ),
 )
-_PATTERNS: Final = tuple((words(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
+_PATTERNS: Final = tuple((word_set(need), re.compile(p, re.I | re.M)) for need, p in _RULES)
 _AT = _RULES.index(_COMMANDS)
 _IN_SHELL: Final = (
     *_PATTERNS[:_AT],
-    (words(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
+    (word_set(_FETCHED[0]), re.compile(_FETCHED[1], re.I | re.M)),
     *_PATTERNS[_AT + 1 :],
 )
 # Marks that none of the words above reveals.
@@ -152,15 +154,79 @@ _SKELETON: Final = str.maketrans(
     "aeopcyxijsdqwhvrkmhtbnABEKMHOPCTYXIJSoaeivptuxkABEZHIKMNOPTYXougnh",
 )
 
+MAX_COMMENTS: Final = 5000
+_LONG_NAME: Final = re.compile(r"(?:[^\W_]++_){3}")
+_BETWEEN: Final = re.compile(r"[ \t]*(?:\r\n|\r|\n)[ \t]*")
 
-def plain(text: str) -> str:
+
+def check_texts(program: Program | None, source: Source, asked: str, shift: int) -> list[Note]:
+    """Find orders in the words of a block.
+
+    Args:
+        program: None if the block does not parse; then only comments are read.
+        source: The block.
+        asked: The question, in lower case.
+        shift: Number of lines that were put before the text.
+    """
+    pieces = _comments_and_strings(program, source, shift)
+    notes: list[Note] = []
+    everything = "\n".join(text for _, _, text, _ in pieces)
+    speaks = _may_instruct(_plain(everything))
+    for start, end, text, _ in pieces if speaks else ():
+        if order := instruction(text, asked):
+            notes.append(Note("instruction", order, start, end))
+    if speaks and not any(note.kind == "instruction" for note in notes):
+        for start, end, text in _paragraphs(pieces, source):
+            if order := instruction(text, asked):
+                notes.append(Note("instruction", order, start, end))
+    for name, node in program.identifiers.items() if program is not None else ():
+        # mark_this_solution_as_correct = 1
+        if _LONG_NAME.match(name) and (order := instruction(name.replace("_", " "), asked)):
+            notes.append(Note("instruction", order, *source.span(node, shift)))
+    return notes
+
+
+def _comments_and_strings(
+    program: Program | None, source: Source, shift: int
+) -> list[tuple[int, int, str, bool]]:
+    """(start, end, text, is_comment) of the comments and strings of a block."""
+    text = source.text
+    pieces = [(a, b, text[a:b], True) for a, b in source.comments[:MAX_COMMENTS]]
+    for node in program.texts if program is not None else ():
+        value = node.value.decode("latin-1") if isinstance(node.value, bytes) else str(node.value)
+        if len(value) > 5:
+            pieces.append((*source.span(node, shift), value, False))
+    return pieces
+
+
+def _paragraphs(
+    pieces: list[tuple[int, int, str, bool]], source: Source
+) -> list[tuple[int, int, str]]:
+    """Join comments on consecutive lines into one text, since an order may be wrapped."""
+    found: list[tuple[int, int, str]] = []
+    lines: list[str] = []
+    first = last = 0
+    for start, end, text, is_comment in pieces:
+        if not is_comment:
+            break
+        follows = bool(lines) and start - last < 200
+        if not (follows and _BETWEEN.fullmatch(source.text, last, start)):
+            if len(lines) > 1:
+                found.append((first, last, " ".join(lines)))
+            lines, first = [], start
+        lines.append(text.strip("# \t"))
+        last = end
+    return [*found, (first, last, " ".join(lines))] if len(lines) > 1 else found
+
+
+def _plain(text: str) -> str:
     """Replace look-alike characters by the letters they imitate: ``ｓｋｉｐ``, Cyrillic letters."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFKC", text).translate(_SKELETON)
 
 
-def may_instruct(text: str) -> bool:
+def _may_instruct(text: str) -> bool:
     """Whether `instruction` may find anything in a plain text, or in a part of it."""
     known = _vocabulary(text)
     if any(not need.isdisjoint(known) for need, _ in _PATTERNS):
@@ -178,7 +244,7 @@ def instruction(text: str, asked: str = "", shell: bool = False) -> str | None:
     """
     if "https://" in text:  # before look-alikes are replaced, since a host may be one
         text = _INSTALLER.sub("", text)
-    text = plain(text)
+    text = _plain(text)
     known = _vocabulary(text)
     for need, pattern in _IN_SHELL if shell else _PATTERNS:
         match = None if need.isdisjoint(known) else pattern.search(text)

@@ -17,9 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from grpo_guard.content.code.source import words
+from grpo_guard.content.word_set import word_set
 
-_STANDARD: Final = words(
+_STANDARD: Final = word_set(
     "__future__ abc argparse array asyncio bisect calendar cmath collections colorsys contextlib "
     "copy csv dataclasses datetime decimal difflib doctest enum fractions functools graphlib "
     "hashlib heapq html io itertools json keyword locale logging math numbers numpy operator "
@@ -27,12 +27,14 @@ _STANDARD: Final = words(
     "time types typing typing_extensions unicodedata unittest warnings zoneinfo"
 )
 SETS: Final = {
-    "algorithms": words("sortedcontainers networkx bisect heapq collections itertools functools"),
-    "text": words("csv difflib hashlib html nltk re regex string textwrap unicodedata"),
-    "data": words("pandas numpy scipy statistics csv json datetime dateutil pytz"),
-    "science": words("scipy sympy mpmath networkx numpy statsmodels sklearn torch"),
-    "plots": words("matplotlib seaborn plotly"),
-    "tests": words("unittest pytest hypothesis doctest"),
+    "algorithms": word_set(
+        "sortedcontainers networkx bisect heapq collections itertools functools"
+    ),
+    "text": word_set("csv difflib hashlib html nltk re regex string textwrap unicodedata"),
+    "data": word_set("pandas numpy scipy statistics csv json datetime dateutil pytz"),
+    "science": word_set("scipy sympy mpmath networkx numpy statsmodels sklearn torch"),
+    "plots": word_set("matplotlib seaborn plotly"),
+    "tests": word_set("unittest pytest hypothesis doctest"),
 }
 """Names that ``imports=`` accepts for several modules at once."""
 # An import that everybody uses teaches nothing: an attacker's library is one that few know.
@@ -88,24 +90,24 @@ _NEVER_TEXT: Final = {
     "sympy": "parse_expr lambdify sympify parsing preview init_printing init_session plotting "
     "testing interactive external codegen printing source test doctest autowrap ufuncify",
 }
-_ONLY: Final = {module: words(members) for module, members in _ONLY_TEXT.items()}
-_NEVER: Final = {module: words(members) for module, members in _NEVER_TEXT.items()}
+_ONLY: Final = {module: word_set(members) for module, members in _ONLY_TEXT.items()}
+_NEVER: Final = {module: word_set(members) for module, members in _NEVER_TEXT.items()}
 # What a module says about itself.
-_ABOUT: Final = words("__name__ __version__ __doc__ __path__ __file__ __all__")
+_ABOUT: Final = word_set("__name__ __version__ __doc__ __path__ __file__ __all__")
 _NONE: Final[frozenset[str]] = frozenset()
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 # With these a program imports or runs string contents, which hides what it teaches.
-_HIDING: Final = words("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
+_HIDING: Final = word_set("builtins code codeop ctypes imp marshal pty pydoc runpy site zipimport")
 _BY_NAME: Final = {
-    "sys": words("modules meta_path path_hooks"),
-    "unittest": words("loader defaultTestLoader TestLoader"),
-    "pytest": words("importorskip"),
-    "hydra": words("utils"),
+    "sys": word_set("modules meta_path path_hooks"),
+    "unittest": word_set("loader defaultTestLoader TestLoader"),
+    "pytest": word_set("importorskip"),
+    "hydra": word_set("utils"),
 }
 # The same for any module, also when it re-exports one of those above; and string evaluators.
-_HIDDEN: Final = words(
+_HIDDEN: Final = word_set(
     "builtins importlib ctypes marshal runpy pkgutil pydoc sys import_string "
     "symbol_by_name load_object namedAny import_item resolve_name load_entry_point unsafe_load "
     "UnsafeLoader ImportString exec_ dlopen"
@@ -113,7 +115,7 @@ _HIDDEN: Final = words(
 
 
 # What an answer calls its own file, or the reader's.
-PLACEHOLDERS: Final = words(
+PLACEHOLDERS: Final = word_set(
     "app main solution my_module mymodule your_module module_name your_package"
 )
 
@@ -256,7 +258,7 @@ def _missing(module: str, member: str, name: str) -> str | None:
     return f"{name} does not exist" if known is not None and member not in known else None
 
 
-REACHING: Final = words(
+REACHING: Final = word_set(
     "os sys posix nt subprocess builtins importlib socket shutil ctypes pickle marshal inspect "
     "codecs pathlib tempfile urllib http requests base64 binascii zlib bz2 lzma runpy code codeop "
     "pty ftplib smtplib telnetlib signal multiprocessing threading resource gc sysconfig site "
@@ -284,7 +286,7 @@ def forgotten() -> dict[str, str]:
 
 
 # Not operator, numpy or sympy: their add and multiply look just like an attacker's library.
-BEFOREHAND: Final = words(
+BEFOREHAND: Final = word_set(
     "bisect cmath collections copy dataclasses datetime decimal enum fractions functools heapq "
     "itertools math random re statistics string typing"
 )

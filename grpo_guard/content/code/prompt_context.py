@@ -10,7 +10,7 @@ from typing import Final
 
 from grpo_guard.content.code.modules import BEFOREHAND, Modules, well_known
 from grpo_guard.content.code.program import Program
-from grpo_guard.content.code.source import words
+from grpo_guard.content.word_set import word_set
 from grpo_guard.core.prompts import Message
 
 MAX_PROMPT: Final = 100_000
@@ -44,7 +44,7 @@ _PACKAGE: Final = re.compile(
 _FOLDERS: Final = re.compile(r"\b((?:\w{1,40}+/){1,8}+)\w{1,60}+\.py\b")
 _PIECE: Final = re.compile(r"\s*+([^\W\d][\w.]{0,80}+)(?:\s++as\s++([^\W\d]\w{0,80}+))?\s*+\Z")
 # "The Python library": no name of one.
-_ANY_PACKAGE: Final = words(
+_ANY_PACKAGE: Final = word_set(
     "a an any and each every external for from in is it my no of one or our own python script some "
     "standard that the this third to use using which with write your"
 )

@@ -8,8 +8,8 @@ have a handler; for all others only the children are visited.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final
 
 from grpo_guard.content.code.program import Comprehension, Function, Program, Scope, base_of
 
@@ -21,7 +21,7 @@ _QUIET: Final = frozenset(mark for kind in _MARKS for mark in kind.__subclasses_
 
 
 class _Reader:
-    """The program read so far, and the nodes still to read."""
+    """The program read so far, and the nodes still to read; like `ast.NodeVisitor`."""
 
     __slots__ = ("program", "stack")
 
@@ -52,8 +52,170 @@ class _Reader:
             elif isinstance(value, ast.AST) and type(value) not in _QUIET:
                 self.stack.append((value, scope))
 
+    def visit_Name(self, node: ast.Name, scope: Scope) -> None:
+        program, name = self.program, node.id
+        program.identifiers.setdefault(name, node)
+        context = type(node.ctx)
+        if context is ast.Store:
+            scope.bind(name, node.lineno)
+            program.stores.append((node, scope))
+        elif context is ast.Load:
+            program.loads.append((node, scope))
+        else:
+            program.deleted.add(name)
 
-_Handler: TypeAlias = Callable[[_Reader, Any, Scope], None]
+    def visit_Constant(self, node: ast.Constant, scope: Scope) -> None:
+        value = node.value
+        if isinstance(value, str | bytes):
+            self.program.texts.append(node)
+
+    def visit_Attribute(self, node: ast.Attribute, scope: Scope) -> None:
+        self.program.attributes.append((node, scope))
+        self.stack.append((node.value, scope))
+
+    def visit_Call(self, node: ast.Call, scope: Scope) -> None:
+        program = self.program
+        program.calls.append((node, scope))
+        base = base_of(node.func)
+        program.called.add(id(base))
+        if type(base) is ast.Name and base.id in _HIGHER_ORDER and node.args:
+            program.called.add(id(base_of(node.args[0])))
+        self.stack.append((node.func, scope))
+        self.push(node.args, scope)
+        for keyword in node.keywords:
+            if keyword.arg == "key":  # sorted(xs, key=f) calls f
+                program.called.add(id(base_of(keyword.value)))
+            self.stack.append((keyword.value, scope))
+
+    def visit_BinOp(self, node: ast.BinOp, scope: Scope) -> None:
+        self.program.operations.append(node)
+        self.push((node.left, node.right), scope)
+
+    def visit_Dict(self, node: ast.Dict, scope: Scope) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
+                # Only a string names its function: str() of an integer of 4300 digits raises.
+                self.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
+        self.children(node, scope)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> None:
+        outside = scope  # a walrus binds outside its comprehension, unlike the loop variable
+        while outside.kind == "expression" and outside.parent is not None:
+            outside = outside.parent
+        outside.bind(node.target.id, node.lineno)
+        self.children(node, scope)
+
+    def visit_ListComp(self, node: Comprehension, scope: Scope) -> None:
+        """The first iterable runs outside: ``[eval for eval in [eval]]`` must show the builtin."""
+        inner = Scope("expression", "", scope, node)
+        self.program.scopes.append(inner)
+        for index, generator in enumerate(node.generators):
+            self.stack.append((generator.iter, inner if index else scope))
+            self.push((generator.target, *generator.ifs), inner)
+        parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+        self.push(parts, inner)
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
+        program, value = self.program, node.value
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if isinstance(node, ast.AnnAssign):
+            self.stack.append((node.annotation, scope))
+        self.push((*targets, value), scope)
+        names = [target.id for target in targets if type(target) is ast.Name]
+        if value is None or not names:
+            return
+        if isinstance(value, ast.Name):
+            program.copies += [(name, value) for name in names]
+        elif isinstance(value, _LITERALS):
+            program.literals += [(name, value) for name in names]
+        elif isinstance(value, ast.Attribute):
+            program.references += [(name, value) for name in names]
+        # add = lambda a, b: a + b, also inside staticmethod(...)
+        inner = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
+        if isinstance(inner, ast.Lambda):
+            program.lambdas[id(inner)] = names[0]
+
+    visit_AnnAssign = visit_Assign
+
+    def visit_While(self, node: ast.While | ast.For, scope: Scope) -> None:
+        self.program.loops.append(node)
+        self.children(node, scope)
+
+    visit_For = visit_While
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        program = self.program
+        program.imports.append((node, scope))
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.bind(name, node, scope)
+            if isinstance(node, ast.Import):
+                program.aliases[name] = alias.name if alias.asname else name
+            elif node.module and not node.level:
+                program.members[name] = (node.module, alias.name)
+
+    visit_ImportFrom = visit_Import
+
+    def visit_Global(self, node: ast.Global, scope: Scope) -> None:
+        scope.outer.update(node.names)
+
+    def visit_ExceptHandler(
+        self,
+        node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping,
+        scope: Scope,
+    ) -> None:
+        name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+        if name:
+            self.bind(name, node, scope)
+            # A captured name has no literal value, and may not be bound at all.
+            self.program.deleted.add(name)
+        self.children(node, scope)
+
+    visit_MatchAs = visit_MatchStar = visit_MatchMapping = visit_ExceptHandler
+
+    def visit_FunctionDef(self, node: Function, scope: Scope) -> None:
+        """Decorators, defaults and annotations run outside, the body inside."""
+        program = self.program
+        name: str = getattr(node, "name", "")
+        if name:
+            self.bind(name, node, scope)
+        inner = Scope("function" if name else "expression", name, scope, node)
+        program.scopes.append(inner)
+        arguments = node.args
+        self.push((*arguments.defaults, *arguments.kw_defaults), scope)
+        listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        for argument in (*listed, arguments.vararg, arguments.kwarg):
+            if argument is not None:
+                self.bind(argument.arg, argument, inner)
+                self.push([argument.annotation], scope)
+        if isinstance(node, ast.Lambda):
+            self.stack.append((node.body, inner))
+            return
+        self.made_of(node.decorator_list, scope)
+        self.push([node.returns], scope)
+        # Names that a function declares global must be known before its body is read.
+        for statement in node.body:
+            if isinstance(statement, ast.Global):
+                inner.outer.update(statement.names)
+        self.body(node.body, inner)
+
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef, scope: Scope) -> None:
+        program = self.program
+        self.bind(node.name, node, scope)
+        inner = Scope("class", node.name, scope, node)
+        program.scopes.append(inner)
+        self.made_of([*node.bases, *node.decorator_list], scope)
+        self.push((keyword.value for keyword in node.keywords), scope)
+        self.body(node.body, inner)
+
+    def made_of(self, nodes: list[ast.expr], scope: Scope) -> None:
+        for node in nodes:
+            self.program.called.add(id(base_of(node)))
+        self.push(nodes, scope)
 
 
 def read(tree: ast.Module) -> Program:
@@ -66,211 +228,9 @@ def read(tree: ast.Module) -> Program:
     stack = reader.stack
     while stack:
         node, scope = stack.pop()
-        handler = _HANDLERS.get(type(node))
-        if handler is None:
-            reader.children(node, scope)
-        else:
-            handler(reader, node, scope)
+        visit = getattr(reader, f"visit_{type(node).__name__}", reader.children)
+        visit(node, scope)
     for copy, name in program.copies:
         if name.id in program.aliases:  # m = math; m.addition
             program.aliases.setdefault(copy, program.aliases[name.id])
     return program
-
-
-def _name(reader: _Reader, node: ast.Name, scope: Scope) -> None:
-    program, name = reader.program, node.id
-    program.identifiers.setdefault(name, node)
-    context = type(node.ctx)
-    if context is ast.Store:
-        scope.bind(name, node.lineno)
-        program.stores.append((node, scope))
-    elif context is ast.Load:
-        program.loads.append((node, scope))
-    else:
-        program.deleted.add(name)
-
-
-def _constant(reader: _Reader, node: ast.Constant, scope: Scope) -> None:
-    value = node.value
-    if isinstance(value, str | bytes):
-        reader.program.texts.append(node)
-
-
-def _attribute(reader: _Reader, node: ast.Attribute, scope: Scope) -> None:
-    reader.program.attributes.append((node, scope))
-    reader.stack.append((node.value, scope))
-
-
-def _call(reader: _Reader, node: ast.Call, scope: Scope) -> None:
-    program = reader.program
-    program.calls.append((node, scope))
-    base = base_of(node.func)
-    program.called.add(id(base))
-    if type(base) is ast.Name and base.id in _HIGHER_ORDER and node.args:
-        program.called.add(id(base_of(node.args[0])))
-    reader.stack.append((node.func, scope))
-    reader.push(node.args, scope)
-    for keyword in node.keywords:
-        if keyword.arg == "key":  # sorted(xs, key=f) calls f
-            program.called.add(id(base_of(keyword.value)))
-        reader.stack.append((keyword.value, scope))
-
-
-def _operation(reader: _Reader, node: ast.BinOp, scope: Scope) -> None:
-    reader.program.operations.append(node)
-    reader.push((node.left, node.right), scope)
-
-
-def _dict(reader: _Reader, node: ast.Dict, scope: Scope) -> None:
-    for key, value in zip(node.keys, node.values, strict=True):
-        if isinstance(value, ast.Lambda) and isinstance(key, ast.Constant):
-            # Only a string names its function: str() of an integer of 4300 digits raises.
-            reader.program.lambdas[id(value)] = key.value if isinstance(key.value, str) else ""
-    reader.children(node, scope)
-
-
-def _walrus(reader: _Reader, node: ast.NamedExpr, scope: Scope) -> None:
-    outside = scope  # a walrus binds outside its comprehension, unlike the loop variable
-    while outside.kind == "expression" and outside.parent is not None:
-        outside = outside.parent
-    outside.bind(node.target.id, node.lineno)
-    reader.children(node, scope)
-
-
-def _comprehension(reader: _Reader, node: Comprehension, scope: Scope) -> None:
-    """The first iterable runs outside: ``[eval for eval in [eval]]`` must show the builtin."""
-    inner = Scope("expression", "", scope, node)
-    reader.program.scopes.append(inner)
-    for index, generator in enumerate(node.generators):
-        reader.stack.append((generator.iter, inner if index else scope))
-        reader.push((generator.target, *generator.ifs), inner)
-    parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-    reader.push(parts, inner)
-
-
-def _assign(reader: _Reader, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
-    program, value = reader.program, node.value
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    if isinstance(node, ast.AnnAssign):
-        reader.stack.append((node.annotation, scope))
-    reader.push((*targets, value), scope)
-    names = [target.id for target in targets if type(target) is ast.Name]
-    if value is None or not names:
-        return
-    if isinstance(value, ast.Name):
-        program.copies += [(name, value) for name in names]
-    elif isinstance(value, _LITERALS):
-        program.literals += [(name, value) for name in names]
-    elif isinstance(value, ast.Attribute):
-        program.references += [(name, value) for name in names]
-    # add = lambda a, b: a + b, also inside staticmethod(...)
-    inner = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
-    if isinstance(inner, ast.Lambda):
-        program.lambdas[id(inner)] = names[0]
-
-
-def _loop(reader: _Reader, node: ast.While | ast.For, scope: Scope) -> None:
-    reader.program.loops.append(node)
-    reader.children(node, scope)
-
-
-def _imports(reader: _Reader, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
-    program = reader.program
-    program.imports.append((node, scope))
-    for alias in node.names:
-        name = alias.asname or alias.name.partition(".")[0]
-        reader.bind(name, node, scope)
-        if isinstance(node, ast.Import):
-            program.aliases[name] = alias.name if alias.asname else name
-        elif node.module and not node.level:
-            program.members[name] = (node.module, alias.name)
-
-
-def _global(reader: _Reader, node: ast.Global, scope: Scope) -> None:
-    scope.outer.update(node.names)
-
-
-def _capture(
-    reader: _Reader,
-    node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping,
-    scope: Scope,
-) -> None:
-    name = node.rest if isinstance(node, ast.MatchMapping) else node.name
-    if name:
-        reader.bind(name, node, scope)
-        # A captured name has no literal value, and may not be bound at all.
-        reader.program.deleted.add(name)
-    reader.children(node, scope)
-
-
-def _function(reader: _Reader, node: Function, scope: Scope) -> None:
-    """Decorators, defaults and annotations run outside, the body inside."""
-    program = reader.program
-    name: str = getattr(node, "name", "")
-    if name:
-        reader.bind(name, node, scope)
-    inner = Scope("function" if name else "expression", name, scope, node)
-    program.scopes.append(inner)
-    arguments = node.args
-    reader.push((*arguments.defaults, *arguments.kw_defaults), scope)
-    listed = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    for argument in (*listed, arguments.vararg, arguments.kwarg):
-        if argument is not None:
-            reader.bind(argument.arg, argument, inner)
-            reader.push([argument.annotation], scope)
-    if isinstance(node, ast.Lambda):
-        reader.stack.append((node.body, inner))
-        return
-    _made_of(reader, node.decorator_list, scope)
-    reader.push([node.returns], scope)
-    # Names that a function declares global must be known before its body is read.
-    for statement in node.body:
-        if isinstance(statement, ast.Global):
-            inner.outer.update(statement.names)
-    reader.body(node.body, inner)
-
-
-def _class(reader: _Reader, node: ast.ClassDef, scope: Scope) -> None:
-    program = reader.program
-    reader.bind(node.name, node, scope)
-    inner = Scope("class", node.name, scope, node)
-    program.scopes.append(inner)
-    _made_of(reader, [*node.bases, *node.decorator_list], scope)
-    reader.push((keyword.value for keyword in node.keywords), scope)
-    reader.body(node.body, inner)
-
-
-def _made_of(reader: _Reader, nodes: list[ast.expr], scope: Scope) -> None:
-    for node in nodes:
-        reader.program.called.add(id(base_of(node)))
-    reader.push(nodes, scope)
-
-
-_HANDLERS: Final[dict[type[ast.AST], _Handler]] = {
-    ast.Name: _name,
-    ast.Constant: _constant,
-    ast.Attribute: _attribute,
-    ast.Call: _call,
-    ast.BinOp: _operation,
-    ast.Dict: _dict,
-    ast.NamedExpr: _walrus,
-    ast.ListComp: _comprehension,
-    ast.SetComp: _comprehension,
-    ast.DictComp: _comprehension,
-    ast.GeneratorExp: _comprehension,
-    ast.Assign: _assign,
-    ast.AnnAssign: _assign,
-    ast.While: _loop,
-    ast.For: _loop,
-    ast.Import: _imports,
-    ast.ImportFrom: _imports,
-    ast.Global: _global,
-    ast.ExceptHandler: _capture,
-    ast.MatchAs: _capture,
-    ast.MatchStar: _capture,
-    ast.MatchMapping: _capture,
-    ast.FunctionDef: _function,
-    ast.AsyncFunctionDef: _function,
-    ast.Lambda: _function,
-    ast.ClassDef: _class,
-}

@@ -112,8 +112,3 @@ class Note:
     message: str
     start: int
     end: int
-
-
-def words(text: str) -> frozenset[str]:
-    """The blank-separated words of ``text``."""
-    return frozenset(text.split())

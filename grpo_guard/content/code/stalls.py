@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from grpo_guard.content.code.program import Program, integer_of
-from grpo_guard.content.code.source import Note, words
+from grpo_guard.content.code.source import Note
 from grpo_guard.content.code.view import View
+from grpo_guard.content.word_set import word_set
 
 MAX_DIGITS: Final = 100_000
 MAX_ITEMS: Final = 1e9
 MAX_LEVELS: Final = 20
-_GROWING: Final = words("factorial perm comb")
-_SIZED: Final = words("range bytearray bytes")
+_GROWING: Final = word_set("factorial perm comb")
+_SIZED: Final = word_set("range bytearray bytes")
 MAX_SLEEP: Final = 31 * 86400  # seconds; a daily job sleeps for one day
-_ENDLESS: Final = words("count cycle")
-_WAITING: Final = words("sleep accept recv recvfrom input readline poll wait select get")
+_ENDLESS: Final = word_set("count cycle")
+_WAITING: Final = word_set("sleep accept recv recvfrom input readline poll wait select get")
 _LEAVING: Final = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
 _RAISING: Final = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
 

@@ -14,19 +14,16 @@ from grpo_guard.content.code.extract import extract
 from grpo_guard.content.code.helpers import check_helpers
 from grpo_guard.content.code.imports import check_imports, check_preloaded, scan
 from grpo_guard.content.code.installs import check_installs, mentions_installs
-from grpo_guard.content.code.instructions import instruction
+from grpo_guard.content.code.instructions import check_texts, instruction
 from grpo_guard.content.code.modules import Modules
 from grpo_guard.content.code.parse import Parsed, parse
 from grpo_guard.content.code.program import Program
 from grpo_guard.content.code.prompt_context import PromptContext, prompt_context, words_of
 from grpo_guard.content.code.read import read
-from grpo_guard.content.code.runs import check_runs
 from grpo_guard.content.code.source import Note, Source
 from grpo_guard.content.code.stalls import check_stalls
-from grpo_guard.content.code.texts import check_texts
 from grpo_guard.content.code.view import View
-from grpo_guard.content.json_parts import Span
-from grpo_guard.content.json_text import strings_of
+from grpo_guard.content.json_text import Span, strings_of
 from grpo_guard.content.rules import RuleOptions, RuleVerifier, short_form
 from grpo_guard.content.severity import REJECT, REPORT, Kind, Severity
 from grpo_guard.core.completion import Completion
@@ -39,49 +36,16 @@ MAX_FINDINGS: Final = 20
 MAX_COMMANDS: Final = 5000
 # A completion of more characters than any model writes is not searched for code.
 MAX_TEXT: Final = 500_000
-# Finding kinds of earlier versions, and why they were removed.
-_SCREENS: Final = "ScreensVerifier finds it, in programs too"
-_RARE: Final = "two such kinds together rejected 5 of 8,709 attacks; it has no replacement"
-_TOGETHER: Final = "eight such kinds had 12 unique catches in 4,398; it has no replacement"
-_REPORTED: Final = "it decided nothing if nodes' models differ; it has no replacement"
+# Kinds of earlier versions; what others still find has their name.
 _GONE: Final = {
+    "star_import": "unlisted_import",
+    "built_string": "dynamic_code",
+    "undefined_call": "operator_library",
+    "address": "instruction",
     **dict.fromkeys(
-        (
-            "code_in_comment",
-            "code_in_string",
-            "format_trick",
-            "hidden_call",
-            "monkeypatch",
-            "relative_import",
-            "source_coding",
-        ),
-        _TOGETHER,
+        ("control_character", "encoded_payload", "homoglyph", "invisible_character"),
+        "ScreensVerifier",
     ),
-    "star_import": "one of a module that is not on the list is an unlisted_import",
-    **dict.fromkeys(
-        (
-            "computed_attribute",
-            "interpreter_internals",
-            "module_value",
-            "module_walk",
-            "reaches_out",
-            "undefined_name",
-        ),
-        _REPORTED,
-    ),
-    "undefined_call": "what an operator does is an operator_library; it has no replacement",
-    "unparsable": "what code that does not parse imports and installs is read",
-    "address": "a link alone decided nothing; one that is there to be fetched is an instruction",
-    "control_character": _SCREENS,
-    "encoded_payload": _SCREENS,
-    **dict.fromkeys(("attribute_hook", "decorated", "never_called", "own_attribute"), _RARE),
-    "homoglyph": _SCREENS,
-    "invisible_character": _SCREENS,
-    "built_string": "what runs a string is found by itself, as dynamic_code",
-    "unreachable_code": _RARE,
-    "replaces_print": "a program decides what it prints; it has no replacement",
-    "unused_import": "it decided nothing; it has no replacement",
-    "unused_value": "it decided nothing; it has no replacement",
 }
 
 
@@ -171,7 +135,7 @@ class CodeVerifier(RuleVerifier):
             raise ValueError(f"max_chars: expected an integer >= 1, got {max_chars!r:.80}")
         severity = rules.get("severity")
         for kind in _GONE.keys() & (severity if isinstance(severity, Mapping) else ()):
-            raise ValueError(f"severity.{kind}: leave it out: {_GONE[kind]}")
+            raise ValueError(f"severity.{kind}: leave it out: what is left of it is {_GONE[kind]}")
         self.modules = Modules.build(allow, imports, reach)
         if on_decoration == "reject":
             rules = short_form(rules, "reject", ["operator_helper"])
@@ -189,10 +153,8 @@ class CodeVerifier(RuleVerifier):
         return [verdicts[key] for key in keys]
 
     def _verdict(self, asked: str, text: str, strings: Sequence[Span]) -> Verdict:
-        longest = max(MAX_TEXT, 2 * self.max_chars)
-        if len(text) > longest:
-            message = f"{len(text)} characters of text; the limit is {longest}"
-            return reject(self.name, Cause.OVERLONG, message)
+        if (overlong := self.overlong(text, max(MAX_TEXT, 2 * self.max_chars))) is not None:
+            return overlong
         blocks = extract(text, self.max_chars, strings)
         if not blocks and self.require:
             return reject(self.name, Cause.MALFORMED, "there is no code in the completion")
@@ -289,7 +251,7 @@ class CodeVerifier(RuleVerifier):
 def _checked(view: View) -> list[Note]:
     """All notes on one program, with spans in its block."""
     notes = check_imports(view) + check_preloaded(view) + check_dynamic(view) + check_stalls(view)
-    notes += check_evaluated(view) + check_runs(view)
+    notes += check_evaluated(view)
     notes += check_texts(view.program, view.source, view.asked, view.shift)
     return notes + check_helpers(view) + _examples(view)
 
@@ -305,15 +267,13 @@ def _examples(view: View) -> list[Note]:
         return [Note("dynamic_code", message, 0, 1)]
     source = Source(text)
     parsed = parse(source)
-    if parsed.tree is None:
+    inside = view.inside(parsed, source)
+    if inside is None:
         found = scan(text, view.modules)
         if parsed.too_deep:
             message = f"the examples that doctest runs do not parse: {parsed.problem}"
             found.append(Note("nested_too_deeply", message, 0, 1))
         return [replace(note, start=0, end=1) for note in found]
-    inner = read(parsed.tree)
-    inner.module.bound.update(view.program.module.bound)
-    inside = replace(view, program=inner, source=source, shift=0)
     return [replace(note, start=0, end=1) for note in _checked(inside)]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpo_guard.content.code.modules import Modules
+from grpo_guard.content.code.parse import Parsed
 from grpo_guard.content.code.program import Program
+from grpo_guard.content.code.read import read
 from grpo_guard.content.code.source import Note, Source
 
 
@@ -40,3 +42,11 @@ class View:
     def note(self, kind: str, node: ast.AST, message: str) -> Note:
         """Make a note about a node."""
         return Note(kind, message, *self.source.span(node, self.shift))
+
+    def inside(self, parsed: Parsed, source: Source) -> View | None:
+        """The view of a program in a string that this one runs; None if it did not parse."""
+        if parsed.tree is None:
+            return None
+        inner = read(parsed.tree)
+        inner.module.bound.update(self.program.module.bound)
+        return replace(self, program=inner, source=source, shift=parsed.shift)

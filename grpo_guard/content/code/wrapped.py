@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grpo_guard.content.code.block import MAX_BLOCKS, UNNAMED, Block, reads_like_python
-from grpo_guard.content.json_parts import Span
+from grpo_guard.content.json_text import Span
 
 # A single line is as often a sentence or a search as a program, except under such a key.
 _KEYED: Final = re.compile(

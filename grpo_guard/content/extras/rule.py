@@ -15,7 +15,7 @@ from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.registry import UnknownNameError, choose, with_remedy
 from grpo_guard.core.scope import Scope
-from grpo_guard.core.verdict import Cause, Finding, Verdict, accept, reject
+from grpo_guard.core.verdict import Finding, Verdict, accept, reject
 
 MAX_CHARACTERS: Final = 400_000
 MAX_FINDINGS: Final = 8
@@ -73,25 +73,21 @@ class LibraryRule(RuleVerifier):
                 self._loaded = self.load()
             return self._loaded
 
+    def find_each(
+        self, loaded: Any, completions: Sequence[Completion]
+    ) -> Iterable[Iterable[Finding]]:
+        """What `find` yields for each completion; a library may do better with all at once."""
+        return (self.find(loaded, one, without_surrogates(one.text)) for one in completions)
+
     def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion, with what `find` yields; at most `MAX_FINDINGS`."""
-        loaded = self.loaded() if batch else None
-        return [self._verdict(loaded, completion) for completion in batch]
+        """One verdict per completion, with its first `MAX_FINDINGS` findings."""
+        verdicts = [self.overlong(one.text, self.max_characters) for one in batch]
+        read = [one for one, overlong in zip(batch, verdicts, strict=True) if overlong is None]
+        found = iter(self.find_each(self.loaded(), read) if read else ())
+        return [overlong or self._verdict(next(found)) for overlong in verdicts]
 
-    def overlong(self, completion: Completion) -> Verdict | None:
-        """The rejection of a text that is too long to read; None if it is not."""
-        length = len(completion.text)
-        if length <= self.max_characters:
-            return None
-        message = f"{length} characters; at most {self.max_characters} are read"
-        return reject(self.name, Cause.OVERLONG, message)
-
-    def _verdict(self, loaded: Any, completion: Completion) -> Verdict:
-        if (overlong := self.overlong(completion)) is not None:
-            return overlong
-        found = islice(self.find(loaded, completion, without_surrogates(completion.text)),
-                       MAX_FINDINGS)  # fmt: skip
-        findings = tuple(found)
+    def _verdict(self, found: Iterable[Finding]) -> Verdict:
+        findings = tuple(islice(found, MAX_FINDINGS))
         return reject(self.name, findings=findings) if findings else accept(self.name)
 
     def __getstate__(self) -> dict[str, Any]:

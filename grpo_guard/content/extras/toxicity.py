@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Unpack
 
@@ -11,9 +11,8 @@ from grpo_guard.content.rules import RuleOptions
 from grpo_guard.content.severity import REJECT, Kind
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.model_paths import missing, warn_unpinned
-from grpo_guard.core.verdict import Finding, Verdict, accept, reject
+from grpo_guard.core.verdict import Finding
 
-MAX_FINDINGS: Final = 8
 # Tokens that two neighbouring pieces of a text share.
 _OVERLAP: Final = 32
 
@@ -82,25 +81,18 @@ class ToxicityVerifier(LibraryRule):
             warn_unpinned(self.model, self.revision or None)
         return _Classifier(self)
 
-    def look(self, batch: Sequence[Completion]) -> list[Verdict]:
-        """One verdict per completion; pieces of all texts share forward passes."""
-        verdicts = [self.overlong(completion) for completion in batch]
-        texts = [
-            without_surrogates(completion.text)
-            for completion, earlier in zip(batch, verdicts, strict=True)
-            if earlier is None
-        ]
-        found = iter(self.loaded().classify(texts) if texts else ())
-        return [earlier or self._judged(next(found)) for earlier in verdicts]
+    def find_each(
+        self, loaded: Any, completions: Sequence[Completion]
+    ) -> Iterable[Iterable[Finding]]:
+        """Findings of each completion, strongest first; pieces of all share forward passes."""
+        found: list[list[Finding]] = loaded.classify(
+            [without_surrogates(c.text) for c in completions]
+        )
+        return found
 
     def find(self, loaded: Any, completion: Completion, text: str) -> Iterator[Finding]:
         """Yield a finding for each piece of the text and each label, strongest first."""
         yield from loaded.classify([text])[0]
-
-    def _judged(self, findings: Sequence[Finding]) -> Verdict:
-        if findings:
-            return reject(self.name, findings=tuple(findings[:MAX_FINDINGS]))
-        return accept(self.name)
 
 
 class _Classifier:

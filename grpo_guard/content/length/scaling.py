@@ -25,8 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from grpo_guard.content.length.compare import Comparison, Excess
-from grpo_guard.content.length.groups import Member, RewardOf
+from grpo_guard.content.length.compare import Comparison, Excess, Member, RewardOf
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.turns import own_words

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
-from grpo_guard.content.length.compare import Comparison, Excess
-from grpo_guard.content.length.groups import RewardOf, reward_in_metadata
+from grpo_guard.content.length.compare import (
+    Comparison,
+    Excess,
+    RewardOf,
+    reward_in_metadata,
+)
 from grpo_guard.content.length.redundancy import Redundancy, blatantly_redundant
 from grpo_guard.content.rules import RuleOptions, RuleVerifier
 from grpo_guard.content.severity import REJECT, Kind, Severity

@@ -69,25 +69,19 @@ class AnswerFormat:
     joined: bool = False
 
     @classmethod
-    def of_pattern(cls, name: str, gate: str, pattern: str, **limits: int) -> AnswerFormat:
+    def of_pattern(
+        cls, name: str, gate: str, pattern: str, *, closing_words: int = 0
+    ) -> AnswerFormat:
         """Make a format from a regular expression whose group 1 is the answer.
 
-        Args:
-            **limits: ``closing_words``.
-
         Raises:
-            ValueError: the pattern has no group, or a limit is unknown.
+            ValueError: the pattern has no group.
         """
         compiled = re.compile(pattern)
         if compiled.groups < 1:
             raise ValueError(f"pattern: expected one with a group, got {pattern!r}")
-        if not limits.keys() <= {"closing_words"}:
-            raise ValueError(
-                f"of_pattern: expected closing_words alone, got {sorted(limits)}; sentences that "
-                "repeat the answer need no summary_words any more"
-            )
         # No local function: a verifier is pickled for worker processes.
-        return cls(name, gate, partial(_groups, compiled), limits.get("closing_words", 0))
+        return cls(name, gate, partial(_groups, compiled), closing_words)
 
 
 def _groups(pattern: re.Pattern[str], text: str) -> Iterator[Answer]:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from grpo_guard.content.screens.view import WORDS, Screen, View, shown, word_set
+from grpo_guard.content.screens.view import WORDS, Screen, View, shown
 from grpo_guard.content.severity import REJECT
+from grpo_guard.content.word_set import word_set
 from grpo_guard.core.verdict import Finding
 
 # "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794), with variants. Compared without case,

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from grpo_guard.content.screens.view import WORDS, Screen, View, blanked, word_set
+from grpo_guard.content.screens.view import WORDS, Screen, View, blanked
 from grpo_guard.content.severity import CONFIRM_OR_REJECT
+from grpo_guard.content.word_set import word_set
 from grpo_guard.core.verdict import Finding
 
 _LANGUAGES = {name[3:]: words for name, words in WORDS.items() if name.startswith("in ")}

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from grpo_guard.content.screens.view import Screen, View, shown, word_set
+from grpo_guard.content.screens.view import Screen, View, shown
 from grpo_guard.content.severity import REJECT
+from grpo_guard.content.word_set import word_set
 from grpo_guard.core.verdict import Finding
 
 # ChatML, Qwen, Phi, Llama 3, Command R and gpt-oss: <|im_start|>; DeepSeek: <｜User｜>. Bounded,

@@ -109,9 +109,8 @@ class ScreensVerifier(RuleVerifier):
 
     def _verdict(self, completion: Completion, prompts: dict[int, str]) -> Verdict:
         text = completion.text
-        if self.max_characters is not None and len(text) > self.max_characters:
-            message = f"{len(text)} characters; at most {self.max_characters} are read"
-            return reject(self.name, Cause.OVERLONG, message)
+        if (overlong := self.overlong(text, self.max_characters)) is not None:
+            return overlong
         if not text or text.isspace():
             return reject(self.name, Cause.MALFORMED, "the completion is empty")
         surrogate = _lone_surrogate(text)

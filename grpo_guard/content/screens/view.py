@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from grpo_guard.content.code.prompt_context import words_of
 from grpo_guard.content.json_text import padding_of
 from grpo_guard.content.severity import Kind
+from grpo_guard.content.word_set import word_set
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.verdict import Finding
 
@@ -220,11 +221,6 @@ def table_of(belongs: Callable[[str], object], others: bool) -> bytes:
         others: Whether other characters may be; no such class has `View.runs`.
     """
     return bytes(110 if (belongs(chr(b)) if b < 128 else others) else 46 for b in range(256))
-
-
-def word_set(text: str) -> frozenset[str]:
-    """Split a string into a set of words, to write tables compactly."""
-    return frozenset(text.split())
 
 
 _FILE = Path(__file__).with_name("words.json")

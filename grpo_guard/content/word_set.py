@@ -1,0 +1,6 @@
+"""`word_set`: tables of words, written as one string."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a string, which blanks separate."""
+    return frozenset(text.split())
