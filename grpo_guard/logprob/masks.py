@@ -19,9 +19,9 @@ from torch import Tensor
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask
 from grpo_guard.logprob.encoded import Encoded
-from grpo_guard.logprob.kernels.head import ForeignHead, head_of
+from grpo_guard.logprob.kernels.head import head_of
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
+from grpo_guard.logprob.kernels.scores import scores_of
 from grpo_guard.logprob.kernels.support import full_rows, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
 
@@ -88,20 +88,14 @@ def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tup
     states: Tensor = scorer.plain_states(encoded)
     head = head_of(scorer.model)
     pairs = [(encoded.prompt_ids, encoded.completion_ids)]
-    penalty = None
-    if sampling.repetition_penalty != 1.0:
-        penalty = RepetitionPenalty.of(
-            sampling.repetition_penalty, pairs, head.vocab_size, states.device
-        )
+    penalty = RepetitionPenalty.of(
+        sampling.repetition_penalty, pairs, head.vocab_size, states.device
+    )
     places = torch.arange(len(states), device=states.device)
     for rows in torch.split(places, full_rows(head.vocab_size)):
-        own = penalty.rows(rows) if penalty else None
-        scores: Scores
         with torch.no_grad():
-            if isinstance(head, ForeignHead):
-                scores = LogitScores(head.logits(states[rows]), sampling.temperature, own)
-            else:
-                scores = HeadScores(states[rows], head, sampling.temperature, own)
+            own = penalty.rows(rows) if penalty else None
+            scores = scores_of(states[rows], head, sampling.temperature, own)
             yield rows, whole_rows(scores, rows)
 
 

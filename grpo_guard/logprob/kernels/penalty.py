@@ -38,8 +38,10 @@ class RepetitionPenalty:
         sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
         vocab_size: int,
         device: torch.device,
-    ) -> RepetitionPenalty:
-        """Build it for (prompt_ids, completion_ids) pairs whose rows are concatenated."""
+    ) -> RepetitionPenalty | None:
+        """Build it for concatenated rows of (prompt_ids, completion_ids) pairs; None for 1."""
+        if penalty == 1.0:
+            return None
         first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
         for i, (prompt_ids, completion_ids) in enumerate(sequences):
             positions = {token: t for t, token in reversed(list(enumerate(completion_ids)))}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels import triton_kernels as kernels
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merge
+from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merged
 from grpo_guard.logprob.stats import leader_block, leader_count
 
 # With TRITON_INTERPRET=1 the decorator returns another class than JITFunction.
@@ -97,7 +97,8 @@ def workspace_sums(
     """Compute sums and leaders from products of one chunk of the vocabulary at a time."""
     n, vocab_size, device = len(job.targets), job.head.vocab_size, job.hidden.device
     segments = -(-vocab_size // SEGMENT)
-    sums, counts = _new_parts(segments, n, device)
+    sums = torch.empty(segments, SUMS, n, dtype=torch.float32, device=device)
+    counts = torch.empty(segments, len(COUNTS), n, dtype=torch.int32, device=device)
     leaders = job.new_leaders()
     spent = 4 * (2 * (sums.numel() + counts.numel()) + leaders.numel())
     columns = chunk_columns(job, workspace_bytes - spent)
@@ -119,7 +120,8 @@ def workspace_sums(
                 num_warps=8, **OPTIONS,
             )  # fmt: skip
         del products  # before the next chunk is made, or the workspace would double
-    return combined(sums, counts), leaders if job.ranks else None
+    whole = merged(Partial(*sums.unbind(1), *counts.long().unbind(1)))
+    return whole, leaders if job.ranks else None
 
 
 def chunk_columns(job: Job, budget: int) -> int:
@@ -132,34 +134,12 @@ def chunk_columns(job: Job, budget: int) -> int:
     return max(1, (budget - fixed) // (per_column * SEGMENT)) * SEGMENT
 
 
-def combined(sums: Tensor, counts: Tensor) -> Partial:
-    """Merge parts, [S, SUMS, N] and [S, COUNTS, N], pairwise: in log2 S steps, not S."""
-    parts = Partial(*sums.unbind(1), *counts.long().unbind(1))
-    while (count := len(parts.m)) > 1:
-        half = count // 2
-        pairs = merge(
-            Partial(*(column[:half] for column in parts)),
-            Partial(*(column[half : 2 * half] for column in parts)),
-        )
-        if count % 2:
-            pairs = Partial(*(torch.cat([a, b[-1:]]) for a, b in zip(pairs, parts, strict=True)))
-        parts = pairs
-    return Partial(*(column[0] for column in parts))
-
-
 def _mixed(job: Job) -> bool:
     """Whether 16-bit operands can be multiplied into fp32 without upcasting: CUDA only."""
     return (
         job.hidden.is_cuda
         and job.hidden.dtype == job.head.weight.dtype
         and job.hidden.dtype in (torch.bfloat16, torch.float16)
-    )
-
-
-def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    return (
-        torch.empty(parts, SUMS, n, dtype=torch.float32, device=device),
-        torch.empty(parts, len(COUNTS), n, dtype=torch.int32, device=device),
     )
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
+from grpo_guard.logprob.kernels.head import HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import HeadStats, head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.product import faster_linear
-from grpo_guard.logprob.kernels.scores import HeadScores
+from grpo_guard.logprob.kernels.scores import scores_of
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
@@ -210,9 +210,7 @@ class TransformersScorer:
         head, device, spec = head_of(self.model), self.device, asked.spec
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
-        penalty = None
-        if spec.repetition_penalty != 1.0:
-            penalty = RepetitionPenalty.of(spec.repetition_penalty, pairs, head.vocab_size, device)
+        penalty = RepetitionPenalty.of(spec.repetition_penalty, pairs, head.vocab_size, device)
         stats = head_stats(
             hidden,
             head,
@@ -245,10 +243,7 @@ class TransformersScorer:
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
         states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
         rows = torch.arange(len(states), device=self.device)
-        if isinstance(head, ForeignHead):
-            own = head.logits(states).float()
-        else:
-            own = whole_rows(HeadScores(states, head, 1.0), rows)
+        own = whole_rows(scores_of(states, head, 1.0, None), rows)
         if bool(own.isnan().all() and expected.isnan().all()):
             return  # broken weights: there are no numbers, and the head is checked later
         # Equal infinities (tokens masked by their bias) are no difference; NaN always is. If NaN

@@ -11,12 +11,7 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.top_stats import TopList, TopListError, top_stats
-from grpo_guard.logprob.scorers.vllm_backends import (
-    Backend,
-    EngineBackend,
-    EngineUnavailableError,
-    ServerBackend,
-)
+from grpo_guard.logprob.scorers.vllm_backends import EngineUnavailableError, ServerBackend
 from grpo_guard.logprob.stats import TokenStats
 
 __all__ = ["EngineUnavailableError", "VLLMScorer"]
@@ -75,7 +70,7 @@ class VLLMScorer:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: ServerBackend,
         model: str,
         *,
         vocab_size: int,
@@ -91,8 +86,8 @@ class VLLMScorer:
             raise ValueError(f"window: expected an integer >= 2 or None, got {window!r}")
         self.backend = backend
         self.model = model
-        self._vocab_size = vocab_size
-        self._window = window
+        self.vocab_size = vocab_size
+        self.window = window
         self._dtype = dtype
 
     @classmethod
@@ -148,46 +143,6 @@ class VLLMScorer:
         length = window if window is not None else known.get("max_position_embeddings")
         return cls(backend, model, vocab_size=size, window=length, **options)
 
-    @classmethod
-    def engine(
-        cls, llm: Any, *, window: int | None = None, n_logprobs: int = 20, **options: Any
-    ) -> VLLMScorer:
-        """Use a ``vllm.LLM`` of this process.
-
-        Args:
-            llm: Built with ``max_logprobs >= n_logprobs``.
-            window: As for the constructor; default: the model's max_position_embeddings.
-            n_logprobs: Tokens per list, at least the declared top-k.
-            **options: As for the constructor.
-
-        Raises:
-            ValueError: ``n_logprobs`` is more than the engine allows.
-        """
-        config = llm.llm_engine.model_config
-        if n_logprobs > config.max_logprobs >= 0:
-            raise ValueError(
-                f"n_logprobs: expected at most the engine's max_logprobs {config.max_logprobs}, "
-                f"got {n_logprobs!r}"
-            )
-        if window is None:
-            window = getattr(config.hf_text_config, "max_position_embeddings", None)
-        options.setdefault("dtype", str(config.dtype).removeprefix("torch."))
-        return cls(
-            EngineBackend(llm, n_logprobs=n_logprobs),
-            str(config.model),
-            vocab_size=int(config.get_vocab_size()),
-            window=window,
-            **options,
-        )
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def window(self) -> int | None:
-        return self._window
-
     def identity(self) -> dict[str, str]:
         """Return engine, model name and the declared dtype."""
         return {"engine": "vllm", "architecture": self.model, "dtype": self._dtype}
@@ -229,18 +184,14 @@ class VLLMScorer:
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
         # Checked before sending: one sequence that is too long must not cost the others a pass.
         for i, row in enumerate(rows):
-            if self._window is not None and len(row) > self._window:
+            if self.window is not None and len(row) > self.window:
                 raise ValueError(
-                    f"sequences[{i}]: expected at most window = {self._window} tokens, "
+                    f"sequences[{i}]: expected at most window = {self.window} tokens, "
                     f"got {len(row)}"
                 )
         lists = self.backend.lists(rows, [len(s.prompt_ids) for s in sequences])
         return [
-            top_stats(
-                self._table(positions, sequence),
-                spec,
-                mass_margin=mass_margin,
-            )
+            top_stats(self._table(positions, sequence), spec, mass_margin=mass_margin)
             for positions, sequence in zip(lists, sequences, strict=True)
         ]
 
@@ -250,7 +201,7 @@ class VLLMScorer:
                 positions,
                 sequence.completion_ids,
                 length=self.backend.n_logprobs,
-                vocab_size=self._vocab_size,
+                vocab_size=self.vocab_size,
             )
         except TopListError as error:
             raise EngineUnavailableError(Cause.PROVIDER, f"{self.model}: {error}") from error

@@ -1,15 +1,13 @@
-"""Sources of `VLLMScorer`'s lists: a server over HTTP, or the engine in this process."""
+"""The source of `VLLMScorer`'s lists: a vLLM server over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from tenacity import (
     AsyncRetrying,
@@ -44,30 +42,15 @@ class EngineUnavailableError(RuntimeError):
         super().__init__(message)
 
 
-class Backend(Protocol):
-    """A source of lists of the likeliest tokens. May be called from several threads."""
-
-    @property
-    def n_logprobs(self) -> int:
-        """Number of tokens in a list; the actual one is added if it is not among them."""
-
-    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """Return one list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
-
-        Raises:
-            ValueError: the engine refuses a sequence, such as one longer than its window.
-            EngineUnavailableError: no usable answer in time.
-        """
-
-
 Lists = list[Position]
 
 
 class ServerBackend:
     """vLLM's OpenAI-compatible server, queried by completions with token-id prompts.
 
-    One request per sequence, at most ``concurrency`` at once. Connection errors, time-outs, 429 and
-    5xx are retried, with growing random pauses, until ``attempts`` or ``timeout`` is used up.
+    May be called from several threads. One request per sequence, at most ``concurrency`` at once.
+    Connection errors, time-outs, 429 and 5xx are retried, with growing random pauses, until
+    ``attempts`` or ``timeout`` is used up.
 
     Args: as `VLLMScorer.server`.
     """
@@ -103,7 +86,15 @@ class ServerBackend:
         self._api_key = api_key or "none"
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """See `Backend.lists`; ``timeout`` bounds the whole call."""
+        """One list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
+
+        A list holds the ``n_logprobs`` likeliest tokens, and the actual one if it is not among
+        them. ``timeout`` bounds the whole call.
+
+        Raises:
+            ValueError: the server refuses a sequence, such as one longer than its window.
+            EngineUnavailableError: no usable answer in time.
+        """
         return _run(lambda: self._all(sequences, starts))
 
     async def _all(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
@@ -240,44 +231,3 @@ def _run(work: Callable[[], Coroutine[Any, Any, list[Lists]]]) -> list[Lists]:
         return asyncio.run(work())
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(work())).result()
-
-
-class EngineBackend:
-    """A ``vllm.LLM`` of this process. Calls are serialised: an LLM takes one at a time.
-
-    Args: as `VLLMScorer.engine`.
-    """
-
-    def __init__(self, llm: Any, *, n_logprobs: int) -> None:
-        self.llm = llm
-        self.n_logprobs = n_logprobs
-        self.max_model_len = int(llm.llm_engine.model_config.max_model_len)
-        self._lock = threading.Lock()
-
-    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """See `Backend.lists`. There is no deadline: a call into the engine cannot be aborted."""
-        longest = max(map(len, sequences), default=0)
-        # Checked here, since a refusal half way through would leave the rest in the engine's queue.
-        if longest >= self.max_model_len:
-            raise ValueError(
-                f"sequences: expected fewer tokens than the engine's max_model_len "
-                f"{self.max_model_len}, got {longest}"
-            )
-        params = import_module("vllm").SamplingParams(
-            max_tokens=1, temperature=0.0, prompt_logprobs=self.n_logprobs, detokenize=False
-        )
-        prompts = [{"prompt_token_ids": list(ids)} for ids in sequences]
-        with self._lock:
-            try:
-                outputs = self.llm.generate(prompts, params, use_tqdm=False)
-            except Exception as error:
-                if type(error).__name__ not in ("EngineDeadError", "EngineGenerateError"):
-                    raise
-                raise EngineUnavailableError(Cause.PROVIDER, f"the engine died: {error}") from None
-        return [
-            [
-                {i: (float(e.logprob), int(e.rank or 1)) for i, e in position.items()}
-                for position in output.prompt_logprobs[start:]
-            ]
-            for output, start in zip(outputs, starts, strict=True)
-        ]
