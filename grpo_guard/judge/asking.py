@@ -89,9 +89,11 @@ class Asker:
             deadline: On the monotonic clock; no request is made after it.
             attempts: Most requests for each, >= 1.
         """
-        size = max(1, self._backend.batch_size)
-        if len(requests) <= size:
-            return await self._ask_part(requests, deadline, attempts) if requests else []
+        return await self._ask_parts(requests, max(1, self._backend.batch_size), deadline, attempts)
+
+    async def _ask_parts(
+        self, requests: Sequence[Request], size: int, deadline: float, attempts: int
+    ) -> list[Answer]:
         parts = [requests[i : i + size] for i in range(0, len(requests), size)]
         answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in parts))
         return [answer for part in answers for answer in part]
@@ -122,21 +124,14 @@ class Asker:
             # If no retry was made in time, report the original failure rather than the deadline.
             failure = last or error
             if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
-                rest = await self._ask_pieces(part, deadline, attempts - made)
+                # In pieces, so that one text the engine fails on does not cost the others.
+                size = -(-len(part) // PIECES)
+                rest = await self._ask_parts(part, size, deadline, attempts - made)
                 spent = (time.monotonic() - started) / len(part)
                 return [Answer(a.reply, a.requests + made, spent) for a in rest]
             replies = [failure] * len(part)
         seconds = (time.monotonic() - started) / len(part) if made else 0.0
         return [Answer(reply, made, seconds) for reply in replies]
-
-    async def _ask_pieces(
-        self, part: Sequence[Request], deadline: float, attempts: int
-    ) -> list[Answer]:
-        """Split a failed batch, so that one text the engine fails on does not cost the others."""
-        size = -(-len(part) // PIECES)
-        pieces = [part[i : i + size] for i in range(0, len(part), size)]
-        answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in pieces))
-        return [answer for piece in answers for answer in piece]
 
     def _seconds_left(self, deadline: float) -> float:
         """Return the time limit for a request; raises if none may be made."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Reply, Request
@@ -24,32 +23,11 @@ _SPREAD = (1.5, 64)
 
 
 class LoadedModel:
-    """Weights and tokenizer; see `TransformersBackend` for the arguments."""
+    """Weights and tokenizer, and the longest prompt that `TransformersBackend` allows."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        device: str,
-        dtype: str,
-        max_prompt_tokens: int | None,
-        revision: str | None,
-        local_files_only: bool,
-    ) -> None:
-        where: dict[str, Any] = {
-            "revision": revision,
-            "local_files_only": local_files_only,
-            "trust_remote_code": False,
-        }
-        self._tokenizer = AutoTokenizer.from_pretrained(model, **where)
-        kind = dtype if dtype == "auto" else getattr(torch, dtype)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model,
-            dtype=kind,
-            use_safetensors=True,
-            **where,  # pickles execute code
-        )
-        self._model = loaded.to(device).eval()
+    def __init__(self, model: Any, tokenizer: Any, max_prompt_tokens: int | None) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
         self._encoder = ChatEncoder(self._tokenizer)
         self._window = _window(self._model, self._tokenizer)
         self._limit = max_prompt_tokens
@@ -79,11 +57,6 @@ class LoadedModel:
                     first = replies[place].first_token if place in replies else None
                     replies[place] = self._generated_reply(ids[place], request, first)
         return [replies[place] for place in range(len(requests))]
-
-    def release_memory(self) -> None:
-        """Return cached device memory to the system."""
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
     def _longest(self, request: Request) -> int:
         room = self._window - request.max_tokens

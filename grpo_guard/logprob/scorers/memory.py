@@ -95,7 +95,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    told = ("can't allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
 def release_cached_memory() -> None:
