@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_guard.core.sampling import Engine, SamplingSpec
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
 from grpo_guard.logprob.profile_json import read_model
 
@@ -88,22 +88,6 @@ class FalsePositives(_Strict):
     high: float
 
 
-class SamplingRecord(_Strict):
-    """See `SamplingSpec`."""
-
-    engine: Engine
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    max_new_tokens: int | None
-    eos_token_ids: tuple[int, ...]
-
-    def build(self) -> SamplingSpec:
-        return SamplingSpec(**self.model_dump())
-
-
 class Numbers(_Strict):
     """The numbers of a `DriftProfile`, each with its source."""
 
@@ -142,7 +126,7 @@ class ProfileFile(_Strict):
     name: str = Field(min_length=1, max_length=200)
     base: str
     method: str
-    sampling: SamplingRecord
+    sampling: SamplingSpec
     identity: dict[str, str]
     completions: int
     tokens: int
@@ -159,20 +143,7 @@ class ProfileFile(_Strict):
             ValueError: a number is out of range.
         """
         identity = tuple(sorted(self.identity.items()))
-        return self.profile.build(self.name, Origin(path, self.sampling.build(), identity))
-
-
-def read_profile(path: Path) -> DriftProfile:
-    """Read a profile from the JSON file that `grpo-guard calibrate` wrote.
-
-    Raises:
-        ValueError: names the file; it cannot be read, is too large, or is not a valid profile.
-    """
-    stored = read_model(path, ProfileFile, FORMAT)
-    try:
-        return stored.build(str(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        return self.profile.build(self.name, Origin(path, self.sampling, identity))
 
 
 def _number(setting: Setting) -> float:
@@ -180,17 +151,23 @@ def _number(setting: Setting) -> float:
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """Resolve a profile, a built-in profile's name or a JSON file's path to a profile.
+    """Resolve a profile, a built-in profile's name or the path of the JSON file of one.
 
     Raises:
-        ValueError: neither a built-in name nor a .json path, or the file is not a profile.
+        ValueError: neither a built-in name nor a .json path; or, naming the file, it cannot be
+            read, is too large, or is not a valid profile.
     """
     if isinstance(value, DriftProfile):
         return value
     if isinstance(value, str) and value in PROFILES:
         return PROFILES[value]
     if isinstance(value, Path) or (isinstance(value, str) and value.endswith(".json")):
-        return read_profile(Path(value))
+        path = Path(value)
+        stored = read_model(path, ProfileFile, FORMAT)
+        try:
+            return stored.build(str(path))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
     raise ValueError(
         f"profile: expected one of {', '.join(PROFILES)} or the path of a .json file, got {value!r}"
     )

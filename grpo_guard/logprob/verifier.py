@@ -41,13 +41,6 @@ class Scored:
     profile: DriftProfile
 
 
-def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Scored:
-    """Keep the sampled tokens; given ones served as context and are not judged."""
-    if encoded.given:
-        stats = stats.at(encoded.places)
-    return Scored(encoded.drawn(), stats, profile)
-
-
 class LogProbVerifier(FromPretrained, CompletionVerifier):
     """Encodes and scores completions under the shared policy; subclasses judge the statistics.
 
@@ -239,8 +232,10 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             for i, s in zip(chosen, stats, strict=True):
                 if isinstance(s, OutOfMemoryError):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
-                else:
-                    scored[i] = _of_drawn(encoded[i], s, profile)
+                    continue
+                if encoded[i].given:  # these tokens served as context and are not judged
+                    s = s.at(encoded[i].places)
+                scored[i] = Scored(encoded[i].drawn(), s, profile)
         return verdicts, scored
 
     def judge_together(

@@ -22,11 +22,6 @@ MOST_SCORES: Final = 10_000
 BUILT_IN: Final = "smollm2-gsm8k"
 _FOLDER: Final = Path(__file__).parent
 
-# The identity that must match. The dtype need not: between fp32 and bf16 a score moves by at most
-# 0.14, while honest scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of
-# the same shape cannot be distinguished by it.
-_SAME: Final = ("architecture",)
-
 
 def strangeness(stats: TokenStats, cap: float) -> Floats:
     """Mean of surprisal -log p (at most ``cap``) and entropy H, in nats; shape [n].
@@ -105,10 +100,6 @@ class ReferenceProfile(_Strict):
             raise ValueError("scores: expected ascending numbers")
         return self
 
-    def token_scores(self, stats: TokenStats) -> Floats:
-        """The terms of the CUSUM, in standard deviations of an honest token; shape [n]."""
-        return token_scores(stats, self.settings, self.tokens)
-
     @property
     def least_p(self) -> float:
         """The smallest conformal p-value that so many honest completions can give."""
@@ -127,17 +118,21 @@ class ReferenceProfile(_Strict):
         return ExponentialTail.fit(self.scores)
 
     def require_match(self, identity: dict[str, str]) -> None:
-        """Refuse scores of another model.
+        """Refuse scores of another architecture.
+
+        The dtype may differ: between fp32 and bf16 a score moves by at most 0.14, while honest
+        scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of the same shape
+        cannot be distinguished.
 
         Raises:
             ValueError: names both models.
         """
-        for key in _SAME:
-            if self.identity.get(key) != identity.get(key):
-                raise ValueError(
-                    f"profile {self.name!r}: expected {key} {self.identity.get(key)!r}, got "
-                    f"{identity.get(key)!r}; calibrate one for this reference"
-                )
+        ours, theirs = (of.get("architecture") for of in (self.identity, identity))
+        if ours != theirs:
+            raise ValueError(
+                f"profile {self.name!r}: expected architecture {ours!r}, got {theirs!r}; calibrate "
+                "one for this reference"
+            )
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -155,7 +150,7 @@ def read_profile(source: str | Path) -> ReferenceProfile:
 
 
 def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:
-    """Like `ReferenceProfile.token_scores`, for a profile that is still being built."""
+    """The terms of the CUSUM, in standard deviations of an honest token; shape [n]."""
     scaled = (strangeness(stats, settings.cap) - tokens.mean) / tokens.spread
     scores: Floats = scaled - settings.allowance
     return scores

@@ -15,7 +15,7 @@ from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
-from grpo_guard.logprob.reference.quoted import Quotable
+from grpo_guard.logprob.reference.quoted import quoted
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import Floats, TokenStats
 
@@ -122,13 +122,13 @@ class Reader:
             completion: The original completion.
             encoded: The part of it that was scored.
             stats: Statistics of its tokens; without NaN.
-            scores: Its tokens' `ReferenceProfile.token_scores`.
+            scores: Its tokens' `token_scores`.
             excuse: Leave out text that the prompt also contains.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
-            quoted = Quotable(completion.trusted_prompt_text).tokens(completion.text, offsets)
-            scores = np.where(quoted, np.minimum(scores, 0.0), scores)
+            excused = quoted(completion.trusted_prompt_text, completion.text, offsets)
+            scores = np.where(excused, np.minimum(scores, 0.0), scores)
         if completion.verified_spans and offsets:
             # Given text is context: no run begins in it or gains from it.
             for start, end in completion.verified_spans.chars:

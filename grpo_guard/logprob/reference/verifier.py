@@ -21,6 +21,7 @@ from grpo_guard.logprob.reference.profile import (
     ReferenceProfile,
     needed_for,
     read_profile,
+    token_scores,
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
@@ -153,7 +154,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
                 message = f"{len(stats)} tokens, too few to find a span in"
                 verdicts[i] = accept(self.name, findings=(Finding("too_short", message),))
             else:
-                scores = self.profile.token_scores(stats)
+                scores = token_scores(stats, self.profile.settings, self.profile.tokens)
                 readings[i] = self.reader.read(batch[i], encoded[i], stats, scores)
         return verdicts, readings
 

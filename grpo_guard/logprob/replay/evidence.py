@@ -52,12 +52,6 @@ class ReplayEvidence:
         """Number of tokens that are not the drawn ones."""
         return int((self.excess > 0).sum())
 
-    @property
-    def match_rate(self) -> float | None:
-        """Share of matches among informative positions; None without informative positions."""
-        count = int(self.informative.sum())
-        return self.informative_matches / count if count else None
-
 
 class Replayed(NamedTuple):
     """A completion's tokens compared with its seed.

@@ -60,26 +60,24 @@ class ForwardReuse:
     Args:
         model: The policy that the trainer trains.
         memory_budget: As for `TransformersScorer`.
-        shared_prompts: As for `TransformersScorer`.
     """
 
     replays = True
 
-    def __init__(
-        self, model: Any, *, memory_budget: int | None = None, shared_prompts: bool = True
-    ) -> None:
-        self.own = TransformersScorer(
-            model, memory_budget=memory_budget, shared_prompts=shared_prompts
-        )
-        self.enabled = True
-        self._batch: _Batch | None = None
+    def __init__(self, model: Any, *, memory_budget: int | None = None) -> None:
+        self._score_by(TransformersScorer(model, memory_budget=memory_budget))
 
     @classmethod
     def over(cls, scorer: TransformersScorer) -> Self:
         """Build one whose own passes are those of an existing scorer, with its options."""
         reuse = cls.__new__(cls)
-        reuse.own, reuse.enabled, reuse._batch = scorer, True, None
+        reuse._score_by(scorer)
         return reuse
+
+    def _score_by(self, scorer: TransformersScorer) -> None:
+        self.own = scorer
+        self.enabled = True
+        self._batch: _Batch | None = None
 
     @property
     def model(self) -> Any:
