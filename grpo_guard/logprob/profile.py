@@ -53,27 +53,6 @@ class Origin:
     sampling: SamplingSpec
     identity: tuple[tuple[str, str], ...]
 
-    def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
-        """Refuse any other sampler or scorer.
-
-        Raises:
-            ValueError: lists every field that differs, with expected and actual value.
-        """
-        pairs = [
-            (f"sampling.{name}", getattr(self.sampling, name), getattr(sampling, name))
-            for name in SUPPORT_FIELDS
-        ]
-        measured, found = dict(self.identity), scorer.identity()
-        pairs += [
-            (f"identity.{name}", measured.get(name), found.get(name))
-            for name in sorted({*measured, *found})
-        ]
-        differing = [f"{name}: expected {a!r}, got {b!r}" for name, a, b in pairs if a != b]
-        if differing:
-            raise ValueError(
-                f"profile {self.path}: calibrated for something else: {'; '.join(differing)}"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class DriftProfile:
@@ -135,8 +114,22 @@ class DriftProfile:
         Raises:
             ValueError: lists every field that differs, with expected and actual value.
         """
-        if self.origin is not None:
-            self.origin.require_match(sampling, scorer)
+        if self.origin is None:
+            return
+        pairs = [
+            (f"sampling.{name}", getattr(self.origin.sampling, name), getattr(sampling, name))
+            for name in SUPPORT_FIELDS
+        ]
+        measured, found = dict(self.origin.identity), scorer.identity()
+        pairs += [
+            (f"identity.{name}", measured.get(name), found.get(name))
+            for name in sorted({*measured, *found})
+        ]
+        differing = [f"{name}: expected {a!r}, got {b!r}" for name, a, b in pairs if a != b]
+        if differing:
+            raise ValueError(
+                f"profile {self.origin.path}: calibrated for something else: {'; '.join(differing)}"
+            )
 
     def margins(self, logit: Floats) -> Floats:
         """Return the margin of each token from its raw logit, shape [n] -> [n]."""

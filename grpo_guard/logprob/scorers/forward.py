@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
-from grpo_guard.logprob.kernels.product import filled_length
 
 logger = logging.getLogger("grpo_guard")
 
@@ -102,19 +101,10 @@ def body_of(model: Any) -> Any:
     return body
 
 
-def row_states(
-    body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
-) -> Tensor:
-    """Run each completion after a copy of its prompt; [N, H], completions concatenated.
-
-    Args:
-        body: The model's body.
-        sequences: The completions and their prompts.
-        device: The model's device.
-        most: Row length up to which padding may be added if it makes products faster.
-    """
+def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
+    """Run each completion after a copy of its prompt; [N, H], completions concatenated."""
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
-    states = body(input_ids=_padded(rows, body, device, most), use_cache=False).last_hidden_state
+    states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
     return torch.cat(
         [states[i, len(s.prompt_ids) - 1 : len(rows[i])] for i, s in enumerate(sequences)]
     )
@@ -136,12 +126,8 @@ def with_cache(model: Any, cache: Any) -> dict[str, Any]:
     return {"cache" if named else "past_key_values": cache}
 
 
-def shared_states(
-    body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
-) -> Tensor:
+def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
     """Like `row_states`, for completions that share a prompt: it runs once, and they use its cache.
-
-    ``most`` includes the prompt.
 
     A model whose cache cannot be shared may raise any exception.
     """
@@ -156,8 +142,7 @@ def shared_states(
     rows = [s.completion_ids[:-1] for s in sequences]
     if not max(map(len, rows)):
         return first.expand(len(sequences), -1)
-    ids = _padded(rows, body, device, most - prompt.shape[1])
-    output = body(input_ids=ids, use_cache=True, **with_cache(body, cache))
+    output = body(input_ids=_padded(rows, device), use_cache=True, **with_cache(body, cache))
     states = output.last_hidden_state
     return torch.cat(
         [part for i, row in enumerate(rows) for part in (first, states[i, : len(row)])]
@@ -181,10 +166,9 @@ def _widen(cache: Any, rows: int, device: torch.device) -> None:
             layer.reorder_cache(zeros)
 
 
-def _padded(rows: Sequence[Sequence[int]], body: Any, device: torch.device, most: int) -> Tensor:
-    """Pad rows to one length, [N, L], adding filler tokens only up to a length of ``most``."""
-    longest = filled_length(body, len(rows), max(map(len, rows)), most)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Pad rows on the right to one length, [N, L]."""
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device)

@@ -116,14 +116,13 @@ class _Totals:
         weights: Weights of the list, shape [n, L].
         own: Weight of the actual token, shape [n].
         least, most: Bounds on the total over the vocabulary, shape [n]; equal at T = 1.
-        rest_least, rest_most: Bounds on its unlisted part, shape [n].
+        rest_most: Upper bound on its unlisted part, shape [n].
     """
 
     weights: Floats
     own: Floats
     least: Floats
     most: Floats
-    rest_least: Floats
     rest_most: Floats
 
     @classmethod
@@ -149,7 +148,6 @@ class _Totals:
             np.exp((table.own - peak) * a),
             exact if temperature == 1 else listed + rest_least,
             exact if temperature == 1 else listed + rest_most,
-            rest_least,
             rest_most,
         )
 
@@ -190,7 +188,7 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
         mass_above=np.where(above, total.weights, 0.0).sum(-1) / total.most,
         tail_mass=np.minimum(1.0, np.minimum(by_sum, by_count)),
         ties=np.maximum(0, (top == own[:, None]).sum(-1) - table.listed),
-        entropy=_entropy_bound(total, table.vocab_size),
+        entropy=np.full(len(own), math.log(table.vocab_size)),
         log_set_mass=np.logaddexp.reduce(members, axis=-1) - log_most,
         log_flat_mass=_log_flat_mass(members) - np.multiply.outer(log_most, FLATTENINGS),
         in_set=table.listed & (own >= kth[:, 0]) & (own > -np.inf),
@@ -237,27 +235,3 @@ def _most_tied(table: TopList, total: _Totals) -> Floats:
     count = np.minimum(np.divide(mass, each, out=np.zeros_like(mass), where=each > 0), unlisted)
     tied: Floats = count * total.weights[:, -1]
     return tied
-
-
-def _entropy_bound(total: _Totals, vocab_size: int) -> Floats:
-    """Upper bound on the entropy over all possible tokens below the list, shape [n].
-
-    With a share x below the list, the worst case is an even spread, and the entropy is that of the
-    split plus (1 - x) H + x log N.
-    """
-    listed = total.weights.sum(-1)
-    n = max(1, vocab_size - total.weights.shape[-1])
-    low, high = (rest / (listed + rest) for rest in (total.rest_least, total.rest_most))
-    share = total.weights / listed[:, None]
-    with np.errstate(divide="ignore"):
-        surprise = np.where(share > 0, -np.log(share), 0.0)
-    inner = (share * surprise).sum(-1)
-    x = np.clip(n / (n + np.exp(inner)), low, high)
-    entropy: Floats = (1 - x) * (inner - np.log1p(-x)) + x * math.log(n) + _surprises(x)
-    return entropy
-
-
-def _surprises(x: Floats) -> Floats:
-    """-x log x, 0 at 0."""
-    surprises: Floats = -x * np.log(np.where(x > 0, x, 1.0))
-    return surprises

@@ -191,17 +191,8 @@ class TransformersScorer:
             forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
         with faster_linear(body):
-            hidden = states_of(body, sequences, device, most=self._most(sequences, shared, plan))
+            hidden = states_of(body, sequences, device)
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
-
-    def _most(self, sequences: Sequence[Encoded], shared: bool, plan: MemoryPlan) -> int:
-        """Longest row that padding may make: within the model's positions and the plan's tokens,
-        and without another length if that would change the numbers."""
-        if self.window is None or self.unscaled_length is not None:
-            return 0
-        rows, before = len(sequences), len(sequences[0].prompt_ids) if shared else 0
-        # A shared prompt has its own pass, but its keys are kept for every row.
-        return min(self.window, before + plan.forward_tokens // rows, plan.cache_tokens // rows)
 
     def stats_of(
         self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int

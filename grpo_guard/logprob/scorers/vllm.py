@@ -45,7 +45,7 @@ class VLLMScorer:
     rank                 exact for listed tokens; else at most the number of tokens that are at
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
-    entropy              upper bound
+    entropy              log V, an upper bound
     logit                31: vLLM does not report the level of the logits
     replay_margin        None
     ===================  =========================================================================
