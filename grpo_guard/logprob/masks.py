@@ -18,6 +18,7 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask
+from grpo_guard.core.verdict import Finding
 from grpo_guard.logprob.encoded import Encoded
 from grpo_guard.logprob.kernels.head import head_of
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
@@ -27,21 +28,6 @@ from grpo_guard.logprob.profile import DriftProfile
 
 MARGINS: Final = 2.0
 """A token may drift one way and those at the edge the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class FalsePlace:
-    """A place where a mask is not the declared sampler's.
-
-    Args:
-        place: Of the token in the completion.
-        token: That is wrongly left out, or wrongly named.
-        probability: With which the declared sampler draws it; 0 = it is wrongly named.
-    """
-
-    place: int
-    token: int
-    probability: float
 
 
 def rows_scorer(scorer: Any) -> Any:
@@ -56,8 +42,8 @@ def false_places(
     mask: SamplingMask,
     sampling: SamplingSpec,
     profile: DriftProfile,
-) -> Iterator[FalsePlace]:
-    """The places where a mask is false, one finding each, in order.
+) -> Iterator[Finding]:
+    """The places where a mask is not the declared sampler's, one finding each, in order.
 
     Args:
         scorer: From `rows_scorer`.
@@ -79,7 +65,16 @@ def false_places(
                     if bool(wrong.any()):
                         shares = torch.where(wrong, sides.shares[i], -1.0)
                         token = int(shares.argmax())
-                        yield FalsePlace(place, token, float(shares[token]) if left_out else 0.0)
+                        does, how = "names", "never draws"
+                        if left_out:
+                            share = float(shares[token])
+                            does, how = "leaves out", f"draws with probability {share:.3g}"
+                        yield Finding(
+                            "claimed_mask",
+                            f"its sampling mask {does} token {token}, which the declared sampler "
+                            f"{how}",
+                            token_span=(place, place + 1),
+                        )
                         break
 
 

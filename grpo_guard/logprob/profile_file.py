@@ -108,13 +108,13 @@ class Numbers(_Strict):
         return DriftProfile(
             name,
             rates=tuple((rate.gap, rate.rate) for rate in self.rates),
-            ulps=_number(self.ulps),
-            mass_margin=_number(self.mass_margin),
-            least_tail=_number(self.least_tail),
-            floor_tail=_number(self.floor_tail),
-            tau=_number(self.tau),
             replay=tuple((rate.gap, rate.rate) for rate in self.replay),
             origin=origin,
+            **{
+                name: math.inf if one.value is None else one.value
+                for name, one in self
+                if isinstance(one, Setting)
+            },
         )
 
 
@@ -144,10 +144,6 @@ class ProfileFile(_Strict):
         """
         identity = tuple(sorted(self.identity.items()))
         return self.profile.build(self.name, Origin(path, self.sampling, identity))
-
-
-def _number(setting: Setting) -> float:
-    return math.inf if setting.value is None else setting.value
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:

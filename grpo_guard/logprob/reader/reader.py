@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer, UnreadError
 from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores
@@ -13,7 +13,7 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.logprob.reader.start import start_profile
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.base import Scorer
-from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.verifier import scorer_of
 
 logger = logging.getLogger("grpo_guard")
@@ -34,7 +34,7 @@ class Opinion:
     tail_p_value: float | None
 
 
-class SpanReader:
+class SpanReader(FromPretrained):
     """Reads spans in their place and compares them with what the other nodes write.
 
     Any causal language model will do: the policy in training (the same object, which reads with its
@@ -86,16 +86,6 @@ class SpanReader:
             (SpanScorer(one, tokenizer, context=context), HonestSpans()) for one in scorers
         ]
         self._warned = False
-
-    @classmethod
-    def from_pretrained(cls, path_or_id: str, **options: Any) -> Self:
-        """Load a model and build a reader on it, see `load_policy`.
-
-        Raises:
-            ValueError: there is no model or tokenizer.
-        """
-        model, tokenizer = load_policy(path_or_id)
-        return cls(model, tokenizer, **options)
 
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]

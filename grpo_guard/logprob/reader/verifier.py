@@ -190,8 +190,8 @@ class ReaderVerifier(Composed):
             questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
             asked = [q for q in questions if q.asked]
             opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
-            self._answer(results, [q for q in questions if not q.asked], None)
-            self._answer(results, asked, opinions)
+            unread = [(q, None) for q in questions if not q.asked]
+            self._answer(results, [*unread, *zip(asked, opinions, strict=True)])
             self._foreign_sentences(results, batch, verdicts, asked, opinions)
         return [self._decided(v, results[i]) if i in results else v for i, v in enumerate(verdicts)]
 
@@ -246,17 +246,10 @@ class ReaderVerifier(Composed):
     def _answer(
         self,
         results: dict[int, _Results],
-        questions: Sequence[_Question],
-        opinions: Sequence[Opinion | UnreadError | None] | None,
+        answered: Sequence[tuple[_Question, Opinion | UnreadError | None]],
     ) -> None:
-        """Note what is known about findings; ``opinions`` None = they were not read."""
-        if opinions is None:
-            opinions = [None] * len(questions)
-        found = [
-            (q.row, q.finding, q.span, opinion)
-            for q, opinion in zip(questions, opinions, strict=True)
-            if q.finding is not None
-        ]
+        """Note what is known about findings; None = it was not read."""
+        found = [(q.row, q.finding, q.span, o) for q, o in answered if q.finding is not None]
         for _, finding, span, opinion in found:
             if finding.kind in RecurrenceVerifier.KINDS and isinstance(opinion, Opinion):
                 self._phrases.add(span.node, _text(span), opinion.p_value)
@@ -275,7 +268,7 @@ class ReaderVerifier(Composed):
         batch: Sequence[Completion],
         verdicts: Sequence[Verdict],
         questions: Sequence[_Question],
-        opinions: Sequence[Opinion | UnreadError | None],
+        opinions: Sequence[Opinion | UnreadError],
     ) -> None:
         """Note the sentences that reject completions of convicted nodes."""
         if self._sentences is None:
@@ -304,7 +297,7 @@ class ReaderVerifier(Composed):
         for (row, span), opinion in zip(spans, read, strict=True):
             if isinstance(opinion, UnreadError):
                 results[row].unread = opinion
-            elif opinion is not None and opinion.p_value <= self.level:
+            elif opinion.p_value <= self.level:
                 results[row].foreign.append(_finding(opinion.p_value, span))
 
     def _decided(self, verdict: Verdict, results: _Results) -> Verdict:

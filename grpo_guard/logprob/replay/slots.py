@@ -75,9 +75,7 @@ class SlotBook(Memory):
         per_prompt: bool = True,
         store: NodeStore | None = None,
     ) -> None:
-        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int)):
-            raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
-        if slots is not None and slots < 1:
+        if slots is not None and (type(slots) is not int or slots < 1):
             raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
         if isinstance(nodes, str):
             raise ValueError(f"nodes: expected a list of names, got {nodes!r}")
@@ -104,7 +102,7 @@ class SlotBook(Memory):
         Raises:
             ValueError: the round is negative, or prompts are given and slots draw their own.
         """
-        if isinstance(round, bool) or not isinstance(round, int) or round < 0:
+        if type(round) is not int or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")
         if isinstance(prompts, str):
             raise ValueError(f"prompts: expected a list of prompts, got {prompts!r:.80}")

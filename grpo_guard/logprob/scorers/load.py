@@ -9,7 +9,7 @@ from grpo_guard.core.model_paths import missing, warn_unpinned
 
 
 class FromPretrained:
-    """A verifier whose first two arguments are a model and its tokenizer."""
+    """A class whose first two arguments are a model and its tokenizer."""
 
     @classmethod
     def from_pretrained(

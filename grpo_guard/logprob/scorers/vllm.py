@@ -99,29 +99,17 @@ class VLLMScorer:
         config: str | Path | None = None,
         vocab_size: int | None = None,
         window: int | None = None,
-        n_logprobs: int = 20,
-        api_key: str | None = None,
-        timeout: float = 120.0,
-        concurrency: int = 8,
-        attempts: int = 4,
+        dtype: str = "unknown",
         **options: Any,
     ) -> VLLMScorer:
         """Ask a vLLM server; needs the ``openai`` package.
 
         Args:
-            base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
-            model: The served model name.
+            base_url, model, options: As for `ServerBackend`.
             config: Local model folder whose config.json supplies ``vocab_size`` and ``window`` if
                 they are not given. Nothing is downloaded.
             vocab_size: Rows of the model's embedding.
-            window: As for the constructor.
-            n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
-                declared top-k; more make the bounds tighter and the answers larger.
-            api_key: The server's key; the environment's OPENAI_API_KEY is never sent.
-            timeout: Seconds for one whole call of `score`, retries included.
-            concurrency: Requests in flight at the same time.
-            attempts: Attempts per sequence, for transient errors.
-            **options: As for the constructor.
+            window, dtype: As for the constructor.
 
         Raises:
             ValueError: an argument is out of range, or the vocabulary's size is unknown.
@@ -131,17 +119,9 @@ class VLLMScorer:
         size = vocab_size if vocab_size is not None else known.get("vocab_size")
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"vocab_size: expected an integer >= 1 or a config, got {size!r}")
-        backend = ServerBackend(
-            base_url,
-            model,
-            n_logprobs=n_logprobs,
-            api_key=api_key,
-            timeout=timeout,
-            concurrency=concurrency,
-            attempts=attempts,
-        )
         length = window if window is not None else known.get("max_position_embeddings")
-        return cls(backend, model, vocab_size=size, window=length, **options)
+        backend = ServerBackend(base_url, model, **options)
+        return cls(backend, model, vocab_size=size, window=length, dtype=dtype)
 
     def identity(self) -> dict[str, str]:
         """Return engine, model name and the declared dtype."""

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -45,51 +46,52 @@ class EngineUnavailableError(RuntimeError):
 Lists = list[Position]
 
 
+@dataclass(frozen=True, slots=True)
 class ServerBackend:
     """vLLM's OpenAI-compatible server, queried by completions with token-id prompts.
 
-    May be called from several threads. One request per sequence, at most ``concurrency`` at once.
-    Connection errors, time-outs, 429 and 5xx are retried, with growing random pauses, until
-    ``attempts`` or ``timeout`` is used up.
+    May be called from several threads. One request per sequence. Connection errors, time-outs, 429
+    and 5xx are retried, with growing random pauses, until ``attempts`` or ``timeout`` is used up.
 
-    Args: as `VLLMScorer.server`.
+    Args:
+        base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
+        model: The served model name.
+        n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
+            declared top-k; more make the bounds tighter and the answers larger.
+        api_key: The server's key; the environment's OPENAI_API_KEY is never sent.
+        timeout: Seconds for one whole call of `lists`, retries included.
+        concurrency: Requests in flight at the same time.
+        attempts: Attempts per sequence, for transient errors.
+
+    Raises:
+        ValueError: an argument is out of range.
+        ImportError: the ``openai`` package is missing.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        n_logprobs: int,
-        api_key: str | None,
-        timeout: float,
-        concurrency: int,
-        attempts: int,
-    ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url: expected http:// or https://..., got {base_url!r}")
-        for name, value in (("concurrency", concurrency), ("attempts", attempts)):
-            if value < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
-        if not (math.isfinite(timeout) and timeout > 0):
-            raise ValueError(f"timeout: expected seconds > 0, got {timeout!r}")
+    base_url: str
+    model: str
+    n_logprobs: int = 20
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float = 120.0
+    concurrency: int = 8
+    attempts: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url: expected http:// or https://..., got {self.base_url!r}")
+        for name in ("concurrency", "attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)!r}")
+        if not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise ValueError(f"timeout: expected seconds > 0, got {self.timeout!r}")
         if find_spec("openai") is None:  # fail now, not in the middle of training
             raise ImportError("VLLMScorer.server needs the openai package: pip install 'openai>=2'")
-
-        self.base_url = base_url
-        self.model = model
-        self.n_logprobs = n_logprobs
-        self.timeout = timeout
-        self.concurrency = concurrency
-        self.attempts = attempts
-        # Never None: the client would then send OPENAI_API_KEY, another service's secret.
-        self._api_key = api_key or "none"
 
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
         """One list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
 
         A list holds the ``n_logprobs`` likeliest tokens, and the actual one if it is not among
-        them. ``timeout`` bounds the whole call.
+        them.
 
         Raises:
             ValueError: the server refuses a sequence, such as one longer than its window.
@@ -108,7 +110,8 @@ class ServerBackend:
                 asyncio.timeout(self.timeout),
                 openai.AsyncOpenAI(
                     base_url=self.base_url,
-                    api_key=self._api_key,
+                    # Not None: the client would send OPENAI_API_KEY, another service's secret.
+                    api_key=self.api_key or "none",
                     max_retries=0,
                     timeout=self.timeout,
                 ) as client,
