@@ -263,12 +263,18 @@ class CotMode(VerdictMode):
         return Ruling(match[1] == "ACCEPT", finding=Finding("judge", message))
 
 
-def mode_of(mode: str | VerdictMode) -> VerdictMode:
+def mode_of(mode: str | VerdictMode, threshold: float | None = None) -> VerdictMode:
     """Return a mode by its name, with default settings; a mode object is returned as it is.
 
     Raises:
-        ValueError: unknown name.
+        ValueError: an unknown name, or a threshold with another mode than ``"logit"``.
     """
+    if threshold is not None:
+        if mode != "logit":
+            raise ValueError(
+                f"JudgeVerifier.threshold: expected mode 'logit' with it, got {mode!r}"
+            )
+        return LogitMode(threshold)
     if isinstance(mode, VerdictMode):
         return mode
     modes: dict[str, Callable[[], VerdictMode]] = {

@@ -12,7 +12,7 @@ from typing import Final
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.supervise import supervised
-from grpo_guard.core.verdict import Cause, Finding, Verdict
+from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.core.verifier import CompletionVerifier
 
 UNUSED: Final = "reference_not_used"
@@ -45,14 +45,10 @@ def with_own_references(
         return shown, notes
     read = [Completion(batch[of[0]].prompt, text) for (_, text), of in trusted.items()]
     for places, verdict in zip(trusted.values(), supervised(screens, read), strict=True):
-        if not _passes(verdict):
+        if not (verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE):
             for i in places:
                 shown[i] = batch[i].with_labels(reference=None)
                 notes[i] = Finding(
                     UNUSED, f"its reference does not pass the screens: {verdict.reason}"
                 )
     return shown, notes
-
-
-def _passes(verdict: Verdict) -> bool:
-    return verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE

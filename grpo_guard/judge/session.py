@@ -81,7 +81,10 @@ class Session:
         finally:  # also if the caller gave up: keep the rulings that were paid for
             new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
             await self._store(new)
-        _log_setup_error([case.failure for case in pending])
+        # Once, not for each of the completions that met it.
+        broken = (c.failure for c in pending if isinstance(c.failure, JudgeSetupError))
+        if found := next(broken, None):
+            logger.error("judge: %s", found)
 
     async def _ready(self, neutral: Request) -> float:
         """Check that the model is available, until one check succeeds. Otherwise every completion
@@ -180,10 +183,3 @@ class Session:
         if self._cache is not None:
             async with self._cache_lock:
                 await asyncio.to_thread(self._cache.put, rulings)
-
-
-def _log_setup_error(failures: Sequence[BackendError | None]) -> None:
-    """Log a set-up error once, not for each of the completions that met it."""
-    found = next((error for error in failures if isinstance(error, JudgeSetupError)), None)
-    if found is not None:
-        logger.error("judge: %s", found)

@@ -28,6 +28,11 @@ class EncodeError(Exception):
         super().__init__(message)
 
 
+def malformed(message: str, kind: str | None = None) -> EncodeError:
+    """The error for what only the completion's author can have caused."""
+    return EncodeError(Cause.MALFORMED, message, kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A completion as token ids.

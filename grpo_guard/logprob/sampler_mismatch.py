@@ -229,14 +229,11 @@ def _parameters(model: Any) -> dict[str, Any]:
     named = getattr(model, "named_parameters", None)
     if not callable(named):
         return {}
-    prefixes = ("module.", "base_model.model.")
-    return {_without(name, prefixes): tensor for name, tensor in named() if tensor.numel()}
-
-
-def _without(name: str, prefixes: tuple[str, ...]) -> str:
-    for prefix in prefixes:
-        name = name.removeprefix(prefix)
-    return name
+    return {
+        name.removeprefix("module.").removeprefix("base_model.model."): tensor
+        for name, tensor in named()
+        if tensor.numel()
+    }
 
 
 def _alike(mine: Any, theirs: Any) -> bool:

@@ -20,7 +20,8 @@ from grpo_guard.core.sampling_mask import SamplingMask, claimed_mask
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
+from grpo_guard.logprob.encode import Encoded, Encoder
+from grpo_guard.logprob.encoded import encode_batch, memory_without_limit
 from grpo_guard.logprob.masks import false_places, rows_scorer
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of

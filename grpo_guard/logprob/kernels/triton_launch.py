@@ -66,15 +66,6 @@ class Job:
         """The bias; without one, any tensor, which no kernel reads."""
         return self.hidden if self.head.bias is None else self.head.bias.detach().contiguous()
 
-    @property
-    def block(self) -> int:
-        return leader_block(self.head.vocab_size)
-
-    def new_leaders(self) -> Tensor:
-        """Allocate the leaders, [N, blocks]; a single number if they are not needed."""
-        shape = (len(self.targets), leader_count(self.head.vocab_size)) if self.ranks else (1, 1)
-        return torch.full(shape, -torch.inf, dtype=torch.float32, device=self.hidden.device)
-
 
 def token_scores(job: Job, tokens: Tensor) -> Tensor:
     """Scores of chosen tokens, int64 [N, E] -> fp32 [N, E]."""
@@ -99,7 +90,9 @@ def workspace_sums(
     segments = -(-vocab_size // SEGMENT)
     sums = torch.empty(segments, SUMS, n, dtype=torch.float32, device=device)
     counts = torch.empty(segments, len(COUNTS), n, dtype=torch.int32, device=device)
-    leaders = job.new_leaders()
+    # A single number if they are not needed.
+    shape = (n, leader_count(vocab_size)) if job.ranks else (1, 1)
+    leaders = torch.full(shape, -torch.inf, dtype=torch.float32, device=device)
     spent = 4 * (2 * (sums.numel() + counts.numel()) + leaders.numel())
     columns = chunk_columns(job, workspace_bytes - spent)
     hidden = job.hidden if _mixed(job) else job.hidden.float()
@@ -116,8 +109,8 @@ def workspace_sums(
                 products, job.bias, job.targets, target_scores,
                 sums, counts, leaders, n, len(tile), products.stride(0), first, first // SEGMENT,
                 leaders.shape[1], job.scale, job.cap,
-                **job.flags, FLAT=not job.ranks, RANKS=job.ranks, BLOCK=job.block, BV=SEGMENT,
-                num_warps=8, **OPTIONS,
+                **job.flags, FLAT=not job.ranks, RANKS=job.ranks,
+                BLOCK=leader_block(vocab_size), BV=SEGMENT, num_warps=8, **OPTIONS,
             )  # fmt: skip
         del products  # before the next chunk is made, or the workspace would double
     whole = merged(Partial(*sums.unbind(1), *counts.long().unbind(1)))

@@ -19,7 +19,7 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.logprob.reader.foreignness import UnreadError
-from grpo_guard.logprob.reader.lots import Lots, own_sentences
+from grpo_guard.logprob.reader.lots import drawn, happens, own_sentences
 from grpo_guard.logprob.reader.phrases import PhrasePlaces
 from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
@@ -162,7 +162,6 @@ class ReaderVerifier(Composed):
             )
         self._phrases = PhrasePlaces()
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
-        self._lots = Lots()
         self._lock = threading.Lock()
 
     def state_dict(self) -> dict[str, Any]:
@@ -201,7 +200,7 @@ class ReaderVerifier(Composed):
         for row, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             if verdict.rejected:
                 continue
-            proposed = self._lots.shuffled(
+            proposed = drawn(
                 (finding, finding.char_span)
                 for leaf in _leaves(verdict)
                 for finding in leaf.findings
@@ -222,7 +221,7 @@ class ReaderVerifier(Composed):
         A sentence with a finding that does not reject still counts as evidence. Otherwise an author
         could protect a slogan with a careless sum next to it.
         """
-        rows = self._lots.shuffled(
+        rows = drawn(
             i for i, v in enumerate(verdicts) if not v.rejected and batch[i].node is not None
         )
         left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
@@ -230,13 +229,13 @@ class ReaderVerifier(Composed):
             node = batch[i].node
             weighed = self._sentences is not None
             room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
-            if room <= 0 and self._lots.happens(RENEWED):
+            if room <= 0 and happens(RENEWED):
                 room = _RENEWING
             if room <= 0:
                 continue
             found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]
             prompt = batch[i].trusted_prompt_text
-            for start, end in self._lots.some(own_sentences(batch[i]), room):
+            for start, end in drawn(own_sentences(batch[i]), room):
                 clean = not any(a < end and start < b for a, b in found)
                 if clean or weighed:
                     left[node] -= clean

@@ -11,8 +11,8 @@ import numpy as np
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import stretches
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.core.verdict import Cause
-from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
+from grpo_guard.logprob.encode import Encoded, Encoder
+from grpo_guard.logprob.encoded import malformed
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
 from grpo_guard.logprob.reference.quoted import quoted
@@ -96,8 +96,7 @@ class Reader:
         for i in encoded.places.tolist():
             if (token := encoded.completion_ids[i]) in self._control_ids:
                 spelled = self.tokenizer.convert_ids_to_tokens(token)
-                raise EncodeError(
-                    Cause.MALFORMED,
+                raise malformed(
                     f"the text spells the control token {spelled} (token {i})",
                     kind="control_token",
                 )

@@ -13,7 +13,7 @@ from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.logprob.encode import encode_batch, memory_without_limit
+from grpo_guard.logprob.encoded import encode_batch, memory_without_limit
 from grpo_guard.logprob.reference.group import peers_of, relative
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.reference.profile import (
