@@ -46,19 +46,12 @@ MOST_TYPICAL_DRIFT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HonestTokens:
-    """Statistics of all honest tokens, concatenated.
+    """Statistics of all N >= 1 honest tokens, concatenated."""
 
-    Args:
-        edge_gap: Raw logits outside the support, shape [N], N >= 1.
-        tail_mass: Probability of the token and all no likelier, shape [N].
-        drift: Sampler log-prob minus ours at the declared temperature, nats, shape [M], M <= N.
-        replayed: One entry per completion if a coin was replayed, else empty.
-    """
-
-    edge_gap: Floats
-    tail_mass: Floats
-    drift: Floats
-    replayed: Sequence[Replayed] = ()
+    edge_gap: Floats  # raw logits outside the support, [N]
+    tail_mass: Floats  # probability of the token and all no likelier, [N]
+    drift: Floats  # sampler log-prob minus ours at the declared temperature, nats, [M], M <= N
+    replayed: Sequence[Replayed] = ()  # one per completion if a coin was replayed
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:

@@ -91,11 +91,7 @@ def weigh(
 ) -> Evidence:
     """Weigh the evidence against honest sampling; ``stats`` must be free of NaN and not empty.
 
-    Args:
-        stats: Statistics of the tokens.
-        profile: Bounds on drift.
-        sampling: The declared sampler.
-        shares: `keyed_shares` for the scan, shape [n]; None = none, which detects less.
+    Without ``shares``, the scan's `keyed_shares`, shape [n], less is detected.
     """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)

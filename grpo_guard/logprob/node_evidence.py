@@ -54,10 +54,8 @@ class NodeEvidence:
 
     Args:
         name: The verifier's name, under which the memory is stored.
-        sampling: The declared sampler.
-        alpha: Chance that an honest node is ever convicted; 0 = nodes are not tested.
-        store: Holds the memory; None = it lives in this object.
-        places: Finds announced places.
+        sampling, places: The declared sampler; finds announced places.
+        alpha, store: ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
     """
 
     def __init__(

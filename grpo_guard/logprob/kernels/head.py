@@ -44,8 +44,7 @@ class ForeignHead:
     Args:
         module: Maps [N, H] to [N, V].
         vocab_size: V.
-        scale: As in `Head`.
-        softcap: As in `Head`.
+        scale, softcap: As in `Head`.
     """
 
     module: nn.Module

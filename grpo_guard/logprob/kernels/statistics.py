@@ -129,9 +129,8 @@ def finish(
 
     Args:
         sums: Over the whole vocabulary.
-        z_target: Score of each row's target, shape [N].
-        targets: Token ids, shape [N].
-        temperature: Temperature of the scores.
+        z_target, targets: Score and id of each row's target, shape [N].
+        temperature: Of the scores.
         vocab_size: V.
         leaders: Each block's largest score, shape [N, leader_count(V)]; None = K is the whole
             vocabulary.

@@ -33,21 +33,13 @@ _precision = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Checked and prepared arguments of one call.
+    """Checked and prepared arguments of one call."""
 
-    Args:
-        hidden: [N, H], rows contiguous, its own dtype.
-        head: As given.
-        targets: int64, contiguous, [N].
-        temperature: > 0.
-        ranks: Whether to compute leaders; otherwise the sums of e^0.5 and e^0.75.
-    """
-
-    hidden: Tensor
+    hidden: Tensor  # [N, H], rows contiguous, its own dtype
     head: Head
-    targets: Tensor
+    targets: Tensor  # int64, contiguous, [N]
     temperature: float
-    ranks: bool
+    ranks: bool  # whether to compute leaders; otherwise the sums of e^0.5 and e^0.75
 
     @property
     def scale(self) -> float:

@@ -63,12 +63,10 @@ class Crowding:
     """Warns once if scoring threads that spin while they wait get little processor time.
 
     Next to busy processes such threads cost many times as much (docs/results/beside.json): let them
-    sleep, or use one.
+    sleep, or use one. Passes of less than ``SECONDS`` are not judged.
     """
 
-    SECONDS = 5.0
-    """Shorter passes are not judged."""
-    SHARE = 0.6
+    SECONDS, SHARE = 5.0, 0.6
 
     def __init__(self) -> None:
         self._warned = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
@@ -152,8 +150,8 @@ def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device)
 def _widen(cache: Any, rows: int, device: torch.device) -> None:
     """Expand one row of a cache to ``rows`` equal ones.
 
-    `reorder_cache` does it for every kind of layer that transformers has, including hybrid and
-    sliding-window ones. Plain layers are expanded as views: their next update copies them anyway.
+    `reorder_cache` can do that for every kind of layer. Plain ones are expanded as views: their
+    next update copies them anyway.
     """
     from transformers.cache_utils import DynamicLayer
 

@@ -32,19 +32,12 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class _Batch:
-    """The result of one capture.
+    """The result of one capture."""
 
-    Args:
-        states: Hidden states that predict the tokens, by prompt and completion.
-        version: Version of the weights at the capture.
-        low_precision: They carry the rounding of low precision, whatever their dtype.
-        checked: They were compared with a pass of the scorer's own.
-    """
-
-    states: dict[Key, Tensor]
-    version: int
-    low_precision: bool
-    checked: bool = False
+    states: dict[Key, Tensor]  # predict the tokens, by prompt and completion
+    version: int  # of the weights
+    low_precision: bool  # the states carry its rounding, whatever their dtype
+    checked: bool = False  # compared with a pass of the scorer's own
 
 
 class ForwardReuse:

@@ -110,20 +110,13 @@ class TopList:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Weights exp((log-prob - the row's largest) / T), and bounds on the rest below the list.
+    """Weights exp((log-prob - the row's largest) / T), and bounds on the rest below the list."""
 
-    Args:
-        weights: Weights of the list, shape [n, L].
-        own: Weight of the actual token, shape [n].
-        least, most: Bounds on the total over the vocabulary, shape [n]; equal at T = 1.
-        rest_most: Upper bound on its unlisted part, shape [n].
-    """
-
-    weights: Floats
-    own: Floats
-    least: Floats
-    most: Floats
-    rest_most: Floats
+    weights: Floats  # of the list, [n, L]
+    own: Floats  # of the actual token, [n]
+    least: Floats  # total over the vocabulary, [n]
+    most: Floats  # the same at T = 1
+    rest_most: Floats  # its unlisted part, [n]
 
     @classmethod
     def of(cls, table: TopList, temperature: float) -> _Totals:
@@ -162,10 +155,7 @@ def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
 def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> TokenStats:
     """Compute the statistics of each position's actual token; `VLLMScorer` documents the fields.
 
-    Args:
-        table: The engine's lists; L >= ``spec.top_k`` >= 1.
-        spec: The declared sampler, without repetition penalty and without sglang's top-p.
-        mass_margin: Widening of top-p at which ``edge_gap`` is taken.
+    Needs L >= ``spec.top_k`` >= 1, no repetition penalty and not sglang's top-p.
     """
     top, own = table.top, table.own
     total = _Totals.of(table, spec.temperature)
