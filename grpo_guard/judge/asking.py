@@ -37,26 +37,15 @@ _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.T
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one question.
+    """The outcome of one question."""
 
-    Args:
-        reply: The model's answer, or the reason for not having one.
-        requests: How many requests were made.
-        seconds: From the first request to the answer, including waits between requests.
-    """
-
-    reply: Reply | BackendError
-    requests: int
-    seconds: float
+    reply: Reply | BackendError  # the model's answer, or the reason for not having one
+    requests: int  # how many were made
+    seconds: float  # from the first request to the answer, including waits between requests
 
 
 class Asker:
-    """Asks one backend from one event loop.
-
-    Args:
-        backend: The backend to ask.
-        limits: Limits on time, attempts and money.
-    """
+    """Asks one backend from one event loop, within limits on time, attempts and money."""
 
     def __init__(self, backend: Backend, limits: Limits) -> None:
         self._backend = backend
@@ -72,9 +61,8 @@ class Asker:
     def begin(self, neutral: Request) -> None:
         """Start a new batch: a wrong set-up may have been fixed since the last one.
 
-        Args:
-            neutral: A question without any untrusted text. Whether the provider answers it
-                distinguishes an outage from a completion that it cannot process.
+        Whether the provider answers ``neutral``, a question without any untrusted text,
+        distinguishes an outage from a completion that it cannot process.
         """
         self._broken = None
         self._neutral = neutral
@@ -84,10 +72,8 @@ class Asker:
     ) -> list[Answer]:
         """Return one answer per request, in order; never raises.
 
-        Args:
-            requests: Any number of requests.
-            deadline: On the monotonic clock; no request is made after it.
-            attempts: Most requests for each, >= 1.
+        No request is made after ``deadline`` on the monotonic clock, or for more than ``attempts``
+        times, >= 1.
         """
         return await self._ask_parts(requests, max(1, self._backend.batch_size), deadline, attempts)
 

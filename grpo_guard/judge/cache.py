@@ -106,10 +106,9 @@ class RulingCache:
 
     def _warn(self, error: Exception) -> None:
         if not self._failed:
-            data = one_line(
-                f"{type(error).__name__}: {error}", 200
-            )  # may quote what is in the file
-            logger.warning("judge cache %s: %s; going on without it", self._path, data)
+            # It may quote what is in the file.
+            told = one_line(f"{type(error).__name__}: {error}", 200)
+            logger.warning("judge cache %s: %s; going on without it", self._path, told)
         self._failed = True
 
 

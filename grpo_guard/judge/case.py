@@ -26,21 +26,13 @@ _NO_ANSWER = "(An answer that was not of the form asked for.)"
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """Settings shared by all completions of one judge.
-
-    Args:
-        rubric: The instructions for the judge.
-        mode: How the judge gives its verdict.
-        window: How much of a completion the judge sees.
-        datamark: See `messages`.
-        model: Identifies the model in the cache: `Backend.identity`.
-    """
+    """Settings shared by all completions of one judge; see `messages`."""
 
     rubric: Rubric
     mode: VerdictMode
     window: Window
     datamark: bool
-    model: str
+    model: str  # identifies the model in the cache: `Backend.identity`
 
     def messages(
         self, completion: Completion, secret: bytes, window: Window
@@ -69,17 +61,11 @@ class Brief:
 
 @dataclass(slots=True)
 class Case:
-    """A completion being judged: the questions it took, and the outcome.
-
-    Args:
-        completion: The completion.
-        brief: The judge's settings.
-        secret: Key of the fence's id.
-    """
+    """A completion being judged: the questions it took, and the outcome."""
 
     completion: Completion
     brief: Brief
-    secret: bytes
+    secret: bytes  # key of the fence's id
     ruling: Ruling | None = None
     failure: BackendError | None = None
     usage: Usage = field(default_factory=Usage)

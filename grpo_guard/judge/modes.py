@@ -32,20 +32,14 @@ _MOST_REASON = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The result of reading an answer.
+    """The result of reading an answer."""
 
-    Args:
-        passed: Whether the judge accepts; None if it could not decide (``unsure``).
-        cause: JUDGED; or MALFORMED or REFUSED if there is no verdict, which the completion may
-            have caused.
-        p_yes: The judge's probability of accepting, if the mode gives one.
-        finding: The evidence against the completion, or for the judge's decision.
-    """
-
-    passed: bool | None
-    cause: Cause = Cause.JUDGED
-    p_yes: float | None = None
-    finding: Finding | None = None
+    passed: bool | None  # None: the judge could not decide (``unsure``)
+    cause: Cause = (
+        Cause.JUDGED
+    )  # MALFORMED or REFUSED if there is no verdict
+    p_yes: float | None = None  # the judge's probability of accepting, if the mode gives one
+    finding: Finding | None = None  # against the completion, or for the judge's decision
 
     @classmethod
     def none(cls, cause: Cause, kind: str, message: str) -> Ruling:

@@ -21,16 +21,11 @@ UNUSED: Final = "reference_not_used"
 def with_own_references(
     batch: Sequence[Completion], screens: CompletionVerifier | None
 ) -> tuple[list[Completion], list[Finding | None]]:
-    """Remove the references that a judge must not see, and note each removal.
+    """Remove the references that a judge must not see; return the completions, and for each a note
+    if its reference was removed, else None.
 
-    Args:
-        batch: Any number of completions.
-        screens: The screens that run before the judge's calls. A reference that they reject, or
-            fail on, is not used: its sender may control it, whatever the exchange claims.
-            None = no screens.
-
-    Returns:
-        The completions, in order, and for each a note if its reference was removed, else None.
+    A reference that the screens reject, or fail on, is not used: its sender may control it,
+    whatever the exchange claims.
     """
     shown, notes = list(batch), list[Finding | None]([None] * len(batch))
     trusted: dict[tuple[str, str], list[int]] = {}

@@ -41,10 +41,7 @@ class _Batch:
 class Session:
     """Counts, the state of the limits, and the cache's connection, on one event loop.
 
-    Args:
-        backend: The backend to ask.
-        limits: Time limits apply per batch, money limits to all batches together.
-        cache: File of cached rulings; None = no cache.
+    Time limits apply per batch, money limits to all batches together.
     """
 
     def __init__(self, backend: Backend, limits: Limits, cache: str | None) -> None:
@@ -57,13 +54,7 @@ class Session:
         self._vouched_at: float | None = None
 
     async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
-        """Find a ruling or a failure for each case.
-
-        Args:
-            cases: Cases by cache key.
-            brief: Settings shared by all of them.
-            secret: See `Case`.
-        """
+        """Find a ruling or a failure for each case, by cache key; they share brief and secret."""
         known = await self._look_up(list(cases))
         for key, ruling in known.items():
             cases[key].ruling = ruling

@@ -118,11 +118,8 @@ class JudgeVerifier(CompletionVerifier):
         return background_loop().run(self._judge(batch))
 
     def p_yes(self, batch: Sequence[Completion]) -> list[float | None]:
-        """Return the judge's probabilities of accepting, for calibration; None if it gave none.
-
-        Args:
-            batch: Completions, in order. Screens run here too.
-        """
+        """Return the judge's probabilities of accepting, in order, for calibration; None if it gave
+        none. Screens run here too."""
         shown, _ = with_own_references(batch, self.screens)
         cases = background_loop().run(self._settled(shown))[1]
         rulings = [cases[i][1].ruling if i in cases else None for i in range(len(batch))]

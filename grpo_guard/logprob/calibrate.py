@@ -50,12 +50,12 @@ class CalibrationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """One honest completion, scored; ``drift`` is sampler log-prob minus ours, [n] or [0]."""
+    """One honest completion, scored."""
 
     completion: Completion
     encoded: Encoded
     stats: TokenStats
-    drift: Floats
+    drift: Floats  # sampler log-prob minus ours, [n] or [0]
 
 
 def calibrate(

@@ -28,12 +28,8 @@ class Encoder:
         sampling: The declared sampler.
         vocab_size: Rows of the model's embedding.
         window: Longest sequence the model takes, in tokens; None = unknown.
-        trust_prompt_ids: Accept ``Completion.prompt_ids`` without comparing them with the prompt.
-        require_ids: Reject completions without ids as malformed.
-        check_text: Compare the text with the decoded ids.
-        check_end: Reject ids that end with neither an EOS nor at the declared length.
-        special: Ids of special tokens that a completion may hold.
-        chat_template_kwargs: Passed to ``apply_chat_template`` for prompts that are messages.
+
+    The other options are those of `LogProbVerifier`.
     """
 
     def __init__(
@@ -90,11 +86,11 @@ class Encoder:
                 Cause.UNSUPPORTED,
                 f"the prompt has {len(prompt_ids)} tokens, the model's window {self.window}",
             )
-        if self.window is not None and len(prompt_ids) + len(ids) > self.window:
+        length = len(prompt_ids) + len(ids)
+        if self.window is not None and length > self.window:
             raise EncodeError(
                 Cause.OVERLONG,
-                f"prompt and completion have {len(prompt_ids) + len(ids)} tokens, "
-                f"the model's window {self.window}",
+                f"prompt and completion have {length} tokens, the model's window {self.window}",
             )
         if self.check_end and not from_text:
             self._require_end(completion.finish_reason, len(prompt_ids), ids, given)

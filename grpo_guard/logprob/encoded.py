@@ -90,14 +90,8 @@ def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | Non
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """Encode a batch; return encodings and, for the rest, verdicts, by index in the batch.
-
-    Args:
-        verifier: Name for the verdicts.
-        encode: Raises `EncodeError` if a completion cannot be scored; the cause says who is at
-            fault.
-        batch: Any completions.
-    """
+    """Encode a batch; return encodings and, for the rest, ``verifier``'s verdicts, by index: the
+    cause of an `EncodeError` says who is at fault."""
     encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
     for i, completion in enumerate(batch):
         try:

@@ -1,11 +1,9 @@
 """How far an honest node's numbers may drift from the verifier's, and how often.
 
-The defaults come from small measurements on SmolLM2-135M at T = 1. Top-k 20, scored with
-a bf16 body: 0.08 % of 1,280 tokens more than 0.25 raw logits outside; noise between two logits up
-to 5.7. Top-k 50, generated with a cache: in fp32, none of 17,973 tokens outside at all; in bf16 and
-scored in fp32, 7 of 5,602 outside, none by 0.1; as retokenised text, 16 of 5,606 by more than 0.5
-and 2 by more than 4; with bf16 rounding on one side only (`make drift`), 25 of 23,567 and 7 of
-23,957 outside, none by 0.25, log-probs off by 0.09 at the 99th percentile and 0.33 at most.
+The defaults come from small measurements on SmolLM2-135M at T = 1 and top-k 50, generated with a
+cache: in fp32, none of 17,973 tokens outside; in bf16 and scored in fp32, 7 of 5,602, none by 0.1;
+as retokenised text, 16 of 5,606 by more than 0.5 and 2 by more than 4; with bf16
+rounding on one side only (`make drift`), 25 of 23,567 and 7 of 23,957 outside, none by 0.25.
 `BFLOAT16` and `TEXT` are looser than that on purpose; the small rates of `FLOAT32` are too rare to
 count and follow from fp32's noise, about 1e-4 logits.
 

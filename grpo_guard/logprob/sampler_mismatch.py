@@ -45,10 +45,8 @@ class MismatchError(ValueError):
 def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> list[str]:
     """List the trainer options that contradict the declaration, one sentence each.
 
-    Args:
-        sampling: The declaration.
-        options: Keyed by the field names of `SamplingSpec`; None or missing means "off", except
-            for the temperature, which is then not compared.
+    Options have the names of `SamplingSpec`'s fields; None or missing means "off", except for the
+    temperature, which is then not compared.
     """
     found = []
     for name in ("temperature", *_OFF):
@@ -66,12 +64,8 @@ def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> l
 def require_same(
     verifier: CompletionVerifier, options: Mapping[str, Any] | None, model: Any
 ) -> None:
-    """Compare each log-prob verifier in a tree with a trainer.
-
-    Args:
-        verifier: The guard's verifier.
-        options: The trainer's sampler options, as for `sampler_differences`; None = not compared.
-        model: The model being trained, unwrapped; None = unknown.
+    """Compare each log-prob verifier in a tree with a trainer: its sampler options, as for
+    `sampler_differences`, and the model being trained, unwrapped; None = not compared.
 
     Raises:
         MismatchError: a verifier made with ``strict=True`` differs; for others this is logged.
@@ -94,13 +88,8 @@ def require_same(
 
 
 def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> None:
-    """Log it if a trainer samples more tokens than a log-prob verifier's model has positions for.
-
-    Args:
-        verifier: The guard's verifier.
-        prompts: Those of a batch, as texts or messages.
-        longest: The trainer's limit on a completion, in tokens.
-    """
+    """Log it if a trainer that samples up to ``longest`` tokens after each of a batch's ``prompts``
+    needs more positions than a log-prob verifier's model has."""
     for inner in inner_verifiers(verifier):
         if not isinstance(inner, LogProbVerifier) or inner.encoder.window is None:
             continue
@@ -134,10 +123,6 @@ class TemperatureCheck:
     The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`). A
     parabola through the three peaks near the true exponent, and temperature / b is the estimate.
     A sampler that cuts a nucleus makes tokens look colder; that is not reported.
-
-    Args:
-        name: The verifier's name.
-        sampling: The declaration.
     """
 
     def __init__(self, name: str, sampling: SamplingSpec) -> None:

@@ -21,17 +21,12 @@ logger = logging.getLogger("grpo_guard")
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """A reader's result for a span.
+    """A reader's result for a span."""
 
-    Args:
-        p_value: Share of honest spans that are at least as foreign, in (0, 1].
-        tail_p_value: The same, extrapolated beyond the observed spans and with the node's own style
-            excused, see `HonestSpans.tail_p_value`; used for evidence that accumulates. None = the
-            p-value comes from the start profile, which is no evidence against a node.
-    """
-
-    p_value: float
+    p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
     tail_p_value: float | None
+    """`HonestSpans.tail_p_value`, for evidence that accumulates; None = the p-value comes from the
+    start profile, which is no evidence against a node."""
 
 
 class SpanReader(FromPretrained):
@@ -90,17 +85,9 @@ class SpanReader(FromPretrained):
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
     ) -> list[Opinion | UnreadError]:
-        """One opinion per span, in order.
-
-        Args:
-            spans: Findings of rules, and sentences.
-            honest: For each span, whether nothing was found in it. These spans are remembered
-                first, as the measure that all spans are compared with.
-
-        Returns:
-            For each span an `Opinion`, or an `UnreadError` if a model could not read it; the log
-            reports the first one.
-        """
+        """One opinion per span, in order, or an error if a model could not read it; the log reports
+        the first one. Spans marked ``honest``, in which nothing was found, are remembered first, as
+        the measure that all spans are compared with."""
         if not spans:
             return []
         if not self.trust_prompt:

@@ -27,21 +27,16 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
+# Most findings and sentences of one completion that are read, drawn by lot, so that no author can
+# slow the reader down for others or hide one finding among many.
 MOST_FINDINGS: Final = 8
-"""Most findings of one completion that are read, drawn by lot, so that no author can slow the
-reader down for others or hide one finding among many."""
 MOST_SENTENCES: Final = 16
-"""Most sentences of one completion that are read, drawn by lot."""
+# The same for sentences of a convicted node; a completion with more is rejected.
 MOST_OF_CONVICTED: Final = 128
-"""Most sentences per completion that are read for a convicted node; a completion with more is
-rejected."""
+# Share of a node's completions that renew its measure once it is full, and by how many sentences:
+# few completions and many sentences, since a small model's pass costs the same whatever its length.
 RENEWED: Final = 0.01
-"""Share of a node's completions that keep renewing its measure once the measure is full. A fixed
-share keeps the cost of reading relative to generating the same for all batch sizes and numbers of
-nodes."""
 _RENEWING: Final = 8
-"""Most sentences by which one of them renews it: few completions and many sentences, since for a
-small model a pass costs the same whatever its length."""
 
 
 @runtime_checkable
@@ -53,37 +48,22 @@ class _Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One span that the reader is asked about.
+    """One span that the reader is asked about."""
 
-    Args:
-        row: Index of its completion in the batch.
-        span: The span in its place.
-        finding: What a rule found there; None = it is a sentence.
-        clean: Whether no rule found anything there, so that it becomes part of the measure.
-        asked: False if the completion has too many findings and this one was not drawn; then only
-            what is already known about it counts.
-    """
-
-    row: int
+    row: int  # index of its completion in the batch
     span: TextSpan
-    finding: Finding | None = None
-    clean: bool = False
-    asked: bool = True
+    finding: Finding | None = None  # what a rule found there; None = it is a sentence
+    clean: bool = False  # no rule found anything there, so it becomes part of the measure
+    asked: bool = True  # False: not drawn, and only what is already known about it counts
 
 
 @dataclass(slots=True)
 class _Results:
-    """The reader's results for one completion.
+    """The reader's results for one completion."""
 
-    Args:
-        known: Findings of rules, with their p-values.
-        foreign: Findings for sentences that reject it.
-        unread: Why something could not be read.
-    """
-
-    known: list[tuple[Finding, float]] = field(default_factory=list)
-    foreign: list[Finding] = field(default_factory=list)
-    unread: UnreadError | None = None
+    known: list[tuple[Finding, float]] = field(default_factory=list)  # of rules, with p-values
+    foreign: list[Finding] = field(default_factory=list)  # for sentences that reject it
+    unread: UnreadError | None = None  # why something could not be read
 
 
 class ReaderVerifier(Composed):

@@ -16,18 +16,12 @@ from grpo_guard.logprob.stats import Floats
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """The largest run of a CUSUM.
+    """The largest run of a CUSUM; among runs of equal sum the one that ends first, and of these the
+    shortest."""
 
-    Args:
-        value: Its sum, >= 0; 0 if no score is above zero.
-        start: First score of the run.
-        end: One past its last score; equal to ``start`` if ``value`` is 0. Among runs of equal sum,
-            the one that ends first and of these the shortest.
-    """
-
-    value: float
+    value: float  # its sum; 0 if no score is above zero
     start: int
-    end: int
+    end: int  # one past its last score; equal to ``start`` if the sum is 0
 
 
 def cusum(scores: Floats) -> Excursion:

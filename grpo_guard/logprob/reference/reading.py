@@ -29,19 +29,12 @@ LEAST_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The reference's scores of one completion.
+    """The reference's scores of one completion."""
 
-    Args:
-        scores: The terms of the CUSUM, in standard deviations of an honest token, shape [n].
-        run: Their largest run.
-        char_span: The run's span in ``Completion.text``; None if it has none.
-        logprob: Log-prob of the run's tokens together, nats.
-    """
-
-    scores: Floats
-    run: Excursion
-    char_span: tuple[int, int] | None
-    logprob: float
+    scores: Floats  # the terms of the CUSUM, in standard deviations of an honest token, [n]
+    run: Excursion  # their largest run
+    char_span: tuple[int, int] | None  # of the run in ``Completion.text``
+    logprob: float  # of the run's tokens together, nats
 
     def score(self, rate: float) -> float:
         """Return the largest run on the scale that does not depend on the length."""
@@ -115,14 +108,10 @@ class Reader:
         *,
         excuse: bool = True,
     ) -> Reading:
-        """Find the largest run of a completion's scores, shape [n].
+        """Find the largest run of a completion's `token_scores`, shape [n].
 
-        Args:
-            completion: The original completion.
-            encoded: The part of it that was scored.
-            stats: Statistics of its tokens; without NaN.
-            scores: Its tokens' `token_scores`.
-            excuse: Leave out text that the prompt also contains.
+        ``encoded`` is the part of it that was scored, ``stats`` has no NaN, and ``excuse`` leaves
+        out text that the prompt also contains.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
@@ -150,13 +139,11 @@ class Reader:
         text, offsets = completion.text, list[tuple[int, int]]()
         verified = completion.verified_spans.chars if completion.verified_spans else ()
         for begin, end in stretches(verified, len(text)):  # split like `Encoder` does
+            part = text[begin:end]
             found = self.tokenizer(
-                text[begin:end],
-                add_special_tokens=False,
-                return_offsets_mapping=True,
-                verbose=False,
-            )["offset_mapping"]
-            offsets += [(begin + int(a), begin + int(b)) for a, b in found]
+                part, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
+            offsets += [(begin + int(a), begin + int(b)) for a, b in found["offset_mapping"]]
         # If the text spells an EOS, fewer tokens are scored.
         return offsets[:count]
 

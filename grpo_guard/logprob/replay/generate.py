@@ -182,7 +182,7 @@ def generate_turns_under_coin(
 
     Args:
         model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
-        spec: The declared sampler; ``max_new_tokens`` includes given tokens.
+        spec: As there; ``max_new_tokens`` includes given tokens.
         answer: The tools.
         most_answers: Most replies in one completion; the turn after them is its last.
 

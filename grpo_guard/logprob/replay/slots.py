@@ -55,13 +55,9 @@ class SlotBook(Memory):
     finished ones, and a warning says so: a node that may name its round draws as often as it likes.
 
     Args:
-        slots: Number of slots of each node in a round, numbered 0 ... slots - 1; if
-            ``per_prompt``, of each node and prompt. None: the caller vouches for
-            `Completion.slot`.
-        nodes: Names of the nodes that take part. None: the caller vouches for `Completion.node`.
+        slots, nodes, store: As for `SeedReplayVerifier`; slots are numbered 0 ... slots - 1.
         per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Turn
             it off if every slot draws its own prompt.
-        store: Keeps filled slots across processes and restarts; None = they live in this object.
 
     Raises:
         ValueError: ``slots`` is not positive, or ``nodes`` is a single name.
