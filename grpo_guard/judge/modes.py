@@ -35,9 +35,7 @@ class Ruling:
     """The result of reading an answer."""
 
     passed: bool | None  # None: the judge could not decide (``unsure``)
-    cause: Cause = (
-        Cause.JUDGED
-    )  # MALFORMED or REFUSED if there is no verdict
+    cause: Cause = Cause.JUDGED  # MALFORMED or REFUSED if there is no verdict
     p_yes: float | None = None  # the judge's probability of accepting, if the mode gives one
     finding: Finding | None = None  # against the completion, or for the judge's decision
 
