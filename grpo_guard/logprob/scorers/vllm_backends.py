@@ -10,13 +10,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_random_exponential,
-)
-
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.scorers.top_stats import Position
 
@@ -29,16 +22,12 @@ class EngineUnavailableError(RuntimeError):
 
     Args:
         cause: TIMEOUT, RATE_LIMITED or PROVIDER: the abstention's cause.
-        transient: Whether asking again may help.
         engine_wide: Every sequence would fail alike. False if a single one may be the reason: the
             batch is then halved to find it, or one crafted completion would abstain for all.
     """
 
-    def __init__(
-        self, cause: Cause, message: str, *, transient: bool = False, engine_wide: bool = False
-    ) -> None:
+    def __init__(self, cause: Cause, message: str, *, engine_wide: bool = False) -> None:
         self.cause = cause
-        self.transient = transient
         self.engine_wide = engine_wide
         super().__init__(message)
 
@@ -50,8 +39,8 @@ Lists = list[Position]
 class ServerBackend:
     """vLLM's OpenAI-compatible server, queried by completions with token-id prompts.
 
-    May be called from several threads. One request per sequence. Connection errors, time-outs, 429
-    and 5xx are retried, with growing random pauses, until ``attempts`` or ``timeout`` is used up.
+    May be called from several threads. One request per sequence. The client retries connection
+    errors, time-outs, 429 and 5xx until ``attempts`` or ``timeout`` is used up.
 
     Args:
         base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
@@ -103,8 +92,17 @@ class ServerBackend:
         import openai
 
         slots = asyncio.Semaphore(self.concurrency)
-        last: list[EngineUnavailableError] = []
+        refused: list[int] = []
         tasks: list[asyncio.Task[Lists]] = []
+
+        async def note(response: Any) -> None:
+            if response.status_code >= 400:
+                refused.append(response.status_code)
+
+        async def one(client: Any, ids: Sequence[int], start: int) -> Lists:
+            async with slots:
+                return await self._request(client, ids, start)
+
         try:
             async with (
                 asyncio.timeout(self.timeout),
@@ -112,19 +110,20 @@ class ServerBackend:
                     base_url=self.base_url,
                     # Not None: the client would send OPENAI_API_KEY, another service's secret.
                     api_key=self.api_key or "none",
-                    max_retries=0,
+                    max_retries=self.attempts - 1,
                     timeout=self.timeout,
+                    http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}),
                 ) as client,
                 asyncio.TaskGroup() as group,
             ):
                 tasks += [
-                    group.create_task(self._one(client, ids, start, slots, last))
+                    group.create_task(one(client, ids, start))
                     for ids, start in zip(sequences, starts, strict=True)
                 ]
         except TimeoutError:
             # A server that refused until the end was not slow.
-            cause = last[-1].cause if last else Cause.TIMEOUT
-            reason = f"; last: {last[-1]}" if last else ""
+            cause = _cause_of(refused[-1]) if refused else Cause.TIMEOUT
+            reason = f"; last: HTTP {refused[-1]}" if refused else ""
             # A server that answered some is up, so the others may be what it hangs on.
             answered = sum(t.done() and not t.cancelled() and not t.exception() for t in tasks)
             raise EngineUnavailableError(
@@ -136,29 +135,6 @@ class ServerBackend:
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
         return [task.result() for task in tasks]
-
-    async def _one(
-        self,
-        client: Any,
-        ids: Sequence[int],
-        start: int,
-        slots: asyncio.Semaphore,
-        last: list[EngineUnavailableError],
-    ) -> Lists:
-        async with slots:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception(lambda e: getattr(e, "transient", False)),
-                stop=stop_after_attempt(self.attempts),
-                wait=wait_random_exponential(multiplier=0.5, max=10),
-                reraise=True,
-            ):
-                with attempt:
-                    try:
-                        return await self._request(client, ids, start)
-                    except EngineUnavailableError as error:
-                        last.append(error)
-                        raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _request(self, client: Any, ids: Sequence[int], start: int) -> Lists:
         import openai
@@ -174,13 +150,10 @@ class ServerBackend:
         except openai.APIStatusError as error:
             raise _of_status(error.status_code, str(error)) from None
         except openai.APITimeoutError:
-            raise EngineUnavailableError(
-                Cause.TIMEOUT, "the request timed out", transient=True
-            ) from None
+            raise EngineUnavailableError(Cause.TIMEOUT, "the request timed out") from None
         except openai.APIConnectionError as error:
-            raise EngineUnavailableError(
-                Cause.PROVIDER, f"no connection: {error.__cause__!s:.200}", transient=True
-            ) from None
+            message = f"no connection: {error.__cause__!s:.200}"
+            raise EngineUnavailableError(Cause.PROVIDER, message) from None
         except (openai.OpenAIError, ValueError) as error:  # e.g. a body that is not JSON
             raise _nonsense(error) from None
         return _parse(answer, ids, start)
@@ -190,11 +163,14 @@ def _of_status(status: int, message: str) -> Exception:
     text = f"HTTP {status}: {message:.300}"
     if status in (400, 413, 422):
         return ValueError(f"the vLLM server refuses the sequence: {text}")
+    cause = _cause_of(status)
+    return EngineUnavailableError(cause, text, engine_wide=cause is Cause.RATE_LIMITED)
+
+
+def _cause_of(status: int) -> Cause:
     if status in (408, 504):
-        return EngineUnavailableError(Cause.TIMEOUT, text, transient=True)
-    if status == 429:
-        return EngineUnavailableError(Cause.RATE_LIMITED, text, transient=True, engine_wide=True)
-    return EngineUnavailableError(Cause.PROVIDER, text, transient=status >= 500)
+        return Cause.TIMEOUT
+    return Cause.RATE_LIMITED if status == 429 else Cause.PROVIDER
 
 
 def _nonsense(error: object) -> EngineUnavailableError:
