@@ -55,7 +55,10 @@ class Session:
 
     async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
         """Find a ruling or a failure for each case, by cache key; they share brief and secret."""
-        known = await self._look_up(list(cases))
+        known: dict[str, Ruling] = {}
+        if self._cache is not None:
+            async with self._cache_lock:
+                known = await asyncio.to_thread(self._cache.get, list(cases))
         for key, ruling in known.items():
             cases[key].ruling = ruling
             cases[key].usage = Usage(cache_hits=1)
@@ -71,7 +74,9 @@ class Session:
                 case.failure = error
         finally:  # also if the caller gave up: keep the rulings that were paid for
             new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
-            await self._store(new)
+            if self._cache is not None:
+                async with self._cache_lock:
+                    await asyncio.to_thread(self._cache.put, new)
         # Once, not for each of the completions that met it.
         broken = (c.failure for c in pending if isinstance(c.failure, JudgeSetupError))
         if found := next(broken, None):
@@ -163,14 +168,3 @@ class Session:
             f"the model gives no verdict in mode {mode!r}, not even on '{_NEUTRAL.text}' ({reason})"
             "; choose one that can answer in this form, another mode, or more max_tokens"
         )
-
-    async def _look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
-        if self._cache is None:
-            return {}
-        async with self._cache_lock:
-            return await asyncio.to_thread(self._cache.get, keys)
-
-    async def _store(self, rulings: Mapping[str, Ruling]) -> None:
-        if self._cache is not None:
-            async with self._cache_lock:
-                await asyncio.to_thread(self._cache.put, rulings)

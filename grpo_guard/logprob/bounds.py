@@ -142,7 +142,10 @@ class LogProbBoundVerifier(LogProbVerifier):
     def _verdict(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, evidence: Evidence
     ) -> Verdict:
-        notes = (*_at_the_edge(evidence), *self._notes(encoded))
+        notes = self._notes(encoded)
+        if ambiguous := int((evidence.zones == AMBIGUOUS).sum()):
+            message = f"{ambiguous} tokens lie at the edge of the support"
+            notes = (Finding("ambiguous", message), *notes)
         if evidence.p_value >= self.alpha:
             return accept(self.name, p_value=evidence.p_value, findings=notes)
         finding = self._finding(completion, encoded, stats, evidence)
@@ -177,10 +180,3 @@ class LogProbBoundVerifier(LogProbVerifier):
         message += f"; chance for honest work {p_text(evidence.p_value)}"
         span = self.encoder.char_span(completion, encoded, start, end)
         return Finding(kind, message, char_span=span, token_span=(first, end_of))
-
-
-def _at_the_edge(evidence: Evidence) -> tuple[Finding, ...]:
-    ambiguous = int((evidence.zones == AMBIGUOUS).sum())
-    if not ambiguous:
-        return ()
-    return (Finding("ambiguous", f"{ambiguous} tokens lie at the edge of the support"),)

@@ -146,7 +146,10 @@ class Encoder:
             raise EncodeError(
                 Cause.OVERLONG, f"{written} characters cannot be {limit} tokens or fewer"
             )
-        parts = [self._tokens(text[slice(*span)]) for span in stretches(chars, len(text))]
+        parts: list[list[int]] = [
+            self.tokenizer(text[a:b], add_special_tokens=False, verbose=False)["input_ids"]
+            for a, b in stretches(chars, len(text))
+        ]
         given = tuple(pairwise(accumulate(map(len, parts), initial=0)))[1::2]
         ids = tuple(token for part in parts for token in part)
         if not ids:
@@ -159,10 +162,6 @@ class Encoder:
                 raise malformed("the text goes on after the end of the sequence")
         self._require_declared_length(ids, given, retokenised=True)
         return ids, given
-
-    def _tokens(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
 
     def _checked_ids(
         self, completion: Completion, context: Given
@@ -326,8 +325,12 @@ class Encoder:
         forms = [{"add_generation_prompt": True}]
         if messages and messages[-1]["role"] == "assistant":
             forms.append({"continue_final_message": True})
+        fill = self.tokenizer.apply_chat_template
         try:
-            return [self._templated(messages, form) for form in forms]
+            return [
+                tuple(fill(messages, tokenize=True, return_dict=False, **options))
+                for options in ({**form, **self.chat_template_kwargs} for form in forms)
+            ]
         except Exception as error:  # a template can raise anything
             raise EncodeError(Cause.UNSUPPORTED, f"the chat template failed: {error}") from error
 
@@ -341,15 +344,6 @@ class Encoder:
             # A group is adjacent and shares its prompt. One tuple: threads may race on this.
             self._last_prompt = prompt, ids
         return ids
-
-    def _templated(
-        self, messages: list[dict[str, Any]], form: Mapping[str, bool]
-    ) -> tuple[int, ...]:
-        options = {**form, **self.chat_template_kwargs}
-        ids = self.tokenizer.apply_chat_template(
-            messages, tokenize=True, return_dict=False, **options
-        )
-        return tuple(ids)
 
     def _require_known(self, name: str, ids: tuple[int, ...]) -> None:
         unknown = next((i for i in ids if i not in self.known_ids), None)

@@ -98,9 +98,10 @@ class NodeEvidence:
             node: [self.bets(scored[i]) for i in own] if node else []
             for node, own in places.items()
         }
+        ids = {i: (s.encoded.prompt_ids, s.encoded.completion_ids) for i, s in scored.items()}
         after = self.e_processes.add({
             node: (
-                digest_of(_mark(scored[i]) for i in places[node]),
+                digest_of(blake2b(repr(ids[i]).encode()).digest() for i in places[node]),
                 (b.log_e, *log_e_of(bets[node])),
             )
             for node, b in batches.items()
@@ -197,8 +198,3 @@ def _place_findings(
                 f"chance for honest work {p_text(math.exp(-process.log_e_value))}"
             )
             yield number, (Finding(PLACES, message), (place, place + 1))
-
-
-def _mark(scored: Scored) -> bytes:
-    ids = (scored.encoded.prompt_ids, scored.encoded.completion_ids)
-    return blake2b(repr(ids).encode()).digest()

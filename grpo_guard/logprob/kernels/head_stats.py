@@ -86,10 +86,11 @@ def head_stats(
             f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
             f"{'a' if replay else 'no'} replay"
         )
+    suits = plain and not _triton_failed and len(hidden) > 0 and hidden.dtype in FLOATS
     statistics: Callable[..., RowStats] = row_stats
     if implementation == "triton":
         statistics = _by_triton
-    elif implementation == "auto" and plain and _triton_suits(hidden):
+    elif implementation == "auto" and suits and supported(hidden.device):
         statistics = _by_triton_or_tiles
     if isinstance(head, ForeignHead):
         rows_at_once = min(rows_at_once, full_rows(head.vocab_size))
@@ -142,12 +143,6 @@ def replayed(
         vocab_size=scores.vocab_size,
     )
     return stats, margins
-
-
-def _triton_suits(hidden: Tensor) -> bool:
-    """Whether the GPU's kernels support these states and have not failed before."""
-    fits = len(hidden) > 0 and hidden.dtype in FLOATS and supported(hidden.device)
-    return fits and not _triton_failed
 
 
 def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:

@@ -170,3 +170,16 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device)
+
+
+def left_padded(
+    rows: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Pad rows on the left to one length, as for generation; ids and mask, [N, L]."""
+    longest = max(map(len, rows), default=0)
+    ids = torch.full((len(rows), longest), pad)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, longest - len(row) :] = torch.tensor(row)
+        mask[i, longest - len(row) :] = 1
+    return ids.to(device), mask.to(device)
