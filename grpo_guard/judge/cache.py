@@ -40,9 +40,7 @@ class RulingCache:
     that somebody else could have written is not used. Several processes on one machine can share
     it; SQLite's log does not work across machines on a network file system.
 
-    Args:
-        path: The file; created if it is missing.
-        most: Maximum number of rulings; the oldest are deleted first.
+    The file is created if it is missing; beyond ``most`` rulings the oldest are deleted.
     """
 
     def __init__(self, path: str | Path, most: int = MOST_RULINGS) -> None:

@@ -92,8 +92,7 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
     bound of the mass that is kept.
 
     Args:
-        stats: Statistics at the declared temperature and before truncation.
-        spec: The declared sampler.
+        stats, spec: At the declared temperature and before truncation; the declared sampler.
         drift: Allowance for drift, in nats at the declared temperature.
         least: Smaller probabilities count as this one, since drift determines how small they look.
     """

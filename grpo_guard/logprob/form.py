@@ -29,9 +29,6 @@ class FormVerifier(CompletionVerifier):
     pass wherever they are not drawn, though finding them costs next to nothing. What it also
     rejects is a claimed sampling mask, and a second completion for a slot in the same batch, so
     names must be authenticated, as for `SpotCheck`: else a stranger could fill a node's slot first.
-
-    Args:
-        of: The verifier whose declared sampler and tokenizer count.
     """
 
     name = "form"

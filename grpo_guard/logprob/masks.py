@@ -43,15 +43,8 @@ def false_places(
     sampling: SamplingSpec,
     profile: DriftProfile,
 ) -> Iterator[Finding]:
-    """The places where a mask is not the declared sampler's, one finding each, in order.
-
-    Args:
-        scorer: From `rows_scorer`.
-        encoded: All of the completion.
-        mask: Of its tokens.
-        sampling: The declared sampler.
-        profile: Its margins of tokens and of mass count.
-    """
+    """The places where the mask of a whole completion is not the declared sampler's, one finding
+    each, in order; ``scorer`` is from `rows_scorer`."""
     for rows, scores in _rows(scorer, encoded, sampling):
         sides = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):

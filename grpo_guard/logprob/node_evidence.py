@@ -78,13 +78,8 @@ class NodeEvidence:
         scored: Mapping[int, Scored],
         weighed: Mapping[int, Evidence],
     ) -> dict[int, Placed]:
-        """Return findings on completions of convicted nodes, by index in the batch.
-
-        Args:
-            batch: All completions that arrived together.
-            scored: Those that were scored.
-            weighed: The evidence in each, if it could be weighed; only these are tested.
-        """
+        """Return findings on completions of convicted nodes, by index in the batch; only those are
+        tested whose evidence could be weighed."""
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)

@@ -39,17 +39,11 @@ SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetitio
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a profile was measured on; it is valid for nothing else.
+    """What a profile was measured on; it is valid for nothing else."""
 
-    Args:
-        path: The file it was read from.
-        sampling: The declared sampler.
-        identity: What computed the numbers: the items of `Scorer.identity`, sorted.
-    """
-
-    path: str
+    path: str  # the file it was read from
     sampling: SamplingSpec
-    identity: tuple[tuple[str, str], ...]
+    identity: tuple[tuple[str, str], ...]  # the items of `Scorer.identity`, sorted
 
 
 @dataclass(frozen=True, slots=True)

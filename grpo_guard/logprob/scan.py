@@ -111,12 +111,10 @@ def scan_tails(
 
 
 def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
-    """Return the share of its own probability to subtract for each token; uniform, [n].
+    """Return the share of its own probability to subtract for each of n tokens; uniform.
 
-    Args:
-        key: Unknown to authors, at most 64 bytes.
-        ids: Ids of prompt and completion; equal ids get equal shares and so equal verdicts.
-        n: Tokens of the completion.
+    The key, at most 64 bytes, is unknown to authors. Equal ids of prompt and completion get equal
+    shares and so equal verdicts.
     """
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))

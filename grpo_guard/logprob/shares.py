@@ -64,13 +64,8 @@ class Places:
         return [place_after(before) for before in self.before(ids, CONTEXT)]
 
     def before(self, ids: Sequence[int], context: int, *, start: str = "") -> Iterator[str]:
-        """Yield the end of the text before each token, at most ``context`` characters.
-
-        Args:
-            ids: The completion's ids, [n].
-            context: Characters, >= 1.
-            start: The text before the first token.
-        """
+        """Yield the end of the text before each token, at most ``context`` characters; ``start`` is
+        the text before the first."""
         text = start
         for token in ids:
             yield text

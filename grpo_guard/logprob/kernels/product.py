@@ -27,13 +27,8 @@ _CPU: Final = Path("/proc/cpuinfo")
 
 
 def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """``x @ weight.T`` without gradients: [N, H], [V, H] -> [N, V].
-
-    Args:
-        x: Any float dtype.
-        weight: Of the same dtype.
-        out: A buffer that may be used for the result.
-    """
+    """``x @ weight.T`` without gradients, of one float dtype: [N, H], [V, H] -> [N, V]; the buffer
+    ``out`` may be used for the result."""
     if _suits(x, weight):
         return _onednn(x, weight, None)
     return torch.mm(x, weight.T, out=out)

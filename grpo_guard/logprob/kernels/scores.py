@@ -95,8 +95,7 @@ class LogitScores:
     Args:
         logits: Raw logits, any float dtype, shape [N, V]. In bf16 they are off by up to 0.125,
             which the drift profile has to cover.
-        temperature: > 0.
-        penalty: Repetition penalty whose rows are these N rows.
+        temperature, penalty: As for `HeadScores`.
     """
 
     def __init__(

@@ -39,11 +39,9 @@ def triton_row_stats(
     |logit / temperature| of 250 (temperature 0.05), and off in proportion beyond.
 
     Args:
-        hidden: Final hidden states, fp32, bf16 or fp16, shape [N, H], N >= 1.
-        head: The output head.
+        hidden, head: Final hidden states, fp32, bf16 or fp16, shape [N, H], N >= 1; output head.
         targets: Token ids, int64, shape [N].
-        temperature: > 0.
-        top_k: The declared top-k; 0 = off.
+        temperature, top_k: > 0; the declared top-k, 0 = off.
         workspace_bytes: Bound on the memory for products. At least 4096 columns are computed at a
             time, even if they need more.
 

@@ -25,10 +25,7 @@ class Excursion:
 
 
 def cusum(scores: Floats) -> Excursion:
-    """Find the largest run of scores; usual scores must be negative, so that the sum drifts down.
-
-    Args:
-        scores: Finite, shape [n]; n may be 0.
+    """Find the largest run of scores, shape [n]; usual ones must be negative.
 
     Raises:
         ValueError: a score is not finite.

@@ -29,10 +29,7 @@ _Z95 = 1.6448536269514722
 
 
 def decay_rate(scores: Floats) -> float:
-    """The positive root of mean(exp(rate * scores)) = 1.
-
-    Args:
-        scores: Scores of honest tokens, shape [n]; their mean is negative and some are positive.
+    """The positive root of mean(exp(rate * scores)) = 1, for scores of honest tokens, shape [n].
 
     Raises:
         ValueError: the mean is not negative or no score is positive, so there is no root.

@@ -47,13 +47,11 @@ class _Strict(BaseModel):
 class Settings(_Strict):
     """How tokens are scored; the defaults were chosen on completions that no reported figure uses.
 
-    Args:
-        cap: Cap on one token's surprisal, nats; see `strangeness`.
-        allowance: What the CUSUM subtracts per token, so that honest text drifts down: standard
-            deviations of an honest token above the mean.
+    ``allowance`` is what the CUSUM subtracts per token, so that honest text drifts down: standard
+    deviations of an honest token above the mean.
     """
 
-    cap: float = Field(default=12.0, gt=0)
+    cap: float = Field(default=12.0, gt=0)  # on one token's surprisal, nats; see `strangeness`
     allowance: float = Field(default=1.0, ge=0)
 
 
@@ -70,29 +68,19 @@ class TokenScale(_Strict):
 
 
 class ReferenceProfile(_Strict):
-    """The null distribution of one reference.
-
-    Args:
-        name: For verdicts and error messages.
-        identity: What computed the numbers, from `Scorer.identity`.
-        settings: How tokens were scored.
-        tokens: Scale by which the CUSUM measures tokens.
-        rate: Decay rate of the largest run, see `null.decay_rate`.
-        scores: Length-free scores of honest completions, ascending, n >= 1.
-        shortest, longest: Their smallest and largest length in tokens.
-        method: Describes the completions and how many there are.
-    """
+    """The null distribution of one reference: length-free scores of honest completions, ascending,
+    and their smallest and largest length in tokens."""
 
     format: Literal[1] = FORMAT
     name: str = Field(min_length=1, max_length=200)
-    identity: dict[str, str]
-    settings: Settings
-    tokens: TokenScale
-    rate: float = Field(gt=0)
+    identity: dict[str, str]  # what computed the numbers, from `Scorer.identity`
+    settings: Settings  # how tokens were scored
+    tokens: TokenScale  # by which the CUSUM measures tokens
+    rate: float = Field(gt=0)  # decay rate of the largest run, see `null.decay_rate`
     scores: tuple[float, ...] = Field(min_length=1, max_length=MOST_SCORES)
     shortest: int = Field(ge=1)
     longest: int = Field(ge=1)
-    method: str
+    method: str  # describes the completions and how many there are
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

@@ -17,13 +17,8 @@ _WORD = re.compile(r"\w+")
 
 
 def quoted(prompt: str, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Mark tokens within a run of `QUOTED_WORDS` words that the prompt also contains, shape [n].
-
-    Args:
-        prompt: As text.
-        text: The completion.
-        offsets: [start, end) of each token in characters, in order, shape [n].
-    """
+    """Mark tokens of a text, at [start, end) each, in order, that are within a run of words which
+    the prompt also contains, shape [n]."""
     found = np.zeros(len(offsets), dtype=np.bool_)
     # Hashes, because the runs of a long prompt of long words would take many times its size.
     known = {run for run, _, _ in _runs(prompt)}

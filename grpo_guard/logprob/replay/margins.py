@@ -109,11 +109,10 @@ def replay_margins(
     Args:
         values: The K largest scores of each row in falling order, shape [N, K].
         tokens: Their ids, -1 for missing ones, shape [N, K].
-        own: Score of the target, shape [N].
-        targets: Token ids, shape [N].
+        own, targets: Score and id of the target, shape [N].
         log_normaliser: log sum exp of all scores, shape [N].
-        replay: Seeds and positions.
-        spec: The declared sampler; its temperature and penalty are in the scores.
+        replay, spec: Seeds and positions; the declared sampler, whose temperature and penalty are
+            in the scores.
         vocab_size: V.
     """
     settings, seeds, positions = replay.settings, replay.seeds, replay.positions

@@ -50,21 +50,14 @@ class TopListError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TopList:
-    """The engine's lists for the n positions of a completion.
+    """The engine's lists for the n positions of a completion."""
 
-    Args:
-        top: Log-probs at T = 1 of the L likeliest tokens, falling, shape [n, L].
-        own: Log-prob of the actual token, shape [n].
-        listed: Whether the actual token is one of the L, shape [n].
-        own_rank: The engine's rank of an unlisted actual token: how many tokens are at least as
-            likely, itself included; shape [n].
-        vocab_size: V.
-    """
-
-    top: Floats
-    own: Floats
-    listed: NDArray[np.bool_]
+    top: Floats  # log-probs at T = 1 of the L likeliest tokens, falling, [n, L]
+    own: Floats  # log-prob of the actual token, [n]
+    listed: NDArray[np.bool_]  # whether the actual token is one of the L, [n]
     own_rank: Ints
+    """The engine's rank of an unlisted actual token: how many tokens are at least as likely, itself
+    included; [n]."""
     vocab_size: int
 
     @classmethod
