@@ -15,11 +15,12 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Finding
-from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
+from grpo_guard.logprob.announced import Announced, announced
 from grpo_guard.logprob.batch_evidence import Answer, Batch, batch_evidence, sampler_log_probs
 from grpo_guard.logprob.evidence import Evidence
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.scan import DRIFT_SHARE
+from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.e_process import EProcess, log_threshold
 from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
@@ -54,7 +55,7 @@ class NodeEvidence:
 
     Args:
         name: The verifier's name, under which the memory is stored.
-        sampling, places: The declared sampler; finds announced places.
+        sampling, places: The declared sampler; the texts before tokens.
         alpha, store: ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
     """
 
@@ -64,7 +65,7 @@ class NodeEvidence:
         sampling: SamplingSpec,
         alpha: float,
         store: NodeStore | None,
-        places: AnnouncedPlaces,
+        places: Places,
     ) -> None:
         self.sampling = sampling
         self.alpha = alpha
@@ -138,7 +139,7 @@ class NodeEvidence:
         encoded = scored.encoded
         whole = encoded.whole or encoded
         # Tool output is context like any other: it may announce what comes next.
-        kinds = self.places.announced(whole.completion_ids)
+        kinds = announced(self.places, whole.completion_ids)
         return place_bets(
             encoded, [kinds[i] for i in encoded.places],
             scored.stats, scored.profile, self.sampling.temperature,
