@@ -34,6 +34,7 @@ _ENOUGH: Final = 50_000
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
+_LOCK: Final = threading.Lock()  # of all checks, which are pickled with their verifiers
 _TENSORS: Final = 8
 _ENTRIES: Final = 64
 
@@ -127,7 +128,6 @@ class TemperatureCheck:
 
     def __init__(self, name: str, sampling: SamplingSpec) -> None:
         self.name, self.sampling = name, sampling
-        self._lock = threading.Lock()
         self._nodes = defaultdict[str | None, _Sums](_Sums)
         self._left = _ENOUGH
 
@@ -135,7 +135,7 @@ class TemperatureCheck:
         """Add a batch; warns at most once, if most nodes seem to sample at another temperature."""
         if self._left <= 0:
             return
-        with self._lock:
+        with _LOCK:
             for i, one in stats.items():
                 if one.finite:
                     known_or_room = nodes[i] in self._nodes or len(self._nodes) < _MOST_NODES
@@ -163,12 +163,6 @@ class TemperatureCheck:
         if gain < _CLEAR or abs(exponent - 1) < _TOLERANCE or (colder and cut):
             return None
         return exponent
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
 
 
 class _Sums:

@@ -69,21 +69,9 @@ class ForwardReuse:
 
     def _score_by(self, scorer: TransformersScorer) -> None:
         self.own = scorer
+        self.model, self.vocab_size, self.window = scorer.model, scorer.vocab_size, scorer.window
         self.enabled = True
         self._batch: _Batch | None = None
-
-    @property
-    def model(self) -> Any:
-        """The policy."""
-        return self.own.model
-
-    @property
-    def vocab_size(self) -> int:
-        return self.own.vocab_size
-
-    @property
-    def window(self) -> int | None:
-        return self.own.window
 
     def identity(self) -> dict[str, str]:
         return self.own.identity()
