@@ -21,7 +21,12 @@ class FromPretrained:
         revision: str | None = None,
         **options: Any,
     ) -> Self:
-        """Load model and tokenizer, see `load_policy`; ``options`` are the constructor's.
+        """Load model and tokenizer with transformers, weights from safetensors only.
+
+        Args:
+            path_or_id, revision: A local folder, or a model id and its revision.
+            dtype, device: Default: fp32 on a CPU, bf16 on a GPU, which is used if there is one.
+            **options: As for the constructor.
 
         Raises:
             ValueError: there is no model or no tokenizer; the message names the folder or id.
