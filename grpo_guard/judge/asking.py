@@ -37,26 +37,15 @@ _NO_TIME: Final = BackendError("no time for the neutral question", cause=Cause.T
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one question.
+    """The outcome of one question."""
 
-    Args:
-        reply: The model's answer, or the reason for not having one.
-        requests: How many requests were made.
-        seconds: From the first request to the answer, including waits between requests.
-    """
-
-    reply: Reply | BackendError
-    requests: int
-    seconds: float
+    reply: Reply | BackendError  # the model's answer, or the reason for not having one
+    requests: int  # how many were made
+    seconds: float  # from the first request to the answer, including waits between requests
 
 
 class Asker:
-    """Asks one backend from one event loop.
-
-    Args:
-        backend: The backend to ask.
-        limits: Limits on time, attempts and money.
-    """
+    """Asks one backend from one event loop, within limits on time, attempts and money."""
 
     def __init__(self, backend: Backend, limits: Limits) -> None:
         self._backend = backend
@@ -72,9 +61,8 @@ class Asker:
     def begin(self, neutral: Request) -> None:
         """Start a new batch: a wrong set-up may have been fixed since the last one.
 
-        Args:
-            neutral: A question without any untrusted text. Whether the provider answers it
-                distinguishes an outage from a completion that it cannot process.
+        Whether the provider answers ``neutral``, a question without any untrusted text,
+        distinguishes an outage from a completion that it cannot process.
         """
         self._broken = None
         self._neutral = neutral
@@ -84,14 +72,14 @@ class Asker:
     ) -> list[Answer]:
         """Return one answer per request, in order; never raises.
 
-        Args:
-            requests: Any number of requests.
-            deadline: On the monotonic clock; no request is made after it.
-            attempts: Most requests for each, >= 1.
+        No request is made after ``deadline`` on the monotonic clock, or for more than ``attempts``
+        times, >= 1.
         """
-        size = max(1, self._backend.batch_size)
-        if len(requests) <= size:
-            return await self._ask_part(requests, deadline, attempts) if requests else []
+        return await self._ask_parts(requests, max(1, self._backend.batch_size), deadline, attempts)
+
+    async def _ask_parts(
+        self, requests: Sequence[Request], size: int, deadline: float, attempts: int
+    ) -> list[Answer]:
         parts = [requests[i : i + size] for i in range(0, len(requests), size)]
         answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in parts))
         return [answer for part in answers for answer in part]
@@ -122,21 +110,14 @@ class Asker:
             # If no retry was made in time, report the original failure rather than the deadline.
             failure = last or error
             if len(part) > 1 and made < attempts and may_be_one_of_many(failure):
-                rest = await self._ask_pieces(part, deadline, attempts - made)
+                # In pieces, so that one text the engine fails on does not cost the others.
+                size = -(-len(part) // PIECES)
+                rest = await self._ask_parts(part, size, deadline, attempts - made)
                 spent = (time.monotonic() - started) / len(part)
                 return [Answer(a.reply, a.requests + made, spent) for a in rest]
             replies = [failure] * len(part)
         seconds = (time.monotonic() - started) / len(part) if made else 0.0
         return [Answer(reply, made, seconds) for reply in replies]
-
-    async def _ask_pieces(
-        self, part: Sequence[Request], deadline: float, attempts: int
-    ) -> list[Answer]:
-        """Split a failed batch, so that one text the engine fails on does not cost the others."""
-        size = -(-len(part) // PIECES)
-        pieces = [part[i : i + size] for i in range(0, len(part), size)]
-        answers = await asyncio.gather(*(self._ask_part(p, deadline, attempts) for p in pieces))
-        return [answer for piece in answers for answer in piece]
 
     def _seconds_left(self, deadline: float) -> float:
         """Return the time limit for a request; raises if none may be made."""

@@ -9,12 +9,8 @@ from collections.abc import Callable
 class CircuitBreaker:
     """Closed; open after failures in a row; then one probe at a time until one succeeds.
 
-    Used from one event loop only, so it has no lock.
-
-    Args:
-        failures: Number of failures in a row that open it, >= 1.
-        cooldown: Seconds that it stays open before the next probe.
-        clock: Replaceable for tests.
+    Used from one event loop only, so it has no lock. ``failures`` in a row, >= 1, open it for
+    ``cooldown`` seconds until the next probe; tests replace the clock.
     """
 
     def __init__(

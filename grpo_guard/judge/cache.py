@@ -40,9 +40,7 @@ class RulingCache:
     that somebody else could have written is not used. Several processes on one machine can share
     it; SQLite's log does not work across machines on a network file system.
 
-    Args:
-        path: The file; created if it is missing.
-        most: Maximum number of rulings; the oldest are deleted first.
+    The file is created if it is missing; beyond ``most`` rulings the oldest are deleted.
     """
 
     def __init__(self, path: str | Path, most: int = MOST_RULINGS) -> None:
@@ -106,10 +104,9 @@ class RulingCache:
 
     def _warn(self, error: Exception) -> None:
         if not self._failed:
-            data = one_line(
-                f"{type(error).__name__}: {error}", 200
-            )  # may quote what is in the file
-            logger.warning("judge cache %s: %s; going on without it", self._path, data)
+            # It may quote what is in the file.
+            told = one_line(f"{type(error).__name__}: {error}", 200)
+            logger.warning("judge cache %s: %s; going on without it", self._path, told)
         self._failed = True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from grpo_guard.core.completion import Completion
-from grpo_guard.core.verdict import Cause, Finding, Usage
+from grpo_guard.core.verdict import Cause, Usage
 from grpo_guard.judge.asking import Answer
 from grpo_guard.judge.backends.base import ChatMessage, Request
 from grpo_guard.judge.cache import cache_key
@@ -26,21 +26,13 @@ _NO_ANSWER = "(An answer that was not of the form asked for.)"
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """Settings shared by all completions of one judge.
-
-    Args:
-        rubric: The instructions for the judge.
-        mode: How the judge gives its verdict.
-        window: How much of a completion the judge sees.
-        datamark: See `messages`.
-        model: Identifies the model in the cache: `Backend.identity`.
-    """
+    """Settings shared by all completions of one judge; see `messages`."""
 
     rubric: Rubric
     mode: VerdictMode
     window: Window
     datamark: bool
-    model: str
+    model: str  # identifies the model in the cache: `Backend.identity`
 
     def messages(
         self, completion: Completion, secret: bytes, window: Window
@@ -69,17 +61,11 @@ class Brief:
 
 @dataclass(slots=True)
 class Case:
-    """A completion being judged: the questions it took, and the outcome.
-
-    Args:
-        completion: The completion.
-        brief: The judge's settings.
-        secret: Key of the fence's id.
-    """
+    """A completion being judged: the questions it took, and the outcome."""
 
     completion: Completion
     brief: Brief
-    secret: bytes
+    secret: bytes  # key of the fence's id
     ruling: Ruling | None = None
     failure: BackendError | None = None
     usage: Usage = field(default_factory=Usage)
@@ -115,8 +101,8 @@ class Case:
         if isinstance(reply, ContextTooLongError):
             return self._shorten(reply, left)
         if isinstance(reply, DeclinedError):
-            finding = Finding("refused", "the provider declined this completion, and no other")
-            self.ruling = Ruling(None, Cause.REFUSED, finding=finding)
+            message = "the provider declined this completion, and no other"
+            self.ruling = Ruling.none(Cause.REFUSED, "refused", message)
             return True
         if isinstance(reply, BackendError):
             self.failure = reply
@@ -124,8 +110,7 @@ class Case:
         if reply.finish_reason == "overlong":
             return self._shorten(ContextTooLongError("longer than the model's context"), left)
         if reply.refusal or reply.finish_reason == "content_filter":
-            finding = Finding("refused", "the judge declined to answer")
-            self.ruling = Ruling(None, Cause.REFUSED, finding=finding)
+            self.ruling = Ruling.none(Cause.REFUSED, "refused", "the judge declined to answer")
             return True
         try:
             self.ruling = self.brief.mode.read(reply, neutralised(self.completion.text))
@@ -137,12 +122,8 @@ class Case:
             self.failure = BackendError(reason, cause=Cause.FAULT, retry=False)
             return True
         reminder = self.brief.mode.reminder
-        if (
-            self.ruling.cause is Cause.MALFORMED
-            and reminder
-            and left
-            and not self._reminder_messages
-        ):
+        asked_again = bool(self._reminder_messages)
+        if self.ruling.cause is Cause.MALFORMED and reminder and left and not asked_again:
             self._reminder_messages = (
                 {"role": "assistant", "content": _NO_ANSWER},
                 {"role": "user", "content": reminder},
@@ -158,8 +139,8 @@ class Case:
             return False
         # If only the attempts ran out, a shorter excerpt might have been read: not overlong.
         if self._fills_the_context(whole=shown >= _LEAST_SHOWN):
-            finding = Finding("overlong", f"does not fit into the judge's context: {error}")
-            self.ruling = Ruling(None, Cause.OVERLONG, finding=finding)
+            message = f"does not fit into the judge's context: {error}"
+            self.ruling = Ruling.none(Cause.OVERLONG, "overlong", message)
         else:
             self.failure = error
         return True
@@ -174,9 +155,9 @@ class Case:
 
     def _add_usage(self, answer: Answer, limits: Limits) -> None:
         reply = answer.reply
-        counted = (0, 0) if isinstance(reply, BackendError) else (reply.tokens_in, reply.tokens_out)
-        tokens_in = self.usage.tokens_in + counted[0]
-        tokens_out = self.usage.tokens_out + counted[1]
+        tokens_in, tokens_out = self.usage.tokens_in, self.usage.tokens_out
+        if not isinstance(reply, BackendError):
+            tokens_in, tokens_out = tokens_in + reply.tokens_in, tokens_out + reply.tokens_out
         self.usage = Usage(
             requests=self.usage.requests + answer.requests,
             tokens_in=tokens_in,

@@ -65,14 +65,10 @@ class Spending:
         self.tokens_out = 0
 
     def add(self, request: Request, reply: Reply | None) -> None:
-        """Count a request.
+        """Count a request; no reply in time (None) may cost as much as an answer.
 
-        If the backend reports no usage, or did not answer in time, the usage is estimated, and
-        rather too high: a limit that counts nothing would not limit anything.
-
-        Args:
-            request: The request.
-            reply: None = no answer in time, which may cost as much as an answer.
+        Without a reported usage it is estimated, and rather too high: a limit that counts nothing
+        would not limit anything.
         """
         if reply is not None and reply.tokens_in:
             self.tokens_in += reply.tokens_in

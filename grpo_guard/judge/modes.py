@@ -32,20 +32,17 @@ _MOST_REASON = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The result of reading an answer.
+    """The result of reading an answer."""
 
-    Args:
-        passed: Whether the judge accepts; None if it could not decide (``unsure``).
-        cause: JUDGED; or MALFORMED or REFUSED if there is no verdict, which the completion may
-            have caused.
-        p_yes: The judge's probability of accepting, if the mode gives one.
-        finding: The evidence against the completion, or for the judge's decision.
-    """
+    passed: bool | None  # None: the judge could not decide (``unsure``)
+    cause: Cause = Cause.JUDGED  # MALFORMED or REFUSED if there is no verdict
+    p_yes: float | None = None  # the judge's probability of accepting, if the mode gives one
+    finding: Finding | None = None  # against the completion, or for the judge's decision
 
-    passed: bool | None
-    cause: Cause = Cause.JUDGED
-    p_yes: float | None = None
-    finding: Finding | None = None
+    @classmethod
+    def none(cls, cause: Cause, kind: str, message: str) -> Ruling:
+        """No verdict, and why; the completion may have caused that."""
+        return cls(None, cause, finding=Finding(kind, message))
 
 
 class VerdictMode(ABC):
@@ -110,7 +107,7 @@ class LogitMode(VerdictMode):
         if reply.first_token is None and not reply.text:
             # Some servers return no log-probabilities for an answer that ends at once, which a
             # completion can provoke.
-            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", "an empty answer"))
+            return Ruling.none(Cause.MALFORMED, "no_verdict", "an empty answer")
         if reply.first_token is None:
             raise JudgeSetupError(
                 "the judge's backend returned no log-probabilities, which mode 'logit' needs; "
@@ -120,7 +117,7 @@ class LogitMode(VerdictMode):
         yes, no = (mass_of(reply.first_token, word) for word in ("yes", "no"))
         if not yes + no >= self.least_mass or yes + no <= 0:
             message = f"{yes + no:.0%} of the answer's probability is on yes or no"
-            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
+            return Ruling.none(Cause.MALFORMED, "no_verdict", message)
         p_yes = yes / (yes + no)
         message = f"the judge's probability of accepting is {p_yes:.3f}"
         return Ruling(p_yes >= self.threshold, p_yes=p_yes, finding=Finding("judge", message))
@@ -195,10 +192,10 @@ class JsonMode(VerdictMode):
                 (str(f) for f in problem["loc"] if f in _JsonVerdict.model_fields), "answer"
             )
             message = f"the judge's answer is not a verdict: {where}: {problem['msg']}"
-            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
+            return Ruling.none(Cause.MALFORMED, "no_verdict", message)
         if _repeats_a_field(reply.text):
             message = "the judge's answer is not a verdict: it has a field twice"
-            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
+            return Ruling.none(Cause.MALFORMED, "no_verdict", message)
         # The judge saw marks for spaces and look-alikes for brackets, and may quote either.
         evidence, text = (read_back(t.replace(MARK, " ")) for t in (answer.evidence, text))
         start = text.find(evidence) if evidence else -1
@@ -206,7 +203,7 @@ class JsonMode(VerdictMode):
         if answer.verdict == "pass" and not (quoted and quoted in _squeezed(text)):
             # A judge that quotes nothing, or something made up, has not read the completion.
             message = "the judge accepts on words that the completion does not contain"
-            return Ruling(None, Cause.MALFORMED, finding=Finding("false_evidence", message))
+            return Ruling.none(Cause.MALFORMED, "false_evidence", message)
         span = (start, start + len(evidence)) if start >= 0 else None
         message = f"the judge's verdict is {answer.verdict}, confidence {answer.confidence:.2f}"
         passed = None if answer.verdict == "unsure" else answer.verdict == "pass"
@@ -249,7 +246,7 @@ class CotMode(VerdictMode):
         match = self._LINE.fullmatch(last.strip().strip("*"))
         if match is None or reply.finish_reason == "length":
             message = "the judge's answer does not end with a verdict"
-            return Ruling(None, Cause.MALFORMED, finding=Finding("no_verdict", message))
+            return Ruling.none(Cause.MALFORMED, "no_verdict", message)
         message = f"the judge decided to {match[1].lower()}"
         reason = reply.text.strip().rpartition("\n")[0].strip()
         if reason:  # the end of a long criticism is its conclusion
@@ -258,12 +255,18 @@ class CotMode(VerdictMode):
         return Ruling(match[1] == "ACCEPT", finding=Finding("judge", message))
 
 
-def mode_of(mode: str | VerdictMode) -> VerdictMode:
+def mode_of(mode: str | VerdictMode, threshold: float | None = None) -> VerdictMode:
     """Return a mode by its name, with default settings; a mode object is returned as it is.
 
     Raises:
-        ValueError: unknown name.
+        ValueError: an unknown name, or a threshold with another mode than ``"logit"``.
     """
+    if threshold is not None:
+        if mode != "logit":
+            raise ValueError(
+                f"JudgeVerifier.threshold: expected mode 'logit' with it, got {mode!r}"
+            )
+        return LogitMode(threshold)
     if isinstance(mode, VerdictMode):
         return mode
     modes: dict[str, Callable[[], VerdictMode]] = {

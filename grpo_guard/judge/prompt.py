@@ -104,11 +104,10 @@ def messages(
     """Build the system and the user message.
 
     Args:
-        rubric: The texts to fill.
+        rubric, window: The texts to fill, and how much of the completion to show.
         verdict: The verdict mode's instructions.
         completion: The completion to judge; its prompt and reference are not trusted either.
         secret: Key of the fence's id; constant during a run, unknown to the nodes.
-        window: How much of the completion to show.
         datamark: Mark the completion's spaces (spotlighting, arXiv 2403.14720).
     """
     prompt, reference = prompt_text(completion), completion.reference

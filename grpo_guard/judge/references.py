@@ -12,7 +12,7 @@ from typing import Final
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import prompt_key
 from grpo_guard.core.supervise import supervised
-from grpo_guard.core.verdict import Cause, Finding, Verdict
+from grpo_guard.core.verdict import Cause, Finding
 from grpo_guard.core.verifier import CompletionVerifier
 
 UNUSED: Final = "reference_not_used"
@@ -21,16 +21,11 @@ UNUSED: Final = "reference_not_used"
 def with_own_references(
     batch: Sequence[Completion], screens: CompletionVerifier | None
 ) -> tuple[list[Completion], list[Finding | None]]:
-    """Remove the references that a judge must not see, and note each removal.
+    """Remove the references that a judge must not see; return the completions, and for each a note
+    if its reference was removed, else None.
 
-    Args:
-        batch: Any number of completions.
-        screens: The screens that run before the judge's calls. A reference that they reject, or
-            fail on, is not used: its sender may control it, whatever the exchange claims.
-            None = no screens.
-
-    Returns:
-        The completions, in order, and for each a note if its reference was removed, else None.
+    A reference that the screens reject, or fail on, is not used: its sender may control it,
+    whatever the exchange claims.
     """
     shown, notes = list(batch), list[Finding | None]([None] * len(batch))
     trusted: dict[tuple[str, str], list[int]] = {}
@@ -45,14 +40,10 @@ def with_own_references(
         return shown, notes
     read = [Completion(batch[of[0]].prompt, text) for (_, text), of in trusted.items()]
     for places, verdict in zip(trusted.values(), supervised(screens, read), strict=True):
-        if not _passes(verdict):
+        if not (verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE):
             for i in places:
                 shown[i] = batch[i].with_labels(reference=None)
                 notes[i] = Finding(
                     UNUSED, f"its reference does not pass the screens: {verdict.reason}"
                 )
     return shown, notes
-
-
-def _passes(verdict: Verdict) -> bool:
-    return verdict.accepted or verdict.cause is Cause.NOT_APPLICABLE

@@ -117,12 +117,8 @@ class Rubric:
 
 
 def fill(template: str, values: Mapping[str, str | None]) -> str:
-    """Replace placeholders in one pass, so that inserted text is never expanded again.
-
-    Args:
-        template: Text with placeholders.
-        values: Value by placeholder; lines with a placeholder whose value is None are dropped.
-    """
+    """Replace placeholders in one pass, so that inserted text is never expanded again; lines with a
+    placeholder whose value is None are dropped."""
     lines = []
     for line in template.split("\n"):
         names = _PLACEHOLDER.findall(line)

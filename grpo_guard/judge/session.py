@@ -41,10 +41,7 @@ class _Batch:
 class Session:
     """Counts, the state of the limits, and the cache's connection, on one event loop.
 
-    Args:
-        backend: The backend to ask.
-        limits: Time limits apply per batch, money limits to all batches together.
-        cache: File of cached rulings; None = no cache.
+    Time limits apply per batch, money limits to all batches together.
     """
 
     def __init__(self, backend: Backend, limits: Limits, cache: str | None) -> None:
@@ -57,14 +54,11 @@ class Session:
         self._vouched_at: float | None = None
 
     async def settle(self, cases: Mapping[str, Case], brief: Brief, secret: bytes) -> None:
-        """Find a ruling or a failure for each case.
-
-        Args:
-            cases: Cases by cache key.
-            brief: Settings shared by all of them.
-            secret: See `Case`.
-        """
-        known = await self._look_up(list(cases))
+        """Find a ruling or a failure for each case, by cache key; they share brief and secret."""
+        known: dict[str, Ruling] = {}
+        if self._cache is not None:
+            async with self._cache_lock:
+                known = await asyncio.to_thread(self._cache.get, list(cases))
         for key, ruling in known.items():
             cases[key].ruling = ruling
             cases[key].usage = Usage(cache_hits=1)
@@ -80,8 +74,13 @@ class Session:
                 case.failure = error
         finally:  # also if the caller gave up: keep the rulings that were paid for
             new = {key: c.ruling for key, c in cases.items() if key not in known and c.ruling}
-            await self._store(new)
-        _log_setup_error([case.failure for case in pending])
+            if self._cache is not None:
+                async with self._cache_lock:
+                    await asyncio.to_thread(self._cache.put, new)
+        # Once, not for each of the completions that met it.
+        broken = (c.failure for c in pending if isinstance(c.failure, JudgeSetupError))
+        if found := next(broken, None):
+            logger.error("judge: %s", found)
 
     async def _ready(self, neutral: Request) -> float:
         """Check that the model is available, until one check succeeds. Otherwise every completion
@@ -169,21 +168,3 @@ class Session:
             f"the model gives no verdict in mode {mode!r}, not even on '{_NEUTRAL.text}' ({reason})"
             "; choose one that can answer in this form, another mode, or more max_tokens"
         )
-
-    async def _look_up(self, keys: Sequence[str]) -> dict[str, Ruling]:
-        if self._cache is None:
-            return {}
-        async with self._cache_lock:
-            return await asyncio.to_thread(self._cache.get, keys)
-
-    async def _store(self, rulings: Mapping[str, Ruling]) -> None:
-        if self._cache is not None:
-            async with self._cache_lock:
-                await asyncio.to_thread(self._cache.put, rulings)
-
-
-def _log_setup_error(failures: Sequence[BackendError | None]) -> None:
-    """Log a set-up error once, not for each of the completions that met it."""
-    found = next((error for error in failures if isinstance(error, JudgeSetupError)), None)
-    if found is not None:
-        logger.error("judge: %s", found)

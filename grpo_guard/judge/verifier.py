@@ -19,7 +19,7 @@ from grpo_guard.judge.backends.build import build_backend
 from grpo_guard.judge.case import Brief, Case
 from grpo_guard.judge.limits import Limits
 from grpo_guard.judge.loop import background_loop
-from grpo_guard.judge.modes import LogitMode, VerdictMode, mode_of
+from grpo_guard.judge.modes import VerdictMode, mode_of
 from grpo_guard.judge.prompt import Window
 from grpo_guard.judge.references import with_own_references
 from grpo_guard.judge.rubric import Rubric
@@ -92,7 +92,7 @@ class JudgeVerifier(CompletionVerifier):
         self.backend = backend if isinstance(backend, Backend) else build_backend(backend)
         rubric = "math" if rubric is None else rubric
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric.load(os.fspath(rubric))
-        self.mode = _mode(mode, threshold)
+        self.mode = mode_of(mode, threshold)
         self.screens = ScreensVerifier() if screens == "default" else screens
         self.window = window if isinstance(window, Window) else Window(**(window or {}))
         self.limits = limits if isinstance(limits, Limits) else Limits(**(limits or {}))
@@ -118,11 +118,8 @@ class JudgeVerifier(CompletionVerifier):
         return background_loop().run(self._judge(batch))
 
     def p_yes(self, batch: Sequence[Completion]) -> list[float | None]:
-        """Return the judge's probabilities of accepting, for calibration; None if it gave none.
-
-        Args:
-            batch: Completions, in order. Screens run here too.
-        """
+        """Return the judge's probabilities of accepting, in order, for calibration; None if it gave
+        none. Screens run here too."""
         shown, _ = with_own_references(batch, self.screens)
         cases = background_loop().run(self._settled(shown))[1]
         rulings = [cases[i][1].ruling if i in cases else None for i in range(len(batch))]
@@ -234,11 +231,3 @@ class JudgeVerifier(CompletionVerifier):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_session": None}  # connections cannot be pickled
-
-
-def _mode(mode: str | VerdictMode, threshold: float | None) -> VerdictMode:
-    if threshold is None:
-        return mode_of(mode)
-    if mode != "logit":
-        raise ValueError(f"JudgeVerifier.threshold: expected mode 'logit' with it, got {mode!r}")
-    return LogitMode(threshold)

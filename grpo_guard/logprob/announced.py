@@ -20,8 +20,7 @@ from typing import Final
 
 from grpo_guard.logprob.shares import Places
 
-CONTEXT: Final = 96
-"""How many characters before a token are read."""
+CONTEXT: Final = 96  # how many characters before a token are read
 
 # Every quantifier is bounded and the text has at most `CONTEXT` characters, so hostile text costs
 # a constant per token.
@@ -58,16 +57,9 @@ class Announced(IntEnum):
     AFTER_ANSWER = 4
 
 
-class AnnouncedPlaces(Places):
-    """Finds the tokens of a completion that are in an announced place.
-
-    Args:
-        tokenizer: A transformers tokenizer.
-    """
-
-    def announced(self, ids: Sequence[int]) -> list[Announced]:
-        """Classify each token by the text before it, [n] -> [n]; reads ids[:t] for token t."""
-        return [announced_after(before) for before in self.before(ids, CONTEXT, start="\n")]
+def announced(places: Places, ids: Sequence[int]) -> list[Announced]:
+    """Classify each of a completion's tokens by the text before it, [n] -> [n]."""
+    return [announced_after(before) for before in places.before(ids, CONTEXT, start="\n")]
 
 
 def announced_after(text: str) -> Announced:

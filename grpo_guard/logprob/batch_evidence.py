@@ -39,54 +39,35 @@ STAKES = (0.5, 0.1, 0.02)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One completion of a node.
+    """One completion of a node, of n >= 1 tokens."""
 
-    Args:
-        prompt: Equal for completions of one prompt.
-        ids: Its tokens, shape [n], n >= 1.
-        log_probs: Upper bound of each token's log-prob under the declared sampler, shape [n].
-        log_e: Logarithm of its own e-value.
-    """
-
-    prompt: Hashable
+    prompt: Hashable  # equal for completions of one prompt
     ids: tuple[int, ...]
-    log_probs: Floats
-    log_e: float
+    log_probs: Floats  # upper bound of each token's log-prob under the declared sampler, [n]
+    log_e: float  # logarithm of its own e-value
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens of one completion that also occur in answers to other prompts.
+    """Tokens of one completion that also occur in answers to other prompts."""
 
-    Args:
-        span: The tokens' span, half open.
-        prompts: Number of prompts whose answers contain them.
-    """
-
-    span: tuple[int, int]
-    prompts: int
+    span: tuple[int, int]  # half open
+    prompts: int  # number of prompts whose answers contain them
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The evidence in one node's batch.
+    """The evidence in one node's batch."""
 
-    Args:
-        log_e: Logarithm of the e-value of both tests.
-        stretches: By completion, the longest stretch that is evidence against it by itself.
-    """
-
-    log_e: float
+    log_e: float  # logarithm of the e-value of both tests
     stretches: Mapping[int, Stretch]
+    """By completion, the longest stretch that is evidence against it by itself."""
 
 
 def batch_evidence(answers: Sequence[Answer]) -> Batch:
-    """Return the e-value of one node's completions.
+    """Return the e-value of one node's answers in one batch, at least one.
 
     Linear in the number of tokens, apart from sorting them.
-
-    Args:
-        answers: One node's answers in one batch, at least one.
     """
     numbers: dict[Hashable, int] = {}
     prompts = np.array([numbers.setdefault(answer.prompt, len(numbers)) for answer in answers])
@@ -111,8 +92,7 @@ def sampler_log_probs(stats: TokenStats, spec: SamplingSpec, drift: float, least
     bound of the mass that is kept.
 
     Args:
-        stats: Statistics at the declared temperature and before truncation.
-        spec: The declared sampler.
+        stats, spec: At the declared temperature and before truncation; the declared sampler.
         drift: Allowance for drift, in nats at the declared temperature.
         least: Smaller probabilities count as this one, since drift determines how small they look.
     """
@@ -156,21 +136,13 @@ def _mean_over_stakes(logs: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Positions of the stretches of one length that occur at least twice, shape [m] each.
+    """Positions of the stretches of one length that occur at least twice, shape [m] each."""
 
-    Args:
-        length: In tokens.
-        texts: Index of the answer.
-        starts: Index of its first token in the answer.
-        gains: Log of share / probability.
-        stretches: Number of the stretch; equal tokens have equal numbers.
-    """
-
-    length: int
-    texts: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    gains: Floats
-    stretches: NDArray[np.int64]
+    length: int  # in tokens
+    texts: NDArray[np.int64]  # index of the answer
+    starts: NDArray[np.int64]  # index of its first token in the answer
+    gains: Floats  # log of share / probability
+    stretches: NDArray[np.int64]  # number of the stretch; equal tokens have equal numbers
 
 
 def _places(answers: Sequence[Answer]) -> Iterator[_Places]:

@@ -14,20 +14,13 @@ from grpo_guard.logprob.scorers.base import Scorer
 
 @dataclass(frozen=True, slots=True)
 class BitwiseReport:
-    """How far two scorers agree.
+    """How far two scorers agree."""
 
-    Args:
-        tokens: Number of tokens compared, over all comparisons.
-        differing: How many of them differ in log-prob, raw logit or support.
-        largest: Largest difference of log-probs, in nats.
-        where: Source of the first difference: "batching" (one engine against itself) or "engines";
-            None if all bits agree.
-    """
-
-    tokens: int
-    differing: int
-    largest: float
+    tokens: int  # compared, over all comparisons
+    differing: int  # how many of them differ in log-prob, raw logit or support
+    largest: float  # largest difference of log-probs, in nats
     where: str | None
+    """Source of the first difference: "batching" (one engine against itself) or "engines"."""
 
     @property
     def deserved(self) -> bool:

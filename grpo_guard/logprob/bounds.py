@@ -12,13 +12,13 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Finding, Verdict, accept, reject
-from grpo_guard.logprob.announced import AnnouncedPlaces
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.evidence import AMBIGUOUS, OUTSIDE, Evidence, heaviest_span, weigh
 from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.sampler_mismatch import TemperatureCheck, unlimited_warning
 from grpo_guard.logprob.scan import keyed_shares
+from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier, Scored
 from grpo_guard.nodes.store import NodeStore
@@ -77,9 +77,7 @@ class LogProbBoundVerifier(LogProbVerifier):
         if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
             raise ValueError("key: expected 1 to 64 bytes, or None")
         super().__init__(model, tokenizer, sampling=sampling, **options)
-        self.nodes = NodeEvidence(
-            self.name, sampling, node_alpha, store, AnnouncedPlaces(tokenizer)
-        )
+        self.nodes = NodeEvidence(self.name, sampling, node_alpha, store, Places(tokenizer))
         self._node_alpha = node_alpha
         if node_alpha:
             self.scope = "history"
@@ -142,7 +140,10 @@ class LogProbBoundVerifier(LogProbVerifier):
     def _verdict(
         self, completion: Completion, encoded: Encoded, stats: TokenStats, evidence: Evidence
     ) -> Verdict:
-        notes = (*_at_the_edge(evidence), *self._notes(encoded))
+        notes = self._notes(encoded)
+        if ambiguous := int((evidence.zones == AMBIGUOUS).sum()):
+            message = f"{ambiguous} tokens lie at the edge of the support"
+            notes = (Finding("ambiguous", message), *notes)
         if evidence.p_value >= self.alpha:
             return accept(self.name, p_value=evidence.p_value, findings=notes)
         finding = self._finding(completion, encoded, stats, evidence)
@@ -177,10 +178,3 @@ class LogProbBoundVerifier(LogProbVerifier):
         message += f"; chance for honest work {p_text(evidence.p_value)}"
         span = self.encoder.char_span(completion, encoded, start, end)
         return Finding(kind, message, char_span=span, token_span=(first, end_of))
-
-
-def _at_the_edge(evidence: Evidence) -> tuple[Finding, ...]:
-    ambiguous = int((evidence.zones == AMBIGUOUS).sum())
-    if not ambiguous:
-        return ()
-    return (Finding("ambiguous", f"{ambiguous} tokens lie at the edge of the support"),)

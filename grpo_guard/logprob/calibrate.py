@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import numpy as np
@@ -20,7 +20,7 @@ from grpo_guard.logprob.derive import (
 from grpo_guard.logprob.encode import Encoded, EncodeError
 from grpo_guard.logprob.intervals import wilson
 from grpo_guard.logprob.profile import BFLOAT16, DriftProfile
-from grpo_guard.logprob.profile_file import FORMAT, FalsePositives, ProfileFile, SamplingRecord
+from grpo_guard.logprob.profile_file import FORMAT, FalsePositives, ProfileFile
 from grpo_guard.logprob.replay.evidence import replayed_tokens
 from grpo_guard.logprob.stats import Floats, TokenStats
 from grpo_guard.logprob.verifier import LogProbVerifier
@@ -50,12 +50,12 @@ class CalibrationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """One honest completion, scored; ``drift`` is sampler log-prob minus ours, [n] or [0]."""
+    """One honest completion, scored."""
 
     completion: Completion
     encoded: Encoded
     stats: TokenStats
-    drift: Floats
+    drift: Floats  # sampler log-prob minus ours, [n] or [0]
 
 
 def calibrate(
@@ -106,7 +106,7 @@ def calibrate(
         name=f"calibrated ({base.name})",
         base=base.name,
         method=METHOD,
-        sampling=SamplingRecord(**asdict(first.sampling)),
+        sampling=first.sampling,
         identity=first.scorer.identity(),
         completions=len(honest),
         tokens=n,

@@ -2,20 +2,11 @@
 
 Every completion that a node may send fills a slot: (run, round, node, slot). A keyed hash of these
 and the prompt gives its seed, so there is one honest completion per slot, and anyone can compute
-which one. What an attacker can and cannot still do:
-
-* *Grinding seeds* (choosing run, node or slot so that a wanted completion comes out): slots are
-  numbered without gaps, and node names are fixed when a node joins. An attacker who knew a round's
-  weights in advance could still try both; a beacon, a public value that appears only when the
-  round begins, makes that impossible.
-* *Choosing among samples* (the longest of eighty): there is one sample per slot.
-* *Withholding*: a node that dislikes its slot's completion can leave the slot empty. That costs the
-  node its slot, and receivers must count empty slots, but a node can still bias the training data
-  by what it withholds.
-* *Colluding*: nodes gain nothing from each other's slots, because the hash includes the node's
-  name; an operator with many names has as many slots as names. Who may join is decided elsewhere.
-* *A beacon that its author can choose* lets the author grind. Commit to it a round ahead, or take
-  one that no participant controls.
+which one. Slots are numbered without gaps and names fixed when a node joins, so nobody can choose
+run, node or slot to suit a completion; who knows a round's weights in advance could still try both,
+unless a beacon, a public value, appears only when the round begins. Its author must not be able to
+choose it. A node can still leave a slot empty (receivers must count these), and an operator with
+many names has as many slots: who may join is decided elsewhere.
 """
 
 from __future__ import annotations

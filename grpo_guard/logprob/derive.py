@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,19 +46,12 @@ MOST_TYPICAL_DRIFT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HonestTokens:
-    """Statistics of all honest tokens, concatenated.
+    """Statistics of all N >= 1 honest tokens, concatenated."""
 
-    Args:
-        edge_gap: Raw logits outside the support, shape [N], N >= 1.
-        tail_mass: Probability of the token and all no likelier, shape [N].
-        drift: Sampler log-prob minus ours at the declared temperature, nats, shape [M], M <= N.
-        replayed: One entry per completion if a coin was replayed, else empty.
-    """
-
-    edge_gap: Floats
-    tail_mass: Floats
-    drift: Floats
-    replayed: Sequence[Replayed] = ()
+    edge_gap: Floats  # raw logits outside the support, [N]
+    tail_mass: Floats  # probability of the token and all no likelier, [N]
+    drift: Floats  # sampler log-prob minus ours at the declared temperature, nats, [M], M <= N
+    replayed: Sequence[Replayed] = ()  # one per completion if a coin was replayed
 
 
 def derive(tokens: HonestTokens, base: DriftProfile, temperature: float) -> Numbers:
@@ -101,31 +95,22 @@ def replay_rates(replayed: Sequence[Replayed], base: DriftProfile) -> tuple[GapR
             f"coin: {mismatches} of {informative} informative tokens differ from those that the "
             "seeds draw; expected honest completions of this run, sampler and policy"
         )
-    inherited = dict(base.replay)
-    margins = sorted({*MARGINS, *inherited})
-    counts = [
-        (int((excess >= m).sum()), len(excess)) if m > 0 else (mismatches, informative)
-        for m in margins
-    ]
-    built_in = [min((r for g, r in base.replay if g <= m), default=1.0) for m in margins]
-    # If honest tokens go further than the base allows, its rates for far margins are no guide.
-    guide = not any(lower_bound(k, n) > rate for (k, n), rate in zip(counts, built_in, strict=True))
-    rates: list[GapRate] = []
-    last: GapRate | None = None
-    for margin, (k, n), rate in zip(margins, counts, built_in, strict=True):
-        bound = upper_bound(k, n) if n else MOST_OUTSIDE  # n = 0: the policy was never unsure
-        source: Source = "measured" if k else "count"
-        if not k and guide and rate < bound:
-            bound, source = rate, "inherited"
-        # A count alone would let one token of any margin pass for free in a long completion.
-        if not k and last is not None:
-            decline = last.rate * 10 ** (-(margin - last.gap) / DECADE)
-            if decline < bound:
-                bound, source = max(decline, LEAST_RATE), "extrapolated"
-        bound = min(bound, rates[-1].rate) if rates else bound
-        rates.append(GapRate(gap=margin, rate=bound, seen=k, source=source))
-        last = rates[-1] if k else last
-    return tuple(rates)
+    margins = sorted({*MARGINS, *dict(base.replay)})
+    return tuple(
+        _bounds(
+            [
+                _Seen(
+                    m,
+                    int((excess >= m).sum()) if m > 0 else mismatches,
+                    len(excess) if m > 0 else informative,
+                    min((rate for gap, rate in base.replay if gap <= m), default=1.0),
+                )
+                for m in margins
+            ],
+            # A count alone would let one token of any margin pass for free in a long completion.
+            extrapolated=True,
+        )
+    )
 
 
 def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
@@ -136,27 +121,48 @@ def gap_rates(edge_gap: Floats, base: DriftProfile) -> tuple[GapRate, ...]:
     """
     n = len(edge_gap)
     gaps = np.array(sorted({*GAPS, *(gap for gap, _ in base.rates)}))
-    built_in = base.rate(gaps)
-    seen = [int((edge_gap >= gap).sum()) for gap in gaps]
-    # If honest tokens go further outside than the base allows, its rates for far gaps are no guide.
-    guide = not any(lower_bound(k, n) > rate for k, rate in zip(seen, built_in, strict=True))
-    rates: list[GapRate] = []
-    for gap, k, inherited in zip(gaps.tolist(), seen, built_in.tolist(), strict=True):
-        rate = upper_bound(k, n)
-        source: Source = "measured" if k else "count"
-        if not k and guide and inherited < rate:
-            rate, source = inherited, "inherited"
-        if rate < MOST_OUTSIDE:
-            # Farther out is rarer: each bound holds for all larger gaps.
-            rate = min(rate, rates[-1].rate) if rates else rate
-            rates.append(GapRate(gap=gap, rate=rate, seen=k, source=source))
+    seen = [
+        _Seen(gap, int((edge_gap >= gap).sum()), n, rate)
+        for gap, rate in zip(gaps.tolist(), base.rate(gaps).tolist(), strict=True)
+    ]
+    rates = tuple(r for r in _bounds(seen, extrapolated=False) if r.rate < MOST_OUTSIDE)
     outside = int((edge_gap > 0).sum())
     if not rates or outside >= MOST_OUTSIDE * n:
         raise ValueError(
             f"sampling: {outside} of {n} tokens lie outside the declared support; expected honest "
             "completions of this sampler and policy"
         )
-    return tuple(rates)
+    return rates
+
+
+class _Seen(NamedTuple):
+    """``k`` of ``n`` tokens lie at least ``gap`` outside; the base profile allows ``rate``."""
+
+    gap: float
+    k: int
+    n: int
+    rate: float
+
+
+def _bounds(seen: Sequence[_Seen], *, extrapolated: bool) -> list[GapRate]:
+    """Bound the share of tokens beyond each gap. Farther out is rarer, so bounds never rise."""
+    # If honest tokens go further out than the base allows, its rates for far gaps are no guide.
+    guide = not any(n and lower_bound(k, n) > rate for _, k, n, rate in seen)
+    rates: list[GapRate] = []
+    last: GapRate | None = None
+    for gap, k, n, inherited in seen:
+        bound = upper_bound(k, n) if n else MOST_OUTSIDE  # n = 0: the policy was never unsure
+        source: Source = "measured" if k else "count"
+        if not k and guide and inherited < bound:
+            bound, source = inherited, "inherited"
+        if not k and extrapolated and last is not None:
+            decline = last.rate * 10 ** (-(gap - last.gap) / DECADE)
+            if decline < bound:
+                bound, source = max(decline, LEAST_RATE), "extrapolated"
+        bound = min(bound, rates[-1].rate) if rates else bound
+        rates.append(GapRate(gap=gap, rate=bound, seen=k, source=source))
+        last = rates[-1] if k else last
+    return rates
 
 
 def tail_counts(tail_mass: Floats) -> tuple[TailCount, ...]:

@@ -15,9 +15,9 @@ from grpo_guard.core.detokenizer import Detokenizer
 from grpo_guard.core.given import Given, Span, between, stretches
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Cause
-from grpo_guard.logprob.encoded import Encoded, EncodeError, encode_batch, memory_without_limit
+from grpo_guard.logprob.encoded import Encoded, EncodeError, malformed
 
-__all__ = ["EncodeError", "Encoded", "Encoder", "encode_batch", "memory_without_limit"]
+__all__ = ["EncodeError", "Encoded", "Encoder"]
 
 
 class Encoder:
@@ -28,12 +28,8 @@ class Encoder:
         sampling: The declared sampler.
         vocab_size: Rows of the model's embedding.
         window: Longest sequence the model takes, in tokens; None = unknown.
-        trust_prompt_ids: Accept ``Completion.prompt_ids`` without comparing them with the prompt.
-        require_ids: Reject completions without ids as malformed.
-        check_text: Compare the text with the decoded ids.
-        check_end: Reject ids that end with neither an EOS nor at the declared length.
-        special: Ids of special tokens that a completion may hold.
-        chat_template_kwargs: Passed to ``apply_chat_template`` for prompts that are messages.
+
+    The other options are those of `LogProbVerifier`.
     """
 
     def __init__(
@@ -83,18 +79,18 @@ class Encoder:
         else:
             ids, given = self._checked_ids(completion, context)
         if sum(end - start for start, end in given) == len(ids):
-            raise EncodeError(Cause.MALFORMED, "all of its tokens are given: none was sampled")
+            raise malformed("all of its tokens are given: none was sampled")
         prompt_ids = self._prompt_ids(completion)
         if self.window is not None and len(prompt_ids) >= self.window:
             raise EncodeError(
                 Cause.UNSUPPORTED,
                 f"the prompt has {len(prompt_ids)} tokens, the model's window {self.window}",
             )
-        if self.window is not None and len(prompt_ids) + len(ids) > self.window:
+        length = len(prompt_ids) + len(ids)
+        if self.window is not None and length > self.window:
             raise EncodeError(
                 Cause.OVERLONG,
-                f"prompt and completion have {len(prompt_ids) + len(ids)} tokens, "
-                f"the model's window {self.window}",
+                f"prompt and completion have {length} tokens, the model's window {self.window}",
             )
         if self.check_end and not from_text:
             self._require_end(completion.finish_reason, len(prompt_ids), ids, given)
@@ -140,9 +136,9 @@ class Encoder:
         self, text: str, chars: Sequence[Span]
     ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
         if self.require_ids:
-            raise EncodeError(Cause.MALFORMED, "no completion_ids, and this guard requires them")
+            raise malformed("no completion_ids, and this guard requires them")
         if not text:
-            raise EncodeError(Cause.MALFORMED, "the completion is empty")
+            raise malformed("the completion is empty")
         # Tokenising is linear in the text, but 100 MB of text is not worth a second of work.
         limit = self.sampling.max_new_tokens or self.window
         written = len(text) - sum(end - start for start, end in chars)
@@ -150,41 +146,38 @@ class Encoder:
             raise EncodeError(
                 Cause.OVERLONG, f"{written} characters cannot be {limit} tokens or fewer"
             )
-        parts = [self._tokens(text[slice(*span)]) for span in stretches(chars, len(text))]
+        parts: list[list[int]] = [
+            self.tokenizer(text[a:b], add_special_tokens=False, verbose=False)["input_ids"]
+            for a, b in stretches(chars, len(text))
+        ]
         given = tuple(pairwise(accumulate(map(len, parts), initial=0)))[1::2]
         ids = tuple(token for part in parts for token in part)
         if not ids:
-            raise EncodeError(Cause.MALFORMED, "the text has no tokens")
+            raise malformed("the text has no tokens")
         # The text may spell a token that was added to the tokenizer and not to the model.
         self._require_known("text", ids)
         # Text shows its special tokens, so only tokens after an EOS can be smuggled in.
         for start, end in between(given, len(ids)):
             if not self.eos_ids.isdisjoint(ids[start : max(start, end - 1)]):
-                raise EncodeError(Cause.MALFORMED, "the text goes on after the end of the sequence")
+                raise malformed("the text goes on after the end of the sequence")
         self._require_declared_length(ids, given, retokenised=True)
         return ids, given
-
-    def _tokens(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
 
     def _checked_ids(
         self, completion: Completion, context: Given
     ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
         ids, given = completion.completion_ids or (), context.tokens
         if not ids:
-            raise EncodeError(Cause.MALFORMED, "the completion has no tokens")
-        limits = {
-            n: why
-            for n, why in (
-                (self.window, "the model has {} positions, its max_position_embeddings"),
-                (self.sampling.max_new_tokens, "max_new_tokens is declared as {}"),
-            )
-            if n is not None
-        }
+            raise malformed("the completion has no tokens")
+        window, declared = self.window, self.sampling.max_new_tokens
+        most = max((n for n in (window, declared) if n is not None), default=None)
         drawn = len(ids) - sum(end - start for start, end in given)
-        if limits and drawn > (most := max(limits)):  # before any check that visits each of them
-            why = limits[most].format(most)
+        if most is not None and drawn > most:  # before any check that visits each of them
+            why = (
+                f"max_new_tokens is declared as {most}"
+                if most == declared
+                else f"the model has {most} positions, its max_position_embeddings"
+            )
             raise EncodeError(
                 Cause.OVERLONG,
                 f"{drawn} completion_ids, but at most {most} are possible: {why}",
@@ -197,8 +190,7 @@ class Encoder:
         # skip the poison as a tool's output while the update trained on it.
         if self.check_text and not self._same(completion.text, ids, given, context):
             turns = ", turn by turn" if given else ""
-            raise EncodeError(
-                Cause.MALFORMED,
+            raise malformed(
                 f"completion_ids do not decode to the text{turns}. If your own trainer renders the "
                 "text from the ids (stop strings, reasoning or tool calls taken apart), pass "
                 "check_text=False",
@@ -253,8 +245,7 @@ class Encoder:
         """Refuse ids that do not show in the text: unless they mask them, trainers train on special
         tokens inside an answer, on padding, and on anything after an EOS."""
         if problem := self.detokenizer.problem(ids, given):
-            raise EncodeError(
-                Cause.MALFORMED,
+            raise malformed(
                 f"completion_ids: {problem}. If the policy answers in special tokens, pass "
                 "special=; remove your own padding",
             )
@@ -270,8 +261,7 @@ class Encoder:
         # With no limit declared, any length may have been one, but a claimed "stop" is not a limit.
         unknown = limit is None and finish != "stop"
         if ids[-1] not in self.eos_ids and not (ends_given or cut or unknown):
-            raise EncodeError(
-                Cause.MALFORMED,
+            raise malformed(
                 f"{len(ids)} tokens that do not end with EOS while max_new_tokens is "
                 f"{limit or 'not declared'}: cut short, or sent without the EOS. If the declared "
                 "sampler has stop strings, pass check_end=False",
@@ -295,8 +285,7 @@ class Encoder:
         if given is not None and given not in own:
             spelled = self._decode(given, skip_special=False)
             if all(spelled != self._decode(ids, skip_special=False) for ids in own):
-                raise EncodeError(
-                    Cause.MALFORMED,
+                raise malformed(
                     "prompt_ids do not encode the prompt. If they come from your own trainer and "
                     "not from the peer, pass trust_prompt_ids=True",
                 )
@@ -336,8 +325,12 @@ class Encoder:
         forms = [{"add_generation_prompt": True}]
         if messages and messages[-1]["role"] == "assistant":
             forms.append({"continue_final_message": True})
+        fill = self.tokenizer.apply_chat_template
         try:
-            return [self._templated(messages, form) for form in forms]
+            return [
+                tuple(fill(messages, tokenize=True, return_dict=False, **options))
+                for options in ({**form, **self.chat_template_kwargs} for form in forms)
+            ]
         except Exception as error:  # a template can raise anything
             raise EncodeError(Cause.UNSUPPORTED, f"the chat template failed: {error}") from error
 
@@ -352,21 +345,10 @@ class Encoder:
             self._last_prompt = prompt, ids
         return ids
 
-    def _templated(
-        self, messages: list[dict[str, Any]], form: Mapping[str, bool]
-    ) -> tuple[int, ...]:
-        options = {**form, **self.chat_template_kwargs}
-        ids = self.tokenizer.apply_chat_template(
-            messages, tokenize=True, return_dict=False, **options
-        )
-        return tuple(ids)
-
     def _require_known(self, name: str, ids: tuple[int, ...]) -> None:
         unknown = next((i for i in ids if i not in self.known_ids), None)
         if unknown is not None:
-            raise EncodeError(
-                Cause.MALFORMED, f"{name}: token id {unknown} is not in the vocabulary"
-            )
+            raise malformed(f"{name}: token id {unknown} is not in the vocabulary")
 
     def _decode(self, ids: tuple[int, ...] | list[int], skip_special: bool) -> str:
         text: str = self.tokenizer.decode(
@@ -390,6 +372,4 @@ def _require_utf8(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise EncodeError(
-            Cause.MALFORMED, f"{name}: not valid Unicode at character {error.start}"
-        ) from None
+        raise malformed(f"{name}: not valid Unicode at character {error.start}") from None

@@ -14,13 +14,8 @@ from grpo_guard.core.verdict import AUTHOR_CAUSES, Cause, Finding, Verdict, abst
 
 
 class EncodeError(Exception):
-    """A completion cannot be scored; carries the cause for its verdict.
-
-    Args:
-        cause: The verdict's cause.
-        message: One sentence for a person.
-        kind: The finding's kind; None = the cause's name.
-    """
+    """A completion cannot be scored; carries the verdict's cause, a sentence for a person, and the
+    finding's kind, by default the cause's name."""
 
     def __init__(self, cause: Cause, message: str, kind: str | None = None) -> None:
         self.cause = cause
@@ -28,28 +23,25 @@ class EncodeError(Exception):
         super().__init__(message)
 
 
+def malformed(message: str, kind: str | None = None) -> EncodeError:
+    """The error for what only the completion's author can have caused."""
+    return EncodeError(Cause.MALFORMED, message, kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A completion as token ids.
+    """A completion as token ids."""
 
-    Args:
-        prompt_ids: Shape [P], P >= 1.
-        completion_ids: Shape [n], n >= 1.
-        from_text: The ids were made from the text, so they may differ from what was sampled.
-        seed: The coin's seed if one is replayed; 0 <= seed < 2^64.
-        given: Spans of ``completion_ids`` that were not sampled: they are scored as context, and
-            their statistics are discarded.
-        whole: The completion whose drawn tokens these are; None = this is the whole completion.
-        author: The sender, if known.
-    """
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    from_text: bool
-    seed: int | None = None
+    prompt_ids: tuple[int, ...]  # at least one
+    completion_ids: tuple[int, ...]  # at least one
+    from_text: bool  # made from the text, so they may differ from what was sampled
+    seed: int | None = None  # the coin's if one is replayed; 0 <= seed < 2^64
     given: tuple[Span, ...] = ()
+    """Spans of ``completion_ids`` that were not sampled: they are scored as context, and their
+    statistics are discarded."""
     whole: Encoded | None = None
-    author: str | None = field(default=None, compare=False)
+    """The completion whose drawn tokens these are; None = this is the whole completion."""
+    author: str | None = field(default=None, compare=False)  # the sender, if known
 
     @property
     def places(self) -> NDArray[np.int64]:
@@ -85,14 +77,8 @@ def memory_without_limit(verifier: str, max_new_tokens: int | None) -> str | Non
 def encode_batch(
     verifier: str, encode: Callable[[Completion], Encoded], batch: Sequence[Completion]
 ) -> tuple[dict[int, Encoded], dict[int, Verdict]]:
-    """Encode a batch; return encodings and, for the rest, verdicts, by index in the batch.
-
-    Args:
-        verifier: Name for the verdicts.
-        encode: Raises `EncodeError` if a completion cannot be scored; the cause says who is at
-            fault.
-        batch: Any completions.
-    """
+    """Encode a batch; return encodings and, for the rest, ``verifier``'s verdicts, by index: the
+    cause of an `EncodeError` says who is at fault."""
     encoded, verdicts = dict[int, Encoded](), dict[int, Verdict]()
     for i, completion in enumerate(batch):
         try:

@@ -54,32 +54,19 @@ INSIDE, AMBIGUOUS, OUTSIDE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence in one completion's tokens.
+    """The evidence in one completion's tokens."""
 
-    Args:
-        p_value: Combined, in [0, 1].
-        unkeyed_p: The same without keyed shares. A repeated text has the same shares, so only
-            p-values without them may be multiplied over prompts and batches; otherwise shared
-            luck would convict.
-        support_p: p-value of the gaps, Bonferroni over `COUNTS`.
-        surprise_p: p-value of the e-process.
-        scan_p: p-value of the least likely window.
-        floor_p: p-value of the least likely token, 1 if no token is below the floor.
-        window: The least likely window, half open.
-        zones: INSIDE, AMBIGUOUS or OUTSIDE the support, shape [n].
-        weights: How strongly each token is evidence against honesty, in nats, shape [n]; negative
-            weights are evidence for it.
-    """
-
-    p_value: float
+    p_value: float  # combined, in [0, 1]
     unkeyed_p: float
-    support_p: float
-    surprise_p: float
-    scan_p: float
-    floor_p: float
-    window: tuple[int, int]
-    zones: NDArray[np.int8]
-    weights: Floats
+    """The same without keyed shares. A repeated text has the same shares, so only p-values without
+    them may be multiplied over prompts and batches; otherwise shared luck would convict."""
+    support_p: float  # of the gaps, Bonferroni over `COUNTS`
+    surprise_p: float  # of the e-process
+    scan_p: float  # of the least likely window
+    floor_p: float  # of the least likely token, 1 if no token is below the floor
+    window: tuple[int, int]  # the least likely one, half open
+    zones: NDArray[np.int8]  # INSIDE, AMBIGUOUS or OUTSIDE the support, [n]
+    weights: Floats  # each token's evidence against honesty, in nats, [n]; negative is for it
 
 
 def weigh(
@@ -91,11 +78,7 @@ def weigh(
 ) -> Evidence:
     """Weigh the evidence against honest sampling; ``stats`` must be free of NaN and not empty.
 
-    Args:
-        stats: Statistics of the tokens.
-        profile: Bounds on drift.
-        sampling: The declared sampler.
-        shares: `keyed_shares` for the scan, shape [n]; None = none, which detects less.
+    Without ``shares``, the scan's `keyed_shares`, shape [n], less is detected.
     """
     n = len(stats)
     zones = np.where(stats.edge_gap > 0, AMBIGUOUS, INSIDE).astype(np.int8)

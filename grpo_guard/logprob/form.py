@@ -10,7 +10,7 @@ from grpo_guard.core.sampling_mask import claimed_mask
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.logprob.encode import EncodeError, encode_batch
+from grpo_guard.logprob.encoded import EncodeError, encode_batch
 from grpo_guard.logprob.replay.slots import Place
 from grpo_guard.logprob.replay.verifier import SeedReplayVerifier
 from grpo_guard.logprob.verifier import LogProbVerifier
@@ -29,9 +29,6 @@ class FormVerifier(CompletionVerifier):
     pass wherever they are not drawn, though finding them costs next to nothing. What it also
     rejects is a claimed sampling mask, and a second completion for a slot in the same batch, so
     names must be authenticated, as for `SpotCheck`: else a stranger could fill a node's slot first.
-
-    Args:
-        of: The verifier whose declared sampler and tokenizer count.
     """
 
     name = "form"

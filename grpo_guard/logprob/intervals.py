@@ -13,13 +13,8 @@ def upper_bound(hits: int, total: int, confidence: float = 0.95) -> float:
 
     With no hits it is 1 - (1 - confidence)^(1/total), about 3 / total at 95 %.
 
-    Args:
-        hits: 0 <= hits <= total.
-        total: Trials, at least 1.
-        confidence: One-sided, in (0, 1).
-
     Raises:
-        ValueError: hits or total out of range.
+        ValueError: not 0 <= hits <= total >= 1.
     """
     _require(hits, total)
     if hits == total:

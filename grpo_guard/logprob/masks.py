@@ -18,30 +18,16 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.sampling_mask import SamplingMask
+from grpo_guard.core.verdict import Finding
 from grpo_guard.logprob.encoded import Encoded
-from grpo_guard.logprob.kernels.head import ForeignHead, head_of
+from grpo_guard.logprob.kernels.head import head_of
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
+from grpo_guard.logprob.kernels.scores import scores_of
 from grpo_guard.logprob.kernels.support import full_rows, whole_rows
 from grpo_guard.logprob.profile import DriftProfile
 
 MARGINS: Final = 2.0
 """A token may drift one way and those at the edge the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class FalsePlace:
-    """A place where a mask is not the declared sampler's.
-
-    Args:
-        place: Of the token in the completion.
-        token: That is wrongly left out, or wrongly named.
-        probability: With which the declared sampler draws it; 0 = it is wrongly named.
-    """
-
-    place: int
-    token: int
-    probability: float
 
 
 def rows_scorer(scorer: Any) -> Any:
@@ -56,16 +42,9 @@ def false_places(
     mask: SamplingMask,
     sampling: SamplingSpec,
     profile: DriftProfile,
-) -> Iterator[FalsePlace]:
-    """The places where a mask is false, one finding each, in order.
-
-    Args:
-        scorer: From `rows_scorer`.
-        encoded: All of the completion.
-        mask: Of its tokens.
-        sampling: The declared sampler.
-        profile: Its margins of tokens and of mass count.
-    """
+) -> Iterator[Finding]:
+    """The places where the mask of a whole completion is not the declared sampler's, one finding
+    each, in order; ``scorer`` is from `rows_scorer`."""
     for rows, scores in _rows(scorer, encoded, sampling):
         sides = _sides(scores, sampling, profile)
         for i, place in enumerate(rows.tolist()):
@@ -79,7 +58,16 @@ def false_places(
                     if bool(wrong.any()):
                         shares = torch.where(wrong, sides.shares[i], -1.0)
                         token = int(shares.argmax())
-                        yield FalsePlace(place, token, float(shares[token]) if left_out else 0.0)
+                        does, how = "names", "never draws"
+                        if left_out:
+                            share = float(shares[token])
+                            does, how = "leaves out", f"draws with probability {share:.3g}"
+                        yield Finding(
+                            "claimed_mask",
+                            f"its sampling mask {does} token {token}, which the declared sampler "
+                            f"{how}",
+                            token_span=(place, place + 1),
+                        )
                         break
 
 
@@ -88,20 +76,14 @@ def _rows(scorer: Any, encoded: Encoded, sampling: SamplingSpec) -> Iterator[tup
     states: Tensor = scorer.plain_states(encoded)
     head = head_of(scorer.model)
     pairs = [(encoded.prompt_ids, encoded.completion_ids)]
-    penalty = None
-    if sampling.repetition_penalty != 1.0:
-        penalty = RepetitionPenalty.of(
-            sampling.repetition_penalty, pairs, head.vocab_size, states.device
-        )
+    penalty = RepetitionPenalty.of(
+        sampling.repetition_penalty, pairs, head.vocab_size, states.device
+    )
     places = torch.arange(len(states), device=states.device)
     for rows in torch.split(places, full_rows(head.vocab_size)):
-        own = penalty.rows(rows) if penalty else None
-        scores: Scores
         with torch.no_grad():
-            if isinstance(head, ForeignHead):
-                scores = LogitScores(head.logits(states[rows]), sampling.temperature, own)
-            else:
-                scores = HeadScores(states[rows], head, sampling.temperature, own)
+            own = penalty.rows(rows) if penalty else None
+            scores = scores_of(states[rows], head, sampling.temperature, own)
             yield rows, whole_rows(scores, rows)
 
 

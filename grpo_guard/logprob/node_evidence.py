@@ -15,11 +15,12 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.p_values import p_text
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Finding
-from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
+from grpo_guard.logprob.announced import Announced, announced
 from grpo_guard.logprob.batch_evidence import Answer, Batch, batch_evidence, sampler_log_probs
 from grpo_guard.logprob.evidence import Evidence
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.scan import DRIFT_SHARE
+from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.e_process import EProcess, log_threshold
 from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
@@ -54,10 +55,8 @@ class NodeEvidence:
 
     Args:
         name: The verifier's name, under which the memory is stored.
-        sampling: The declared sampler.
-        alpha: Chance that an honest node is ever convicted; 0 = nodes are not tested.
-        store: Holds the memory; None = it lives in this object.
-        places: Finds announced places.
+        sampling, places: The declared sampler; the texts before tokens.
+        alpha, store: ``node_alpha`` and ``store`` of `LogProbBoundVerifier`.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class NodeEvidence:
         sampling: SamplingSpec,
         alpha: float,
         store: NodeStore | None,
-        places: AnnouncedPlaces,
+        places: Places,
     ) -> None:
         self.sampling = sampling
         self.alpha = alpha
@@ -80,13 +79,8 @@ class NodeEvidence:
         scored: Mapping[int, Scored],
         weighed: Mapping[int, Evidence],
     ) -> dict[int, Placed]:
-        """Return findings on completions of convicted nodes, by index in the batch.
-
-        Args:
-            batch: All completions that arrived together.
-            scored: Those that were scored.
-            weighed: The evidence in each, if it could be weighed; only these are tested.
-        """
+        """Return findings on completions of convicted nodes, by index in the batch; only those are
+        tested whose evidence could be weighed."""
         if not self.alpha:
             return {}
         places = defaultdict[str, list[int]](list)
@@ -100,9 +94,10 @@ class NodeEvidence:
             node: [self.bets(scored[i]) for i in own] if node else []
             for node, own in places.items()
         }
+        ids = {i: (s.encoded.prompt_ids, s.encoded.completion_ids) for i, s in scored.items()}
         after = self.e_processes.add({
             node: (
-                digest_of(_mark(scored[i]) for i in places[node]),
+                digest_of(blake2b(repr(ids[i]).encode()).digest() for i in places[node]),
                 (b.log_e, *log_e_of(bets[node])),
             )
             for node, b in batches.items()
@@ -144,7 +139,7 @@ class NodeEvidence:
         encoded = scored.encoded
         whole = encoded.whole or encoded
         # Tool output is context like any other: it may announce what comes next.
-        kinds = self.places.announced(whole.completion_ids)
+        kinds = announced(self.places, whole.completion_ids)
         return place_bets(
             encoded, [kinds[i] for i in encoded.places],
             scored.stats, scored.profile, self.sampling.temperature,
@@ -199,8 +194,3 @@ def _place_findings(
                 f"chance for honest work {p_text(math.exp(-process.log_e_value))}"
             )
             yield number, (Finding(PLACES, message), (place, place + 1))
-
-
-def _mark(scored: Scored) -> bytes:
-    ids = (scored.encoded.prompt_ids, scored.encoded.completion_ids)
-    return blake2b(repr(ids).encode()).digest()

@@ -56,18 +56,13 @@ _THIN: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlaceBets:
-    """The bets on one completion.
+    """The bets on one completion."""
 
-    Args:
-        prefixes: Digest of the prompt and tokens before each place, [m].
-        places: Token indices, rising, [m].
-        log_factors: Logarithm of each column's factor at each place, [m, COLUMNS]; 0 if the
-            column is for another kind.
-    """
-
-    prefixes: tuple[bytes, ...]
-    places: tuple[int, ...]
+    prefixes: tuple[bytes, ...]  # digest of the prompt and tokens before each place, [m]
+    places: tuple[int, ...]  # token indices, rising, [m]
     log_factors: Floats
+    """Logarithm of each column's factor at each place, [m, COLUMNS]; 0 for columns of another
+    kind."""
 
 
 def place_bets(
@@ -80,9 +75,8 @@ def place_bets(
     """Return the bets on a completion's tokens at announced places.
 
     Args:
-        encoded: The tokens that its author drew, [n].
+        encoded, stats: The tokens that its author drew, [n].
         kinds: What the text before each token announces, [n].
-        stats: Statistics of the tokens, [n].
         profile: Bounds on drift; with an infinite ``tau`` no bets are made.
         temperature: The declared temperature.
     """

@@ -1,11 +1,9 @@
 """How far an honest node's numbers may drift from the verifier's, and how often.
 
-The defaults come from small measurements on SmolLM2-135M at T = 1. Top-k 20, scored with
-a bf16 body: 0.08 % of 1,280 tokens more than 0.25 raw logits outside; noise between two logits up
-to 5.7. Top-k 50, generated with a cache: in fp32, none of 17,973 tokens outside at all; in bf16 and
-scored in fp32, 7 of 5,602 outside, none by 0.1; as retokenised text, 16 of 5,606 by more than 0.5
-and 2 by more than 4; with bf16 rounding on one side only (`make drift`), 25 of 23,567 and 7 of
-23,957 outside, none by 0.25, log-probs off by 0.09 at the 99th percentile and 0.33 at most.
+The defaults come from small measurements on SmolLM2-135M at T = 1 and top-k 50, generated with a
+cache: in fp32, none of 17,973 tokens outside; in bf16 and scored in fp32, 7 of 5,602, none by 0.1;
+as retokenised text, 16 of 5,606 by more than 0.5 and 2 by more than 4; with bf16
+rounding on one side only (`make drift`), 25 of 23,567 and 7 of 23,957 outside, none by 0.25.
 `BFLOAT16` and `TEXT` are looser than that on purpose; the small rates of `FLOAT32` are too rare to
 count and follow from fp32's noise, about 1e-4 logits.
 
@@ -41,38 +39,11 @@ SUPPORT_FIELDS = ("engine", "temperature", "top_k", "top_p", "min_p", "repetitio
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a profile was measured on; it is valid for nothing else.
+    """What a profile was measured on; it is valid for nothing else."""
 
-    Args:
-        path: The file it was read from.
-        sampling: The declared sampler.
-        identity: What computed the numbers: the items of `Scorer.identity`, sorted.
-    """
-
-    path: str
+    path: str  # the file it was read from
     sampling: SamplingSpec
-    identity: tuple[tuple[str, str], ...]
-
-    def require_match(self, sampling: SamplingSpec, scorer: Scorer) -> None:
-        """Refuse any other sampler or scorer.
-
-        Raises:
-            ValueError: lists every field that differs, with expected and actual value.
-        """
-        pairs = [
-            (f"sampling.{name}", getattr(self.sampling, name), getattr(sampling, name))
-            for name in SUPPORT_FIELDS
-        ]
-        measured, found = dict(self.identity), scorer.identity()
-        pairs += [
-            (f"identity.{name}", measured.get(name), found.get(name))
-            for name in sorted({*measured, *found})
-        ]
-        differing = [f"{name}: expected {a!r}, got {b!r}" for name, a, b in pairs if a != b]
-        if differing:
-            raise ValueError(
-                f"profile {self.path}: calibrated for something else: {'; '.join(differing)}"
-            )
+    identity: tuple[tuple[str, str], ...]  # the items of `Scorer.identity`, sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +106,22 @@ class DriftProfile:
         Raises:
             ValueError: lists every field that differs, with expected and actual value.
         """
-        if self.origin is not None:
-            self.origin.require_match(sampling, scorer)
+        if self.origin is None:
+            return
+        pairs = [
+            (f"sampling.{name}", getattr(self.origin.sampling, name), getattr(sampling, name))
+            for name in SUPPORT_FIELDS
+        ]
+        measured, found = dict(self.origin.identity), scorer.identity()
+        pairs += [
+            (f"identity.{name}", measured.get(name), found.get(name))
+            for name in sorted({*measured, *found})
+        ]
+        differing = [f"{name}: expected {a!r}, got {b!r}" for name, a, b in pairs if a != b]
+        if differing:
+            raise ValueError(
+                f"profile {self.origin.path}: calibrated for something else: {'; '.join(differing)}"
+            )
 
     def margins(self, logit: Floats) -> Floats:
         """Return the margin of each token from its raw logit, shape [n] -> [n]."""

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_guard.core.sampling import Engine, SamplingSpec
+from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.profile import PROFILES, DriftProfile, Origin
 from grpo_guard.logprob.profile_json import read_model
 
@@ -88,22 +88,6 @@ class FalsePositives(_Strict):
     high: float
 
 
-class SamplingRecord(_Strict):
-    """See `SamplingSpec`."""
-
-    engine: Engine
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    max_new_tokens: int | None
-    eos_token_ids: tuple[int, ...]
-
-    def build(self) -> SamplingSpec:
-        return SamplingSpec(**self.model_dump())
-
-
 class Numbers(_Strict):
     """The numbers of a `DriftProfile`, each with its source."""
 
@@ -124,13 +108,13 @@ class Numbers(_Strict):
         return DriftProfile(
             name,
             rates=tuple((rate.gap, rate.rate) for rate in self.rates),
-            ulps=_number(self.ulps),
-            mass_margin=_number(self.mass_margin),
-            least_tail=_number(self.least_tail),
-            floor_tail=_number(self.floor_tail),
-            tau=_number(self.tau),
             replay=tuple((rate.gap, rate.rate) for rate in self.replay),
             origin=origin,
+            **{
+                name: math.inf if one.value is None else one.value
+                for name, one in self
+                if isinstance(one, Setting)
+            },
         )
 
 
@@ -142,7 +126,7 @@ class ProfileFile(_Strict):
     name: str = Field(min_length=1, max_length=200)
     base: str
     method: str
-    sampling: SamplingRecord
+    sampling: SamplingSpec
     identity: dict[str, str]
     completions: int
     tokens: int
@@ -159,38 +143,27 @@ class ProfileFile(_Strict):
             ValueError: a number is out of range.
         """
         identity = tuple(sorted(self.identity.items()))
-        return self.profile.build(self.name, Origin(path, self.sampling.build(), identity))
-
-
-def read_profile(path: Path) -> DriftProfile:
-    """Read a profile from the JSON file that `grpo-guard calibrate` wrote.
-
-    Raises:
-        ValueError: names the file; it cannot be read, is too large, or is not a valid profile.
-    """
-    stored = read_model(path, ProfileFile, FORMAT)
-    try:
-        return stored.build(str(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _number(setting: Setting) -> float:
-    return math.inf if setting.value is None else setting.value
+        return self.profile.build(self.name, Origin(path, self.sampling, identity))
 
 
 def profile_of(value: DriftProfile | str | Path) -> DriftProfile:
-    """Resolve a profile, a built-in profile's name or a JSON file's path to a profile.
+    """Resolve a profile, a built-in profile's name or the path of the JSON file of one.
 
     Raises:
-        ValueError: neither a built-in name nor a .json path, or the file is not a profile.
+        ValueError: neither a built-in name nor a .json path; or, naming the file, it cannot be
+            read, is too large, or is not a valid profile.
     """
     if isinstance(value, DriftProfile):
         return value
     if isinstance(value, str) and value in PROFILES:
         return PROFILES[value]
     if isinstance(value, Path) or (isinstance(value, str) and value.endswith(".json")):
-        return read_profile(Path(value))
+        path = Path(value)
+        stored = read_model(path, ProfileFile, FORMAT)
+        try:
+            return stored.build(str(path))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
     raise ValueError(
         f"profile: expected one of {', '.join(PROFILES)} or the path of a .json file, got {value!r}"
     )

@@ -15,12 +15,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_model(path: Path, kind: type[_Model], format: int) -> _Model:
-    """Read and validate a profile file.
-
-    Args:
-        path: The file.
-        kind: The expected model.
-        format: The expected version, in the file's field ``format``.
+    """Read and validate a profile file of one kind and version, its field ``format``.
 
     Raises:
         ValueError: names the file; it cannot be read, is too large, has another version, or does

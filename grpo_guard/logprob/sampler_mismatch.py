@@ -34,6 +34,7 @@ _ENOUGH: Final = 50_000
 _CLEAR: Final = 12.0
 _TOLERANCE: Final = 0.1
 _MOST_NODES: Final = 256
+_LOCK: Final = threading.Lock()  # of all checks, which are pickled with their verifiers
 _TENSORS: Final = 8
 _ENTRIES: Final = 64
 
@@ -45,10 +46,8 @@ class MismatchError(ValueError):
 def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> list[str]:
     """List the trainer options that contradict the declaration, one sentence each.
 
-    Args:
-        sampling: The declaration.
-        options: Keyed by the field names of `SamplingSpec`; None or missing means "off", except
-            for the temperature, which is then not compared.
+    Options have the names of `SamplingSpec`'s fields; None or missing means "off", except for the
+    temperature, which is then not compared.
     """
     found = []
     for name in ("temperature", *_OFF):
@@ -66,12 +65,8 @@ def sampler_differences(sampling: SamplingSpec, options: Mapping[str, Any]) -> l
 def require_same(
     verifier: CompletionVerifier, options: Mapping[str, Any] | None, model: Any
 ) -> None:
-    """Compare each log-prob verifier in a tree with a trainer.
-
-    Args:
-        verifier: The guard's verifier.
-        options: The trainer's sampler options, as for `sampler_differences`; None = not compared.
-        model: The model being trained, unwrapped; None = unknown.
+    """Compare each log-prob verifier in a tree with a trainer: its sampler options, as for
+    `sampler_differences`, and the model being trained, unwrapped; None = not compared.
 
     Raises:
         MismatchError: a verifier made with ``strict=True`` differs; for others this is logged.
@@ -94,13 +89,8 @@ def require_same(
 
 
 def warn_of_room(verifier: CompletionVerifier, prompts: Any, longest: int) -> None:
-    """Log it if a trainer samples more tokens than a log-prob verifier's model has positions for.
-
-    Args:
-        verifier: The guard's verifier.
-        prompts: Those of a batch, as texts or messages.
-        longest: The trainer's limit on a completion, in tokens.
-    """
+    """Log it if a trainer that samples up to ``longest`` tokens after each of a batch's ``prompts``
+    needs more positions than a log-prob verifier's model has."""
     for inner in inner_verifiers(verifier):
         if not isinstance(inner, LogProbVerifier) or inner.encoder.window is None:
             continue
@@ -134,15 +124,10 @@ class TemperatureCheck:
     The likelihood of the tokens under p^b is known for b = 1, 3/4 and 1/2 (see `TokenStats`). A
     parabola through the three peaks near the true exponent, and temperature / b is the estimate.
     A sampler that cuts a nucleus makes tokens look colder; that is not reported.
-
-    Args:
-        name: The verifier's name.
-        sampling: The declaration.
     """
 
     def __init__(self, name: str, sampling: SamplingSpec) -> None:
         self.name, self.sampling = name, sampling
-        self._lock = threading.Lock()
         self._nodes = defaultdict[str | None, _Sums](_Sums)
         self._left = _ENOUGH
 
@@ -150,7 +135,7 @@ class TemperatureCheck:
         """Add a batch; warns at most once, if most nodes seem to sample at another temperature."""
         if self._left <= 0:
             return
-        with self._lock:
+        with _LOCK:
             for i, one in stats.items():
                 if one.finite:
                     known_or_room = nodes[i] in self._nodes or len(self._nodes) < _MOST_NODES
@@ -178,12 +163,6 @@ class TemperatureCheck:
         if gain < _CLEAR or abs(exponent - 1) < _TOLERANCE or (colder and cut):
             return None
         return exponent
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
 
 
 class _Sums:
@@ -229,14 +208,11 @@ def _parameters(model: Any) -> dict[str, Any]:
     named = getattr(model, "named_parameters", None)
     if not callable(named):
         return {}
-    prefixes = ("module.", "base_model.model.")
-    return {_without(name, prefixes): tensor for name, tensor in named() if tensor.numel()}
-
-
-def _without(name: str, prefixes: tuple[str, ...]) -> str:
-    for prefix in prefixes:
-        name = name.removeprefix(prefix)
-    return name
+    return {
+        name.removeprefix("module.").removeprefix("base_model.model."): tensor
+        for name, tensor in named()
+        if tensor.numel()
+    }
 
 
 def _alike(mine: Any, theirs: Any) -> bool:

@@ -57,22 +57,16 @@ _LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LONGEST)])
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The least likely window of a completion.
+    """The least likely window of a completion."""
 
-    Args:
-        p_value: Super-uniform for honest work, in [0, 1].
-        span: The window, half open.
-    """
-
-    p_value: float
-    span: tuple[int, int]
+    p_value: float  # super-uniform for honest work, in [0, 1]
+    span: tuple[int, int]  # half open
 
 
 def scan(tails: Floats) -> Scan:
     """Find the least likely window of up to `LONGEST` tokens.
 
-    Args:
-        tails: Independent and uniform, or larger, for honest tokens; in (0, 1], shape [n], n >= 1.
+    Tails of honest tokens are independent and uniform, or larger; in (0, 1], shape [n], n >= 1.
     """
     paths = np.concatenate([[0.0], np.cumsum(-np.log(tails))])
     lengths = np.arange(1, min(LONGEST, len(tails)) + 1)
@@ -104,12 +98,8 @@ def scan_tails(
 ) -> Floats:
     """Return tail masses for `scan`, with an allowance for drift; shape [n].
 
-    Args:
-        stats: Statistics of the completion's tokens.
-        profile: Bounds on drift; an infinite ``tau`` sets all tails to 1.
-        temperature: The declared temperature.
-        shares: `keyed_shares`; None: nothing is subtracted for the chosen token's own probability,
-            which leaves the tails larger than uniform.
+    An infinite ``tau`` sets all tails to 1. Without `keyed_shares` nothing is subtracted for the
+    chosen token's own probability, which leaves the tails larger than uniform.
     """
     drift = DRIFT_SHARE * profile.tau / temperature
     if not math.isfinite(drift):
@@ -121,12 +111,10 @@ def scan_tails(
 
 
 def keyed_shares(key: bytes, ids: tuple[int, ...], n: int) -> Floats:
-    """Return the share of its own probability to subtract for each token; uniform, [n].
+    """Return the share of its own probability to subtract for each of n tokens; uniform.
 
-    Args:
-        key: Unknown to authors, at most 64 bytes.
-        ids: Ids of prompt and completion; equal ids get equal shares and so equal verdicts.
-        n: Tokens of the completion.
+    The key, at most 64 bytes, is unknown to authors. Equal ids of prompt and completion get equal
+    shares and so equal verdicts.
     """
     seed = blake2b(np.asarray(ids, np.int64).tobytes(), key=key, digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))

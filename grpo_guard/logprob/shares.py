@@ -49,28 +49,19 @@ class Place(IntEnum):
 
 
 class Places:
-    """Classifies positions as number or answer positions by the tokens before them.
-
-    Args:
-        tokenizer: A transformers tokenizer.
-    """
+    """The texts before tokens, decoded token by token with a transformers tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._pieces: dict[int, str] = {}  # at most one entry per token of the vocabulary
 
     def __call__(self, ids: Sequence[int]) -> list[Place]:
-        """Classify each of the completion's tokens, [n] -> [n]; reads ids[:t] for token t."""
+        """Which of a completion's tokens are at number or answer positions, [n] -> [n]."""
         return [place_after(before) for before in self.before(ids, CONTEXT)]
 
     def before(self, ids: Sequence[int], context: int, *, start: str = "") -> Iterator[str]:
-        """Yield the end of the text before each token, at most ``context`` characters.
-
-        Args:
-            ids: The completion's ids, [n].
-            context: Characters, >= 1.
-            start: The text before the first token.
-        """
+        """Yield the end of the text before each token, at most ``context`` characters; ``start`` is
+        the text before the first."""
         text = start
         for token in ids:
             yield text

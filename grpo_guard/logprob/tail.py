@@ -158,10 +158,7 @@ class TailProbabilityVerifier(LogProbVerifier):
 def token_p_values(tail_mass: Floats, shares: Floats, drift: float) -> Floats:
     """Return for each token the completion's p-value based on it alone: [n], [n] -> [n].
 
-    Args:
-        tail_mass: Probability of all tokens no likelier than the chosen one, shape [n].
-        shares: Each token's share of the budget, shape [n].
-        drift: Allowance for drift, in nats at the declared temperature, finite.
+    ``drift`` is the allowance for drift, in nats at the declared temperature, finite.
     """
     mass = np.maximum(tail_mass, _LEAST_MASS)
     with np.errstate(divide="ignore"):  # a token without a share is not tested

@@ -20,8 +20,9 @@ from grpo_guard.core.sampling_mask import SamplingMask, claimed_mask
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.logprob.encode import Encoded, Encoder, encode_batch, memory_without_limit
-from grpo_guard.logprob.masks import FalsePlace, false_places, rows_scorer
+from grpo_guard.logprob.encode import Encoded, Encoder
+from grpo_guard.logprob.encoded import encode_batch, memory_without_limit
+from grpo_guard.logprob.masks import false_places, rows_scorer
 from grpo_guard.logprob.profile import BFLOAT16, TEXT, DriftProfile
 from grpo_guard.logprob.profile_file import profile_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
@@ -39,13 +40,6 @@ class Scored:
     encoded: Encoded
     stats: TokenStats
     profile: DriftProfile
-
-
-def _of_drawn(encoded: Encoded, stats: TokenStats, profile: DriftProfile) -> Scored:
-    """Keep the sampled tokens; given ones served as context and are not judged."""
-    if encoded.given:
-        stats = stats.at(encoded.places)
-    return Scored(encoded.drawn(), stats, profile)
 
 
 class LogProbVerifier(FromPretrained, CompletionVerifier):
@@ -209,17 +203,8 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
                 "sampling_mask: nothing here can check it; leave it out, or score with a model",
             )  # fmt: skip
         whole = one.encoded.whole or one.encoded
-        found = list(islice(false_places(rows, whole, mask, self.sampling, one.profile), 9))
-        if not found:
-            return verdict
-        return reject(self.name, findings=tuple(map(self._false_place, found)))
-
-    def _false_place(self, found: FalsePlace) -> Finding:
-        does, how = "names", "never draws"
-        if found.probability:
-            does, how = "leaves out", f"draws with probability {found.probability:.3g}"
-        message = f"its sampling mask {does} token {found.token}, which the declared sampler {how}"
-        return Finding("claimed_mask", message, token_span=(found.place, found.place + 1))
+        found = tuple(islice(false_places(rows, whole, mask, self.sampling, one.profile), 9))
+        return reject(self.name, findings=found) if found else verdict
 
     def _scored(self, batch: Sequence[Completion]) -> tuple[dict[int, Verdict], dict[int, Scored]]:
         """Return verdicts on what cannot be scored, and the rest's statistics, by index."""
@@ -239,8 +224,10 @@ class LogProbVerifier(FromPretrained, CompletionVerifier):
             for i, s in zip(chosen, stats, strict=True):
                 if isinstance(s, OutOfMemoryError):
                     verdicts[i] = abstain(self.name, Cause.OUT_OF_MEMORY, str(s))
-                else:
-                    scored[i] = _of_drawn(encoded[i], s, profile)
+                    continue
+                if encoded[i].given:  # these tokens served as context and are not judged
+                    s = s.at(encoded[i].places)
+                scored[i] = Scored(encoded[i].drawn(), s, profile)
         return verdicts, scored
 
     def judge_together(

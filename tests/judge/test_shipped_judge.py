@@ -28,7 +28,7 @@ from grpo_guard.evals.training.judge.threshold import choose
 from grpo_guard.judge.shipped import (
     FOLDER,
     MOST_CHARACTERS,
-    shipped_threshold,
+    shipped_settings,
 )
 
 COUNT = 100
@@ -123,7 +123,7 @@ def test_hostile_text_rejects_and_never_abstains(judge, text):
 
 def test_settings_are_bundled_and_can_be_replaced():
     said = json.loads((FOLDER / "judge.json").read_text(encoding="utf-8"))
-    assert said["threshold"] == shipped_threshold()
+    assert said["threshold"] == shipped_settings()["threshold"]
     assert said["chosen_on"]["honest"] >= 1000
     assert JudgeVerifier().mode.threshold == said["threshold"]
     assert JudgeVerifier(threshold=0.9).mode.threshold == 0.9

@@ -203,7 +203,7 @@ def test_backend_is_pickled_without_its_weights(plain):
 
 @pytest.mark.parametrize("folder", ["/nowhere/at/all", "./no-such-folder"])
 def test_a_missing_model_is_a_setup_error(folder):
-    with pytest.raises(JudgeSetupError, match=r"config\.json or a hub id"):
+    with pytest.raises(JudgeSetupError, match=r"expected a model's folder or an id"):
         asyncio.run(TransformersBackend(folder).check())
 
 

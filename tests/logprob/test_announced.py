@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_guard.logprob.announced import CONTEXT, Announced, AnnouncedPlaces, announced_after
+from grpo_guard.logprob.announced import CONTEXT, Announced, announced, announced_after
+from grpo_guard.logprob.shares import Places
 from tests.logprob.bundled_policy import policy
 
 RESULT, SENTENCE = Announced.RESULT, Announced.SENTENCE
@@ -49,9 +50,9 @@ def test_places_announced_by_a_text(text, kind):
 
 
 def test_name_in_an_import_is_announced_after_the_first_line_too():
-    places, tokens = AnnouncedPlaces(policy()[1]), policy()[1].encode
+    places, tokens = Places(policy()[1]), policy()[1].encode
     first = tokens("import x", add_special_tokens=False)
-    assert IMPORT in places.announced(first)
+    assert IMPORT in announced(places, first)
 
 
 ids = st.lists(st.integers(0, len(policy()[1]) - 1), max_size=40)
@@ -65,10 +66,10 @@ words = st.lists(
 
 @given(ids | words, ids | words, ids | words)
 def test_later_tokens_never_change_an_announced_place(before, one, other):
-    places = AnnouncedPlaces(policy()[1])
+    places = Places(policy()[1])
     held = len(before) + 1  # the token after `before` is the first that differs
-    chosen = places.announced([*before, *one])[:held]
-    again = places.announced([*before, *other])[:held]
+    chosen = announced(places, [*before, *one])[:held]
+    again = announced(places, [*before, *other])[:held]
     assert chosen[: len(before)] == again[: len(before)]
     if one and other:
         assert chosen == again

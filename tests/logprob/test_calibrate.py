@@ -17,7 +17,7 @@ from grpo_guard.logprob.derive import HonestTokens, derive, gap_rates, tail_coun
 from grpo_guard.logprob.evidence import binomial_tail
 from grpo_guard.logprob.intervals import lower_bound, upper_bound, wilson
 from grpo_guard.logprob.profile import BFLOAT16, FLOAT32
-from grpo_guard.logprob.profile_file import ProfileFile, read_profile
+from grpo_guard.logprob.profile_file import ProfileFile, profile_of
 from grpo_guard.logprob.profile_json import MAX_BYTES
 from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from grpo_guard.logprob.tail import TailProbabilityVerifier
@@ -222,7 +222,7 @@ def path(tmp_path):
 
 
 def test_profile_round_trips_through_a_file(path):
-    profile = read_profile(path)
+    profile = profile_of(path)
     assert profile.rates == tuple((r.gap, r.rate) for r in calibrated().profile.rates)
     assert profile.tau == FLOAT32.tau
     model, tokenizer = policy()
@@ -280,7 +280,7 @@ def test_file_that_is_not_a_profile_is_reported(path, content, problem):
         content = json.dumps(content(json.loads(path.read_text())))
     path.write_text(content)
     with pytest.raises(ValueError, match=r"profile\.json: ") as caught:
-        read_profile(path)
+        profile_of(path)
     assert problem in str(caught.value)
 
 

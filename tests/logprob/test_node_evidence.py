@@ -9,10 +9,10 @@ import pytest
 
 from grpo_guard import AllOf, Completion, CompletionVerifier, LogProbBoundVerifier
 from grpo_guard.core.verdict import accept
-from grpo_guard.logprob.announced import AnnouncedPlaces
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.profile import FLOAT32, TEXT
+from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
 from grpo_guard.nodes.store import NodeStore
@@ -103,7 +103,7 @@ def test_node_that_repeats_its_answer_is_not_convicted(top_k):
     scored = Scored(Encoded((1,), tuple(range(24)), False), sure, FLOAT32)
     convicted, check = 0, LogProbBoundVerifier(*policy(), sampling=spec)
     for seed in range(40):
-        nodes = NodeEvidence("n", spec, 1e-3, None, AnnouncedPlaces(policy()[1]))
+        nodes = NodeEvidence("n", spec, 1e-3, None, Places(policy()[1]))
         for batch in range(4):
             rows = {
                 i: replace(scored, encoded=Encoded((seed, batch, i), tuple(range(24)), False))

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_guard import Completion, LogProbBoundVerifier
-from grpo_guard.logprob.announced import Announced, AnnouncedPlaces
+from grpo_guard.logprob.announced import Announced
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.node_evidence import NodeEvidence
 from grpo_guard.logprob.place_bets import COLUMNS, PlaceBets, log_e_of, place_bets
 from grpo_guard.logprob.profile import BITWISE, FLOAT32, TEXT
 from grpo_guard.logprob.scan import DRIFT_SHARE
+from grpo_guard.logprob.shares import Places
 from grpo_guard.logprob.stats import TokenStats
 from grpo_guard.logprob.verifier import Scored
 from tests.logprob.bundled_policy import SPEC, honest, policy
@@ -146,7 +147,7 @@ def sends(text, odd, prompt, node="eve"):
 def convicted_after(text, odd, rounds=40):
     """Return the round that convicts the node, and the findings; (None, []) if none does."""
     check = verifier()
-    nodes = NodeEvidence("n", SPEC, 1e-3, None, AnnouncedPlaces(policy()[1]))
+    nodes = NodeEvidence("n", SPEC, 1e-3, None, Places(policy()[1]))
     for round in range(rounds):
         sent = [sends(text, odd, 2 * round + i) for i in range(2)]
         scored = {i: s for i, (_, s) in enumerate(sent)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_guard.logprob.kernels import product as module
-from grpo_guard.logprob.kernels.product import faster_linear, filled_length, product
-from grpo_guard.logprob.scorers.forward import body_of, eval_mode
-from grpo_guard.logprob.scorers.jobs import Job
-from grpo_guard.logprob.scorers.memory import MemoryPlan
-from grpo_guard.logprob.scorers.transformers import Asked, TransformersScorer
+from grpo_guard.logprob.kernels.product import faster_linear, product
+from grpo_guard.logprob.scorers.transformers import TransformersScorer
 from tests.logprob.test_transformers_scorer import (
     ARCHITECTURES,
-    SIZES,
     SPEC,
     assert_full_logits_agree,
     group,
@@ -151,106 +146,6 @@ def test_row_counts_are_rounded_to_few_sizes():
     assert all(size >= rows for rows, size in sizes.items())
     assert all(size < 2 * rows for rows, size in sizes.items() if rows >= module.FEWEST_ROWS)
     assert all(size <= 1.125 * rows for rows, size in sizes.items() if rows > 256)
-
-
-@given(batch=st.integers(1, 40), length=st.integers(1, 2000), room=st.integers(0, 300))
-def test_padded_batch_needs_no_further_padding(batch, length, room):
-    got = filled_length(torch.nn.Linear(2, 2), batch, length, length + room)
-    if got == length:
-        return
-    assert length < got <= length + room
-    assert batch * got <= module.MOST_FILL * batch * length
-    rest = batch * got % module.LARGEST
-    assert not rest or module.size_of(rest) == rest
-
-
-def test_batch_is_padded_once_and_not_in_every_layer(calls):
-    """8 x 127 tokens, as a group of completions of 128, make 8 x 128."""
-    sequences = group(np.random.default_rng(0), 64, (128,) * 8)
-    TransformersScorer(model_of("llama", {})).score(sequences, SPEC)
-    body = [shape for shape in calls if shape[:-1] == (8, 128)]
-    assert body
-    assert not [shape for shape in calls if shape[:-1] == (8, 127)]
-
-
-@pytest.fixture
-def widths():
-    """Shapes of all batches of tokens that went through `watched`."""
-    return set()
-
-
-def watched(model, widths):
-    body = body_of(model)
-    body.register_forward_pre_hook(
-        lambda _module, _arguments, inputs: widths.add(tuple(inputs["input_ids"].shape)),
-        with_kwargs=True,
-    )
-    return model
-
-
-def test_batch_is_not_padded_beyond_the_window(widths):
-    """OPT has no position 512 (apart from two for padding) and would raise."""
-    opt = {**SIZES, "ffn_dim": 128, "word_embed_proj_dim": 64}
-    model = watched(model_of("opt", opt), widths)
-    assert filled_length(model, 8, 199, 10**6) == 208  # the size after 8 x 199 is 1664
-    sequences = group(np.random.default_rng(0), 304, (200,) * 8)
-    TransformersScorer(model).score(sequences, SPEC)
-    assert (8, 208) in widths
-    widths.clear()
-    sequences = group(np.random.default_rng(0), 312, (200,) * 8)
-    stats = TransformersScorer(model).score(sequences, SPEC)
-    assert (8, 199) in widths
-    assert (8, 208) not in widths
-    assert_full_logits_agree(model, sequences[:1], stats[:1])
-
-
-def test_batch_is_not_padded_beyond_the_memory_plan(widths):
-    model = watched(model_of("llama", {}), widths)
-    sequences = group(np.random.default_rng(0), 20, (200,) * 8)
-    room = 8 * 220
-    plan = MemoryPlan.of(model, None)
-    tight = replace(plan, forward_tokens=room, cache_tokens=room)
-    for given_plan, width in ((plan, 208), (tight, 199)):
-        widths.clear()
-        scorer = TransformersScorer(model)
-        with eval_mode(model):
-            scorer._run(Job(tuple(range(8)), True), sequences, Asked(SPEC, 0.0, None), given_plan)
-        assert (8, width) in widths
-
-
-def packed_linear():
-    """Like a layer of quantised weights, whose matrix is not called weight."""
-    layer = torch.nn.Linear(64, 64)
-    del layer.weight
-    layer.weight_packed = torch.nn.Parameter(torch.zeros(64, 8, dtype=torch.int32), False)
-    return layer
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        packed_linear(),
-        model_of("gpt2", ARCHITECTURES["gpt2"]),  # its layers are not PyTorch's linear layers
-        model_of("qwen3_moe", ARCHITECTURES["qwen3_moe"]),  # nor most of its work
-        model_of("llama", {}).bfloat16(),
-        torch.nn.ModuleList([torch.nn.Linear(64, 64).bfloat16(), torch.nn.Linear(8, 8)]),
-    ],
-    ids=["packed", "no linear layers", "experts", "bfloat16", "float32 adapter"],
-)
-def test_batch_is_not_padded_if_little_is_gained(model):
-    assert filled_length(torch.nn.Linear(64, 64), 8, 199, 10**6) == 208
-    assert filled_length(model, 8, 199, 10**6) == 199
-
-
-def test_batch_is_not_padded_under_autocast_and_lower_precision():
-    layer = torch.nn.Linear(64, 64)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert filled_length(layer, 8, 199, 10**6) == 199
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert filled_length(layer, 8, 199, 10**6) == 199
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("rows", [16, 17, 511, 512, 4096, 4097, 8193, 9000])

@@ -18,7 +18,7 @@ from grpo_guard.logprob.reference.null import (
     length_free,
 )
 from grpo_guard.logprob.reference.profile import needed_for, strangeness
-from grpo_guard.logprob.reference.quoted import Quotable
+from grpo_guard.logprob.reference.quoted import quoted
 
 SCORES = st.lists(st.floats(-30, 30), min_size=1, max_size=40)
 USUAL = Usual(1.0, 2.0)
@@ -134,13 +134,13 @@ def test_anonymous_senders_have_no_more_votes_than_named_ones():
 
 
 def test_runs_of_three_words_of_the_prompt_are_quoted_and_shorter_ones_are_not():
-    prompt = Quotable("Sign with: All hail to the THIEF!")
+    prompt = "Sign with: All hail to the THIEF!"
     text = "So all hail to the thief, to the end"
     offsets = [(m, m + 1) for m in range(len(text))]
-    quoted = prompt.tokens(text, offsets)
-    assert text[quoted.argmax() : len(text) - quoted[::-1].argmax()] == "all hail to the thief"
-    assert not Quotable("All hail").tokens("All hail", [(0, 3), (3, 8)]).any()
-    assert not prompt.tokens("", []).any()
+    found = quoted(prompt, text, offsets)
+    assert text[found.argmax() : len(text) - found[::-1].argmax()] == "all hail to the thief"
+    assert not quoted("All hail", "All hail", [(0, 3), (3, 8)]).any()
+    assert not quoted(prompt, "", []).any()
 
 
 def test_strangeness_grows_with_surprise_and_with_doubt_and_is_capped():

@@ -10,7 +10,6 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 from grpo_guard import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels import product
 from grpo_guard.logprob.scorers.jobs import plan_jobs, unscaled_length
 from grpo_guard.logprob.scorers.memory import MemoryPlan
 from grpo_guard.logprob.scorers.reuse import ForwardReuse
@@ -92,21 +91,6 @@ def test_scores_do_not_depend_on_the_batch_or_earlier_calls(name, grouped):
     for sequence, expected in zip(honest, alone, strict=True):
         assert_same(scorer.score([sequence], SPEC), [expected])
         scorer.score(hostile, SPEC)
-
-
-@pytest.mark.skipif(not product._works(), reason="this PyTorch has no such operator")
-def test_batch_is_not_padded_if_frequencies_depend_on_its_length(monkeypatch):
-    """8 x 62 tokens would make 8 x 64, at which "dynamic" frequencies change."""
-    monkeypatch.setattr(product, "onednn_is_faster", lambda: True)
-    model, widths = model_of("dynamic"), set()
-    model.model.register_forward_pre_hook(
-        lambda _module, _arguments, inputs: widths.add(tuple(inputs["input_ids"].shape)),
-        with_kwargs=True,
-    )
-    assert product.filled_length(model, 8, 62, 10**6) == 64
-    TransformersScorer(model).score(sequences_of((63,) * 8, grouped=False), SPEC)
-    assert (8, 62) in widths
-    assert (8, 64) not in widths
 
 
 def test_only_sequences_beyond_the_original_length_run_alone():

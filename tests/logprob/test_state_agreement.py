@@ -67,7 +67,7 @@ def test_one_wrong_state_among_many_ends_sharing(dtype, monkeypatch, caplog):
     model = llama().to(dtype)
     right = shared_prompt.shared_states
 
-    def nearly_right(body, sequences, device, **_options):
+    def nearly_right(body, sequences, device):
         states = right(body, sequences, device).clone()
         states[7] = states[7] * 1.015 if dtype == torch.float32 else states[7].roll(7, -1)
         return states

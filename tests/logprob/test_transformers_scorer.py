@@ -150,7 +150,7 @@ def test_cache_with_different_numbers_is_not_used(monkeypatch, caplog):
     model = model_of("llama", {})
     from grpo_guard.logprob.scorers import shared_prompt
 
-    def forgetful(body, sequences, device, **_options):
+    def forgetful(body, sequences, device):
         return shared_prompt.row_states(
             body, [Encoded((1,), s.completion_ids, False) for s in sequences], device
         )
@@ -170,7 +170,7 @@ def test_much_longer_group_is_checked_again(monkeypatch, caplog):
 
     right = shared_prompt.shared_states
 
-    def windowed(body, sequences, device, **_options):
+    def windowed(body, sequences, device):
         states = right(body, sequences, device)
         return states if len(sequences[0].prompt_ids) < 50 else states + 1.0
 

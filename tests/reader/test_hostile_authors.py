@@ -11,7 +11,7 @@ from grpo_guard import Completion
 from grpo_guard.content.severity import Severity
 from grpo_guard.core.given import Given
 from grpo_guard.core.verdict import Cause, Finding, accept
-from grpo_guard.logprob.reader.lots import Lots, own_sentences
+from grpo_guard.logprob.reader.lots import drawn, own_sentences
 from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.logprob.reader.verifier import (
     MOST_FINDINGS,
@@ -208,14 +208,14 @@ def test_verified_tool_output_is_not_read_and_claims_exempt_nothing():
 
 @given(st.integers(0, 300), st.integers(0, 20))
 def test_lots_draw_without_replacement(there, most):
-    some = Lots().some(iter(range(there)), most)
+    some = drawn(iter(range(there)), most)
     assert len(some) == len(set(some)) == min(there, most)
 
 
 @pytest.mark.slow
 def test_every_sentence_is_equally_likely_to_be_drawn():
-    drawn = [Lots().some(range(1000), MOST_SENTENCES) for _ in range(2000)]
-    first, end = (sum(i in one for one in drawn) for i in (0, 999))
+    chosen = [drawn(range(1000), MOST_SENTENCES) for _ in range(2000)]
+    first, end = (sum(i in one for one in chosen) for i in (0, 999))
     assert 10 <= first <= 60
     assert 10 <= end <= 60
 

@@ -42,13 +42,12 @@ def shared_prompt(device: str, *, rounds: int) -> list[Timing]:
     """Time both; the ratio of plain rows is the gain."""
     body, group = group_of_one_prompt(device)
     where = torch.device(device)
-    most = int(body.config.max_position_embeddings)  # the limit for the scorer's padding
     clock: Clock = "cuda" if device == "cuda" else "cpu"
     with torch.no_grad(), faster_linear(body):
         return interleaved(
             {
-                "prompt run once (ours)": lambda: shared_states(body, group, where, most=most),
-                "prompt run per completion": lambda: row_states(body, group, where, most=most),
+                "prompt run once (ours)": lambda: shared_states(body, group, where),
+                "prompt run per completion": lambda: row_states(body, group, where),
             },
             rounds=rounds,
             clock=clock,

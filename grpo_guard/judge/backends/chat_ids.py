@@ -74,14 +74,13 @@ class ChatEncoder:
 
     def _filled(self, messages: Sequence[Mapping[str, str]]) -> str:
         # A judge that has to answer with one word must not start with reasoning.
-        return str(
-            self._tokenizer.apply_chat_template(
-                [dict(m) for m in messages],
-                tokenize=False,
-                add_generation_prompt=True,
-                enable_thinking=False,
-            )
+        filled: str = self._tokenizer.apply_chat_template(
+            [dict(m) for m in messages],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
         )
+        return filled
 
     def _refuses_system(self) -> bool:
         """Whether the template does not support system messages."""

@@ -90,10 +90,7 @@ def _count(usage: Any, name: str) -> int:
 def failure_of(error: Exception, *, hide: Callable[[str], str], where: str) -> BackendError | Reply:
     """Convert a client's exception; a refusal if the content itself was declined.
 
-    Args:
-        error: The client's exception.
-        hide: Removes secrets from a message.
-        where: Server and model, for messages.
+    ``hide`` removes secrets from a message, and ``where`` names server and model in it.
     """
     import openai
 

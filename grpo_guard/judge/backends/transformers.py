@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grpo_guard.core.model_paths import is_path, warn_unpinned
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Backend, Reply, Request
-from grpo_guard.judge.errors import BackendError, JudgeSetupError
+from grpo_guard.judge.errors import BackendError, JudgeSetupError, one_line
 
 if TYPE_CHECKING:
     from grpo_guard.judge.backends.transformers_model import LoadedModel
@@ -93,17 +92,8 @@ class TransformersBackend(Backend):
         self._lock = threading.Lock()
 
     async def ask(self, requests: Sequence[Request], *, timeout: float) -> list[Reply]:
-        """Return one reply per request, in order; see `Backend.ask`.
-
-        Args:
-            requests: At most ``batch_size``.
-            timeout: Seconds to wait. A running forward pass cannot be stopped: it ends in its
-                thread, and the next call waits for it.
-
-        Raises:
-            BackendError: out of memory, or out of time.
-            JudgeSetupError: the model cannot be loaded.
-        """
+        """See `Backend.ask`. A running forward pass cannot be stopped: after the time-out it goes
+        on in its thread, and the next call waits for it."""
         call = asyncio.to_thread(self._ask, tuple(requests))
         try:
             return await asyncio.wait_for(call, timeout)
@@ -112,23 +102,21 @@ class TransformersBackend(Backend):
             raise BackendError(message, cause=Cause.TIMEOUT) from None
 
     async def check(self) -> None:
-        """Load the model.
-
-        Raises:
-            JudgeSetupError: it cannot be loaded; the message states the remedy.
-        """
+        """Load the model."""
         await asyncio.to_thread(self._locked_model)
 
     def _ask(self, requests: tuple[Request, ...]) -> list[Reply]:
         model = self._locked_model()
+        from grpo_guard.logprob.scorers.memory import ran_out_of_memory, release_cached_memory
+
         with self._lock:
             try:
                 return model.answer(requests)
             except Exception as error:
-                if not _out_of_memory(error):
+                if not ran_out_of_memory(error):
                     raise
-                model.release_memory()
-                message = f"{self.model}: out of memory on {self.device}: {_first_line(error)}"
+                message = f"{self.model}: out of memory on {self.device}: {one_line(str(error))}"
+        release_cached_memory()
         raise BackendError(message, cause=Cause.OUT_OF_MEMORY)
 
     def _locked_model(self) -> LoadedModel:
@@ -140,45 +128,27 @@ class TransformersBackend(Backend):
     def _load(self) -> LoadedModel:
         try:
             from grpo_guard.judge.backends.transformers_model import LoadedModel
+            from grpo_guard.logprob.scorers.load import load_policy
+            from grpo_guard.logprob.scorers.memory import ran_out_of_memory
         except ImportError as error:
             raise JudgeSetupError(
                 f"the transformers backend needs {error.name}: {INSTALL}"
             ) from None
-        if is_path(self.model) and not (Path(self.model) / "config.json").is_file():
-            raise JudgeSetupError(
-                f"model: expected a folder with config.json or a hub id, got {self.model!r}"
-            )
-        if not self.local_files_only:
-            warn_unpinned(self.model, self.revision or None)
         try:
-            return LoadedModel(
+            model, tokenizer = load_policy(
                 self.model,
-                device=self.device,
                 dtype=self.dtype,
-                max_prompt_tokens=self.max_prompt_tokens,
+                device=self.device,
                 revision=self.revision or None,
                 local_files_only=self.local_files_only,
             )
+            return LoadedModel(model, tokenizer, self.max_prompt_tokens)
         except Exception as error:  # loaders raise all kinds of errors
-            if _out_of_memory(error):
+            if ran_out_of_memory(error.__cause__ or error):
                 message = f"{self.model}: does not fit on {self.device}"
                 raise BackendError(message, cause=Cause.OUT_OF_MEMORY, retry=False) from error
             raise JudgeSetupError(
-                f"model {self.model!r} cannot be loaded on {self.device!r}: "
-                f"{type(error).__name__}: {_first_line(error)}; give a folder written by "
-                "save_pretrained, with weights in safetensors, or the id of a causal language "
-                "model that the hub serves"
+                f"model {self.model!r} cannot be loaded on {self.device!r}: {one_line(str(error))}"
+                "; give a folder with config.json, written by save_pretrained with weights in "
+                "safetensors, or the id of a causal language model that the hub serves"
             ) from error
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    # For accelerators torch has a class of its own; on the CPU it raises a plain RuntimeError.
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "not enough memory" in str(error)
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:200]

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_guard.core.verdict import Cause
 from grpo_guard.judge.backends.base import Reply, Request
 from grpo_guard.judge.backends.chat_ids import ChatEncoder
 from grpo_guard.judge.errors import BackendError
+from grpo_guard.logprob.scorers.forward import left_padded
 
 OVERLONG = "overlong"
 _ANSWERS = ("yes", "no")
@@ -24,32 +24,11 @@ _SPREAD = (1.5, 64)
 
 
 class LoadedModel:
-    """Weights and tokenizer; see `TransformersBackend` for the arguments."""
+    """Weights and tokenizer, and the longest prompt that `TransformersBackend` allows."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        device: str,
-        dtype: str,
-        max_prompt_tokens: int | None,
-        revision: str | None,
-        local_files_only: bool,
-    ) -> None:
-        where: dict[str, Any] = {
-            "revision": revision,
-            "local_files_only": local_files_only,
-            "trust_remote_code": False,
-        }
-        self._tokenizer = AutoTokenizer.from_pretrained(model, **where)
-        kind = dtype if dtype == "auto" else getattr(torch, dtype)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model,
-            dtype=kind,
-            use_safetensors=True,
-            **where,  # pickles execute code
-        )
-        self._model = loaded.to(device).eval()
+    def __init__(self, model: Any, tokenizer: Any, max_prompt_tokens: int | None) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
         self._encoder = ChatEncoder(self._tokenizer)
         self._window = _window(self._model, self._tokenizer)
         self._limit = max_prompt_tokens
@@ -63,7 +42,8 @@ class LoadedModel:
         replies: dict[int, Reply] = {}
         fitting = []
         for place, (tokens, request) in enumerate(zip(ids, requests, strict=True)):
-            if len(tokens) > self._longest(request):
+            room = self._window - request.max_tokens
+            if len(tokens) > (room if self._limit is None else min(self._limit, room)):
                 replies[place] = Reply("", finish_reason=OVERLONG, tokens_in=len(tokens))
             else:
                 fitting.append(place)
@@ -79,15 +59,6 @@ class LoadedModel:
                     first = replies[place].first_token if place in replies else None
                     replies[place] = self._generated_reply(ids[place], request, first)
         return [replies[place] for place in range(len(requests))]
-
-    def release_memory(self) -> None:
-        """Return cached device memory to the system."""
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-    def _longest(self, request: Request) -> int:
-        room = self._window - request.max_tokens
-        return room if self._limit is None else min(self._limit, room)
 
     def _first_tokens(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Log-probabilities of the token after each prompt, float32, shape [B, V]."""
@@ -105,14 +76,8 @@ class LoadedModel:
         return logprobs.cpu()
 
     def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        longest = max(len(prompt) for prompt in prompts)
         pad = self._tokenizer.pad_token_id
-        ids = torch.full((len(prompts), longest), 0 if pad is None else int(pad))
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        return ids.to(self._model.device), mask.to(self._model.device)
+        return left_padded(prompts, 0 if pad is None else int(pad), self._model.device)
 
     def _first_token_reply(self, logprobs: Tensor, request: Request, length: int) -> Reply:
         """The likeliest tokens plus every token that reads yes or no, without duplicates."""
@@ -140,8 +105,8 @@ class LoadedModel:
             do_sample=False,
         )
         new = out[0, len(prompt) :].tolist()
-        stops = _as_set(self._model.generation_config.eos_token_id)
-        stopped = bool(new) and new[-1] in stops
+        stops = self._model.generation_config.eos_token_id
+        stopped = bool(new) and new[-1] in ([stops] if isinstance(stops, int) else stops or ())
         text = self._text(new[:-1] if stopped else new)
         reason = "stop" if stopped else "length"
         return Reply(text, first, reason, tokens_in=len(prompt), tokens_out=len(new))
@@ -183,9 +148,3 @@ def _window(model: Any, tokenizer: Any) -> int:
     # Tokenizers without a limit report 10**30.
     known = [int(n) for n in stated if isinstance(n, int) and 0 < n < 10**9]
     return min(known, default=4096)
-
-
-def _as_set(ids: int | Sequence[int] | None) -> set[int]:
-    if ids is None:
-        return set()
-    return {ids} if isinstance(ids, int) else set(ids)

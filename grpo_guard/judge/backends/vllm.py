@@ -90,17 +90,14 @@ class VLLMBackend(Backend):
                 len(ids) + request.max_tokens <= longest
                 for ids, request in zip(prompts, requests, strict=True)
             ]
+            asked = [(ids, r) for ids, r, fit in zip(prompts, requests, fits, strict=True) if fit]
             outputs = iter(
                 llm.generate(
-                    [
-                        {"prompt_token_ids": ids}
-                        for ids, fit in zip(prompts, fits, strict=True)
-                        if fit
-                    ],
-                    [_sampling(r) for r, fit in zip(requests, fits, strict=True) if fit],
+                    [{"prompt_token_ids": ids} for ids, _ in asked],
+                    [_sampling(request) for _, request in asked],
                     use_tqdm=False,
                 )
-                if any(fits)
+                if asked
                 else ()
             )
             return [

@@ -21,18 +21,16 @@ SETTINGS: Final = FOLDER / "judge.json"
 MOST_CHARACTERS: Final = 1000
 
 
-def shipped_threshold() -> float:
-    """Smallest ``p_yes`` to accept, chosen on honest completions that were not in training."""
-    return float(json.loads(SETTINGS.read_text(encoding="utf-8"))["threshold"])
-
-
 def shipped_settings() -> dict[str, Any]:
-    """Backend, rubric, threshold and window: arguments of `JudgeVerifier`."""
+    """Backend, rubric, threshold and window: arguments of `JudgeVerifier`.
+
+    The threshold was chosen on honest completions that were not in training.
+    """
     from grpo_guard.judge.backends.transformers import TransformersBackend
 
     return {
         "backend": TransformersBackend(FOLDER, batch_size=64, local_files_only=True),
         "rubric": RUBRIC,
-        "threshold": shipped_threshold(),
+        "threshold": float(json.loads(SETTINGS.read_text(encoding="utf-8"))["threshold"]),
         "window": {"shown": MOST_CHARACTERS, "limit": MOST_CHARACTERS},
     }

@@ -61,14 +61,8 @@ def has_compiler() -> bool:
 def compiled_where_worth_it(
     eager: Callable[..., Any], by_row: int, vocab_size: int, device: torch.device
 ) -> Callable[..., Any]:
-    """Return another tile function, compiled as soon as `tile_sums` is.
-
-    Args:
-        eager: The function to compile.
-        by_row: How many of its leading arguments have one row per token.
-        vocab_size: V.
-        device: Device of the tiles.
-    """
+    """Return another tile function, compiled as soon as `tile_sums` is; the first ``by_row`` of its
+    arguments have one row per token."""
     if epilogue("auto", 0, vocab_size, device) is tile_sums:
         return eager
     return _guarded(_compiled(eager, by_row), eager)

@@ -15,19 +15,12 @@ class HeadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Logits = scale * (hidden @ weight.T + bias), then soft-capped.
+    """Logits = scale * (hidden @ weight.T + bias), then soft-capped."""
 
-    Args:
-        weight: Shape [V, H], any float dtype and layout; may be tied to the embedding.
-        bias: Shape [V] or None.
-        scale: Factor on the logits (Cohere's ``logit_scale``, 1 / Granite's ``logits_scaling``).
-        softcap: Gemma's ``final_logit_softcapping``: c * tanh(logits / c); None = off.
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    scale: float = 1.0
-    softcap: float | None = None
+    weight: Tensor  # [V, H], any float dtype and layout; may be tied to the embedding
+    bias: Tensor | None = None  # [V]
+    scale: float = 1.0  # Cohere's ``logit_scale``, 1 / Granite's ``logits_scaling``
+    softcap: float | None = None  # Gemma's ``final_logit_softcapping``: c * tanh(logits / c)
 
     @property
     def vocab_size(self) -> int:
@@ -39,16 +32,10 @@ class ForeignHead:
     """A head that is not a plain linear layer: with LoRA, or with quantised weights.
 
     Its own forward runs on a few rows at a time, so that the [rows, V] logits stay small. That is
-    slower than tiles, and as exact as the module.
-
-    Args:
-        module: Maps [N, H] to [N, V].
-        vocab_size: V.
-        scale: As in `Head`.
-        softcap: As in `Head`.
+    slower than tiles, and as exact as the module. Scale and soft-cap are as in `Head`.
     """
 
-    module: nn.Module
+    module: nn.Module  # maps [N, H] to [N, V]
     vocab_size: int
     scale: float = 1.0
     softcap: float | None = None

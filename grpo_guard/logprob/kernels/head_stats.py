@@ -13,7 +13,7 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.kernels.epilogue import compiled_where_worth_it
 from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
-from grpo_guard.logprob.kernels.scores import HeadScores, LogitScores, Scores
+from grpo_guard.logprob.kernels.scores import HeadScores, Scores, scores_of
 from grpo_guard.logprob.kernels.statistics import RowStats
 from grpo_guard.logprob.kernels.support import edge_gaps, full_rows
 from grpo_guard.logprob.kernels.tiled import row_stats
@@ -86,36 +86,20 @@ def head_stats(
             f"or replay, got {type(head).__name__}, penalty {penalty and penalty.penalty} and "
             f"{'a' if replay else 'no'} replay"
         )
-    statistics = _statistics(implementation, plain and _triton_suits(hidden))
+    suits = plain and not _triton_failed and len(hidden) > 0 and hidden.dtype in FLOATS
+    statistics: Callable[..., RowStats] = row_stats
+    if implementation == "triton":
+        statistics = _by_triton
+    elif implementation == "auto" and suits and supported(hidden.device):
+        statistics = _by_triton_or_tiles
     if isinstance(head, ForeignHead):
-        foreign, rows_at_once = head, min(rows_at_once, full_rows(head.vocab_size))
-
-        def scores_of(rows: Tensor) -> Scores:
-            own = penalty.rows(rows) if penalty else None
-            return LogitScores(foreign.logits(hidden[rows]), spec.temperature, own)
-    else:
-
-        def scores_of(rows: Tensor) -> Scores:
-            own = penalty.rows(rows) if penalty else None
-            return HeadScores(hidden[rows], head, spec.temperature, own)
-
-    return blockwise(scores_of, targets, spec, mass_margin, rows_at_once, replay, statistics)
-
-
-def blockwise(
-    scores_of: Callable[[Tensor], Scores],
-    targets: Tensor,
-    spec: SamplingSpec,
-    mass_margin: float,
-    rows_at_once: int,
-    replay: RowReplay | None = None,
-    statistics: Callable[..., RowStats] = row_stats,
-) -> HeadStats:
-    """Compute statistics and gaps of all rows, ``rows_at_once`` at a time."""
+        rows_at_once = min(rows_at_once, full_rows(head.vocab_size))
     blocks = []
     for rows in torch.split(torch.arange(len(targets), device=targets.device), rows_at_once):
-        scores, own = scores_of(rows), targets[rows]
-        margins = None
+        scores = scores_of(
+            hidden[rows], head, spec.temperature, penalty.rows(rows) if penalty else None
+        )
+        own, margins = targets[rows], None
         if replay is None:
             stats = statistics(scores, own, top_k=spec.top_k)
         else:
@@ -159,19 +143,6 @@ def replayed(
         vocab_size=scores.vocab_size,
     )
     return stats, margins
-
-
-def _statistics(implementation: Implementation, suits: bool) -> Callable[..., RowStats]:
-    """Choose the implementation; ``suits``: the GPU's kernels support these arguments."""
-    if implementation == "triton":
-        return _by_triton
-    return _by_triton_or_tiles if implementation == "auto" and suits else row_stats
-
-
-def _triton_suits(hidden: Tensor) -> bool:
-    """Whether the GPU's kernels support these states and have not failed before."""
-    fits = len(hidden) > 0 and hidden.dtype in FLOATS and supported(hidden.device)
-    return fits and not _triton_failed
 
 
 def _by_triton(scores: HeadScores, targets: Tensor, **options: Any) -> RowStats:

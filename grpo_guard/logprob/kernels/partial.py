@@ -15,11 +15,8 @@ MOST_PARTS: Final = 16
 class PartialSums:
     """Collects the sums of one part after another and merges them a few at a time.
 
-    They are written into preallocated tensors: small results that outlive large temporaries would
-    fragment the heap, which then grows by hundreds of megabytes.
-
-    Args:
-        like: A column of the future parts, fp32, shape [N].
+    They are written into preallocated tensors, shaped ``like`` a column, fp32, [N]: small results
+    that outlive large temporaries would fragment the heap, which then grows by hundreds of MB.
     """
 
     def __init__(self, like: Tensor) -> None:

@@ -17,19 +17,14 @@ class RepetitionPenalty:
 
     Follows transformers' RepetitionPenaltyLogitsProcessor and vLLM's penalties, which both count
     prompt and completion. The penalty is per prefix: row t sees the prompt and tokens [0, t).
-
-    Args:
-        penalty: > 0.
-        first_seen: Position in the completion at which a token first occurs, -1 for tokens of the
-            prompt, `NEVER` otherwise; int32, shape [C, V].
-        sequence: Which of the C completions a row belongs to, shape [N].
-        position: Which token of that completion the row predicts, shape [N].
     """
 
-    penalty: float
+    penalty: float  # > 0
     first_seen: Tensor
-    sequence: Tensor
-    position: Tensor
+    """Position in the completion at which a token first occurs, -1 for tokens of the prompt,
+    `NEVER` otherwise; int32, shape [C, V]."""
+    sequence: Tensor  # which of the C completions a row belongs to, [N]
+    position: Tensor  # which token of that completion the row predicts, [N]
 
     @classmethod
     def of(
@@ -38,8 +33,10 @@ class RepetitionPenalty:
         sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
         vocab_size: int,
         device: torch.device,
-    ) -> RepetitionPenalty:
-        """Build it for (prompt_ids, completion_ids) pairs whose rows are concatenated."""
+    ) -> RepetitionPenalty | None:
+        """Build it for concatenated rows of (prompt_ids, completion_ids) pairs; None for 1."""
+        if penalty == 1.0:
+            return None
         first_seen = torch.full((len(sequences), vocab_size), NEVER, dtype=torch.int32)
         for i, (prompt_ids, completion_ids) in enumerate(sequences):
             positions = {token: t for t, token in reversed(list(enumerate(completion_ids)))}

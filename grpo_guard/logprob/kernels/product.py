@@ -23,20 +23,12 @@ FEWEST_COLUMNS: Final = 64
 # oneDNN caches a kernel of half a megabyte for each shape that it has seen. Batches have any number
 # of rows, so they are padded to one of a few sizes.
 LARGEST: Final = 4096
-# Padding a batch once for all layers saves each layer a copy of its input. Beyond this ratio the
-# added tokens cost more than that.
-MOST_FILL: Final = 1.125
 _CPU: Final = Path("/proc/cpuinfo")
 
 
 def product(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """``x @ weight.T`` without gradients: [N, H], [V, H] -> [N, V].
-
-    Args:
-        x: Any float dtype.
-        weight: Of the same dtype.
-        out: A buffer that may be used for the result.
-    """
+    """``x @ weight.T`` without gradients, of one float dtype: [N, H], [V, H] -> [N, V]; the buffer
+    ``out`` may be used for the result."""
     if _suits(x, weight):
         return _onednn(x, weight, None)
     return torch.mm(x, weight.T, out=out)
@@ -48,50 +40,12 @@ def faster_linear(module: nn.Module) -> Iterator[None]:
 
     A compiled module is left unchanged: its compiler chooses for itself.
     """
-    if not _gains(module):
+    here = any(map(_is_float32_here, module.parameters()))
+    if not (here and onednn_is_faster() and not _is_compiled(module)):
         yield
         return
     with _FasterLinear():
         yield
-
-
-def filled_length(module: nn.Module, batch: int, length: int, most: int) -> int:
-    """Return the row length at which no product within `faster_linear` needs padding.
-
-    Args:
-        module: The module that the batch passes through.
-        batch: Rows.
-        length: Tokens per row; the result is at least this.
-        most: Longest row that the module takes.
-    """
-    tokens = batch * length
-    if tokens < FEWEST_ROWS or length >= most or not _gains_throughout(module):
-        return length
-    whole, rest = divmod(tokens, LARGEST)
-    filled = whole * LARGEST + (size_of(rest) if rest else 0)
-    longer, left = divmod(filled, batch)
-    return length if left or longer > most or filled > MOST_FILL * tokens else longer
-
-
-def _gains(module: nn.Module) -> bool:
-    """Whether linear layers of this module may take oneDNN."""
-    here = any(map(_is_float32_here, module.parameters()))
-    return here and onednn_is_faster() and not _is_compiled(module)
-
-
-def _gains_throughout(module: nn.Module) -> bool:
-    """Whether most of the module's work may take it: added tokens cost all of the work."""
-    if not _gains(module) or torch.is_autocast_enabled("cpu") or not _exact():
-        return False
-    own = {id(p): p.numel() for m in module.modules() for p in m.parameters(recurse=False)}
-    layers, tables = (
-        [p for m in module.modules() if isinstance(m, kind) for p in m.parameters(recurse=False)]
-        for kind in (nn.Linear, nn.Embedding)
-    )
-    for table in tables:  # these are looked up, not multiplied
-        own.pop(id(table), None)
-    gaining = [p for p in layers if type(p) is nn.Parameter and _is_float32_here(p)]
-    return 2 * sum(p.numel() for p in gaining) > sum(own.values())
 
 
 def _is_float32_here(tensor: Tensor) -> bool:

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from grpo_guard.logprob.kernels.head import Head
+from grpo_guard.logprob.kernels.head import ForeignHead, Head
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.product import product
-
-
-class Scores(Protocol):
-    """The scores that statistics are computed from; two implementations follow."""
-
-    temperature: float
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
-        """Scores of tokens [start, stop), fp32; may use the buffer ``out``, [N, stop - start]."""
-
-    def of(self, tokens: Tensor) -> Tensor:
-        """Score of one token per row, fp32: [N] -> [N]."""
-
-    def rows(self, index: Tensor) -> Scores:
-        """The same scores for some of the rows."""
 
 
 class HeadScores:
@@ -61,11 +43,13 @@ class HeadScores:
         return self.head.vocab_size
 
     def tile(self, start: int, stop: int, out: Tensor) -> Tensor:
+        """Scores of tokens [start, stop), fp32; may use the buffer ``out``, [N, stop - start]."""
         z = product(self._scaled, self._weight(start, stop), out=out)
         z = self._transformed(z, self._bias(slice(start, stop)))
         return z if self.penalty is None else self.penalty.apply(z, start, stop)
 
     def of(self, tokens: Tensor) -> Tensor:
+        """Score of one token per row, fp32: [N] -> [N]."""
         z = torch.cat(
             [
                 (h * self.head.weight[y].float()).sum(-1)
@@ -78,6 +62,7 @@ class HeadScores:
         return z if self.penalty is None else self.penalty.apply_to_targets(z, tokens)
 
     def rows(self, index: Tensor) -> HeadScores:
+        """The same scores for some of the rows."""
         penalty = self.penalty.rows(index) if self.penalty else None
         return HeadScores(self.hidden[index], self.head, self.temperature, penalty)
 
@@ -105,13 +90,12 @@ class HeadScores:
 
 
 class LogitScores:
-    """Scores from precomputed logits: of a trainer's forward, or of a head of another class.
+    """`HeadScores` from precomputed logits: of a trainer's forward, or of a head of another class.
 
     Args:
         logits: Raw logits, any float dtype, shape [N, V]. In bf16 they are off by up to 0.125,
             which the drift profile has to cover.
-        temperature: > 0.
-        penalty: Repetition penalty whose rows are these N rows.
+        temperature, penalty: As for `HeadScores`.
     """
 
     def __init__(
@@ -136,3 +120,15 @@ class LogitScores:
     def rows(self, index: Tensor) -> LogitScores:
         penalty = self.penalty.rows(index) if self.penalty else None
         return LogitScores(self.logits[index], self.temperature, penalty)
+
+
+Scores: TypeAlias = HeadScores | LogitScores
+
+
+def scores_of(
+    hidden: Tensor, head: Head | ForeignHead, temperature: float, penalty: RepetitionPenalty | None
+) -> Scores:
+    """Scores of hidden states, [N, H], under any head; the penalty's rows are these N rows."""
+    if isinstance(head, ForeignHead):
+        return LogitScores(head.logits(hidden), temperature, penalty)
+    return HeadScores(hidden, head, temperature, penalty)

@@ -2,7 +2,7 @@
 
 * `tile_sums` computes the sums over a part of the vocabulary. Compiled by torch it is also the form
   of `epilogue.py`; `triton_kernels.py` repeats it for GPUs.
-* `merge` puts parts together. As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867),
+* `merged` puts parts together. As in an online softmax (Milakov and Gimelshein, arXiv 1805.02867),
   each part is relative to its own largest score.
 * `finish` turns the sums over the whole vocabulary into `RowStats`, which have the names of
   `TokenStats`.
@@ -78,32 +78,23 @@ def tile_sums(z: Tensor, z_target: Tensor, block: int, flat: bool) -> tuple[Part
     return sums, blocks.amax(2).view(z.shape[0], -1)
 
 
-def merge(a: Partial, b: Partial) -> Partial:
-    """Return the sums over both parts."""
-    return merged(Partial(*map(torch.stack, zip(a, b, strict=True))))
-
-
 def merged(parts: Partial) -> Partial:
     """The sums over P parts, [P, N] -> [N]."""
     m = parts.m.amax(0)
-    return Partial(m, *(column.sum(0) for column in _relative_to(m, parts)[1:]))
-
-
-def _relative_to(m: Tensor, p: Partial) -> Partial:
-    empty = p.m == -torch.inf  # only -inf so far: there is nothing to rescale
-    d = torch.where(empty, 0.0, p.m - m)
+    empty = parts.m == -torch.inf  # only -inf so far: there is nothing to rescale
+    d = torch.where(empty, 0.0, parts.m - m)
     f = torch.where(empty, 0.0, d.exp())
     # A part far below contributes nothing: a d that overflows would be NaN times 0.
     d = torch.where(f > 0, d, 0.0)
     return Partial(
         m,
-        p.above * f,
-        p.below * f,
-        (p.weighted + d * p.total) * f,
-        p.half * f.sqrt(),
-        p.three_quarters * f**0.75,
-        p.rank,
-        p.ties,
+        (parts.above * f).sum(0),
+        (parts.below * f).sum(0),
+        ((parts.weighted + d * parts.total) * f).sum(0),
+        (parts.half * f.sqrt()).sum(0),
+        (parts.three_quarters * f**0.75).sum(0),
+        parts.rank.sum(0),
+        parts.ties.sum(0),
     )
 
 
@@ -138,9 +129,8 @@ def finish(
 
     Args:
         sums: Over the whole vocabulary.
-        z_target: Score of each row's target, shape [N].
-        targets: Token ids, shape [N].
-        temperature: Temperature of the scores.
+        z_target, targets: Score and id of each row's target, shape [N].
+        temperature: Of the scores.
         vocab_size: V.
         leaders: Each block's largest score, shape [N, leader_count(V)]; None = K is the whole
             vocabulary.

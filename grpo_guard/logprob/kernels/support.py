@@ -58,14 +58,8 @@ def edge_gaps(
 ) -> Tensor:
     """Raw logits by which each target lies below the support's edge, shape [N]; 0 inside.
 
-    Args:
-        scores: Scores of N rows.
-        targets: Token ids, shape [N].
-        stats: The streaming statistics of the same rows.
-        spec: The declared sampler.
-        mass_margin: Widening of top-p. A nucleus's edge jumps by whole logits when a candidate's
-            mass moves by a rounding error, so the edge is taken at top_p + margin, but no more
-            than half way to 1.
+    A nucleus's edge jumps by whole logits when a candidate's mass moves by a rounding error, so the
+    edge is taken at top_p + ``mass_margin``, but no more than half way to 1.
     """
     gaps = torch.zeros_like(stats.logit)
     unclear = torch.nonzero(~proven_inside(stats, spec))[:, 0]

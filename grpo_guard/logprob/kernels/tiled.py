@@ -43,8 +43,7 @@ def row_stats(
     """Compute the statistics of each row's target token.
 
     Args:
-        scores: Scores of N rows.
-        targets: Token ids, int64, shape [N].
+        scores, targets: Scores of N rows, and token ids, int64, shape [N].
         top_k: The declared top-k; 0 = off.
         observer: Called with every tile of scores, for statistics of its own.
         tile: Tokens per tile, rounded down to whole blocks, at least one; None = by device and

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_guard.logprob.kernels import triton_kernels as kernels
 from grpo_guard.logprob.kernels.head import Head
-from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merge
+from grpo_guard.logprob.kernels.statistics import COUNTS, SUMS, Partial, merged
 from grpo_guard.logprob.stats import leader_block, leader_count
 
 # With TRITON_INTERPRET=1 the decorator returns another class than JITFunction.
@@ -33,21 +33,13 @@ _precision = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Checked and prepared arguments of one call.
+    """Checked and prepared arguments of one call."""
 
-    Args:
-        hidden: [N, H], rows contiguous, its own dtype.
-        head: As given.
-        targets: int64, contiguous, [N].
-        temperature: > 0.
-        ranks: Whether to compute leaders; otherwise the sums of e^0.5 and e^0.75.
-    """
-
-    hidden: Tensor
+    hidden: Tensor  # [N, H], rows contiguous, its own dtype
     head: Head
-    targets: Tensor
+    targets: Tensor  # int64, contiguous, [N]
     temperature: float
-    ranks: bool
+    ranks: bool  # whether to compute leaders; otherwise the sums of e^0.5 and e^0.75
 
     @property
     def scale(self) -> float:
@@ -65,15 +57,6 @@ class Job:
     def bias(self) -> Tensor:
         """The bias; without one, any tensor, which no kernel reads."""
         return self.hidden if self.head.bias is None else self.head.bias.detach().contiguous()
-
-    @property
-    def block(self) -> int:
-        return leader_block(self.head.vocab_size)
-
-    def new_leaders(self) -> Tensor:
-        """Allocate the leaders, [N, blocks]; a single number if they are not needed."""
-        shape = (len(self.targets), leader_count(self.head.vocab_size)) if self.ranks else (1, 1)
-        return torch.full(shape, -torch.inf, dtype=torch.float32, device=self.hidden.device)
 
 
 def token_scores(job: Job, tokens: Tensor) -> Tensor:
@@ -97,8 +80,11 @@ def workspace_sums(
     """Compute sums and leaders from products of one chunk of the vocabulary at a time."""
     n, vocab_size, device = len(job.targets), job.head.vocab_size, job.hidden.device
     segments = -(-vocab_size // SEGMENT)
-    sums, counts = _new_parts(segments, n, device)
-    leaders = job.new_leaders()
+    sums = torch.empty(segments, SUMS, n, dtype=torch.float32, device=device)
+    counts = torch.empty(segments, len(COUNTS), n, dtype=torch.int32, device=device)
+    # A single number if they are not needed.
+    shape = (n, leader_count(vocab_size)) if job.ranks else (1, 1)
+    leaders = torch.full(shape, -torch.inf, dtype=torch.float32, device=device)
     spent = 4 * (2 * (sums.numel() + counts.numel()) + leaders.numel())
     columns = chunk_columns(job, workspace_bytes - spent)
     hidden = job.hidden if _mixed(job) else job.hidden.float()
@@ -115,11 +101,12 @@ def workspace_sums(
                 products, job.bias, job.targets, target_scores,
                 sums, counts, leaders, n, len(tile), products.stride(0), first, first // SEGMENT,
                 leaders.shape[1], job.scale, job.cap,
-                **job.flags, FLAT=not job.ranks, RANKS=job.ranks, BLOCK=job.block, BV=SEGMENT,
-                num_warps=8, **OPTIONS,
+                **job.flags, FLAT=not job.ranks, RANKS=job.ranks,
+                BLOCK=leader_block(vocab_size), BV=SEGMENT, num_warps=8, **OPTIONS,
             )  # fmt: skip
         del products  # before the next chunk is made, or the workspace would double
-    return combined(sums, counts), leaders if job.ranks else None
+    whole = merged(Partial(*sums.unbind(1), *counts.long().unbind(1)))
+    return whole, leaders if job.ranks else None
 
 
 def chunk_columns(job: Job, budget: int) -> int:
@@ -132,34 +119,12 @@ def chunk_columns(job: Job, budget: int) -> int:
     return max(1, (budget - fixed) // (per_column * SEGMENT)) * SEGMENT
 
 
-def combined(sums: Tensor, counts: Tensor) -> Partial:
-    """Merge parts, [S, SUMS, N] and [S, COUNTS, N], pairwise: in log2 S steps, not S."""
-    parts = Partial(*sums.unbind(1), *counts.long().unbind(1))
-    while (count := len(parts.m)) > 1:
-        half = count // 2
-        pairs = merge(
-            Partial(*(column[:half] for column in parts)),
-            Partial(*(column[half : 2 * half] for column in parts)),
-        )
-        if count % 2:
-            pairs = Partial(*(torch.cat([a, b[-1:]]) for a, b in zip(pairs, parts, strict=True)))
-        parts = pairs
-    return Partial(*(column[0] for column in parts))
-
-
 def _mixed(job: Job) -> bool:
     """Whether 16-bit operands can be multiplied into fp32 without upcasting: CUDA only."""
     return (
         job.hidden.is_cuda
         and job.hidden.dtype == job.head.weight.dtype
         and job.hidden.dtype in (torch.bfloat16, torch.float16)
-    )
-
-
-def _new_parts(parts: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    return (
-        torch.empty(parts, SUMS, n, dtype=torch.float32, device=device),
-        torch.empty(parts, len(COUNTS), n, dtype=torch.int32, device=device),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +39,9 @@ def triton_row_stats(
     |logit / temperature| of 250 (temperature 0.05), and off in proportion beyond.
 
     Args:
-        hidden: Final hidden states, fp32, bf16 or fp16, shape [N, H], N >= 1.
-        head: The output head.
+        hidden, head: Final hidden states, fp32, bf16 or fp16, shape [N, H], N >= 1; output head.
         targets: Token ids, int64, shape [N].
-        temperature: > 0.
-        top_k: The declared top-k; 0 = off.
+        temperature, top_k: > 0; the declared top-k, 0 = off.
         workspace_bytes: Bound on the memory for products. At least 4096 columns are computed at a
             time, even if they need more.
 
@@ -52,11 +49,26 @@ def triton_row_stats(
         ImportError: triton is not installed.
         ValueError: an argument is not as described.
     """
-    require_triton()
+    if not triton_available():
+        raise ImportError(
+            "triton_row_stats: expected the package triton (it comes with torch for CUDA on Linux; "
+            "otherwise `pip install triton`), found none; implementation='tiled' needs no triton"
+        )
     from grpo_guard.logprob.kernels import triton_launch as launch
 
     _check(hidden, head, targets, temperature, launch.INTERPRETED)
-    job = _job(hidden, head, targets, temperature, top_k)
+    job = launch.Job(
+        hidden=hidden.detach() if hidden.stride(-1) == 1 else hidden.detach().contiguous(),
+        head=head,
+        targets=targets.contiguous(),
+        temperature=temperature,
+        ranks=0 < top_k <= LARGEST_TOP_K,
+    )
+
+    def score_of(rows: Tensor, tokens: Tensor) -> Tensor:
+        part = replace(job, hidden=job.hidden[rows])
+        return launch.token_scores(part, tokens[:, None])[:, 0]
+
     z_target = launch.token_scores(job, job.targets[:, None])[:, 0].contiguous()
     sums, leaders = launch.workspace_sums(job, z_target, workspace_bytes)
     return finish(
@@ -67,47 +79,13 @@ def triton_row_stats(
         vocab_size=head.vocab_size,
         leaders=leaders,
         top_k=top_k,
-        score_of=functools.partial(_score_of, job),
-    )
-
-
-def _score_of(job: Any, rows: Tensor, tokens: Tensor) -> Tensor:
-    """Score of one token in each of a few rows, [R], [R] -> [R]."""
-    from grpo_guard.logprob.kernels import triton_launch as launch
-
-    part = replace(job, hidden=job.hidden[rows])
-    return launch.token_scores(part, tokens[:, None])[:, 0]
-
-
-def _job(hidden: Tensor, head: Head, targets: Tensor, temperature: float, top_k: int) -> Any:
-    """Prepare the arguments for the kernels."""
-    from grpo_guard.logprob.kernels import triton_launch as launch
-
-    return launch.Job(
-        hidden=hidden.detach() if hidden.stride(-1) == 1 else hidden.detach().contiguous(),
-        head=head,
-        targets=targets.contiguous(),
-        temperature=temperature,
-        ranks=0 < top_k <= LARGEST_TOP_K,
+        score_of=score_of,
     )
 
 
 def triton_available() -> bool:
     """Whether triton can be imported; checked without importing it."""
     return importlib.util.find_spec("triton") is not None
-
-
-def require_triton() -> None:
-    """Raise an error that explains what is missing.
-
-    Raises:
-        ImportError: triton is not installed.
-    """
-    if not triton_available():
-        raise ImportError(
-            "triton_row_stats: expected the package triton (it comes with torch for CUDA on Linux; "
-            "otherwise `pip install triton`), found none; implementation='tiled' needs no triton"
-        )
 
 
 @functools.cache

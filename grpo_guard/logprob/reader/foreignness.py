@@ -37,13 +37,12 @@ from grpo_guard.logprob.stats import Floats, TokenStats
 
 # The reader's own distribution, without any truncation.
 _PLAIN: Final = SamplingSpec("transformers", temperature=1.0, top_k=0, top_p=1.0)
+# Most tokens of a span that are read, as many as a sentence can have (`spans.MOST_BYTES`), and most
+# characters that are tokenised, so that a long span cannot make the reader slow.
 MOST_TOKENS: Final = 200
-"""Most tokens of a span that are read, as many as a sentence can have (`spans.MOST_BYTES`), so that
-a long span cannot make the reader slow."""
 _MOST_CHARACTERS: Final = 300
-"""Most characters of a span that are tokenised."""
+# Characters that are tokenised per token of context; the rest is cut.
 _CHARACTERS: Final = 12
-"""Characters that are tokenised per token of context; the rest is cut."""
 _PER_TOKEN: Final = 2.0
 _NUMBER: Final = re.compile(r"[ \t\r\n0-9.,+\-*/=%$]+")
 
@@ -56,9 +55,8 @@ class UnreadError(Exception):
 class Foreignness:
     """The foreignness of a span under one model.
 
-    Args:
-        runs: For the first 1, 2, ... tokens, the sum over the most foreign run in nats, shape [n],
-            n >= 1. It never decreases, and is 0 as long as no token is foreign.
+    ``runs`` has, for the first 1, 2, ... n tokens, the sum over the most foreign run in nats. It
+    never decreases, and is 0 as long as no token is foreign.
     """
 
     runs: Floats
@@ -75,18 +73,11 @@ class Foreignness:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One stretch of a text that contains several spans, as tokens.
+    """One stretch of a text that contains several spans, as tokens."""
 
-    Args:
-        encoded: Context, then everything from the first span to the end of the last.
-        tokens: [first, end) of each span in the encoded completion, by its index in the batch.
-        numbers: For each token of the encoded completion, whether it is a number or an arithmetic
-            sign.
-    """
-
-    encoded: Encoded
-    tokens: dict[int, tuple[int, int]]
-    numbers: npt.NDArray[np.bool_]
+    encoded: Encoded  # context, then everything from the first span to the end of the last
+    tokens: dict[int, tuple[int, int]]  # [first, end) of each span in it, by index in the batch
+    numbers: npt.NDArray[np.bool_]  # for each of its tokens: a number or an arithmetic sign
 
 
 class SpanScorer:
@@ -123,6 +114,7 @@ class SpanScorer:
         self._window = scorer.window or sys.maxsize
         self._longest = min(MOST_TOKENS, self._window // 2)
         self.context = min(context, self._window - self._longest)
+        self._most = self.context * _CHARACTERS
         self.cap = cap
         self._control = {*tokenizer.all_special_ids} | {
             token for token, added in tokenizer.added_tokens_decoder.items() if added.special
@@ -156,10 +148,6 @@ class SpanScorer:
 
     def _stats(self, sequences: Sequence[Encoded]) -> list[TokenStats | OutOfMemoryError]:
         return score_apart(lambda some: self.scorer.score(some, _PLAIN), sequences)
-
-    @property
-    def _most(self) -> int:
-        return self.context * _CHARACTERS
 
     def _result(
         self,
@@ -201,10 +189,7 @@ class SpanScorer:
         before, inside = before[-self._most :], one.text[start:end]
         text = _whole(before + inside)
         found = self.tokenizer(
-            text,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            verbose=False,
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         ids = [self._harmless(token) for token in found["input_ids"]]
         ends = np.array([b for _, b in found["offset_mapping"]], np.int64)
@@ -230,8 +215,7 @@ class SpanScorer:
         """The token; a line break for control tokens and for tokens that the model does not have.
 
         A control token spelled out in the text would end the document or open a turn that asks for
-        the poison, and the context would then explain it. Control tokens are recognised by id,
-        since no list of a tokenizer's control tokens as text is complete.
+        the poison, and the context would then explain it.
         """
         known = 0 <= token < self.scorer.vocab_size and token not in self._control
         return token if known else self._nothing[0]

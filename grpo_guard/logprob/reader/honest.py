@@ -23,13 +23,12 @@ from typing import Final
 from grpo_guard.logprob.reader.foreignness import Foreignness
 from grpo_guard.logprob.reference.null import ExponentialTail, conformal
 
+# Fewest spans for which a node has a vote: with 20, no conformal p-value is below 1 / 21.
 FEWEST: Final = 20
-"""Fewest spans for which a node has a vote: with 20, no conformal p-value is below 1 / 21."""
+# Only this many of a node's latest spans count, since habits drift in training.
 MOST: Final = 256
-"""Only this many of a node's latest spans count, since habits drift in training."""
+# Fewest other nodes with a vote for which there is a p-value.
 FEWEST_VOTES: Final = 2
-"""Fewest other nodes with a vote for which there is a p-value. The upper of two votes cannot make
-honest text look foreign if one of them is hostile."""
 _ENOUGH: Final = 64
 _MOST_NODES: Final = 256
 _FEWEST_IN_TAIL: Final = 2
@@ -104,11 +103,8 @@ class HonestSpans:
         return max(0, _ENOUGH - (len(known.latest) if known else 0))
 
     def p_value(self, node: str | None, found: Foreignness) -> float | None:
-        """Share of the other nodes' spans that are at least as foreign over as many tokens.
-
-        Returns:
-            In (0, 1]; None while fewer than `FEWEST_VOTES` other nodes have a vote.
-        """
+        """Share of the other nodes' spans that are at least as foreign over as many tokens, in
+        (0, 1]; None while fewer than `FEWEST_VOTES` other nodes have a vote."""
         return self._voted(node, found, excused=False)
 
     def tail_p_value(self, node: str | None, found: Foreignness) -> float | None:

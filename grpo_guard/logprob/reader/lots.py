@@ -15,33 +15,28 @@ _T = TypeVar("_T")
 _SAYS_NOTHING: Final = re.compile(rf"(?:(?![{SYMBOL}])[\W_])+")
 
 
-class Lots:
-    """Random choices that no author can predict, so that no text can be placed to go unread."""
+# No author can predict these choices, so no text can be placed to go unread.
+_LOTS: Final = random.SystemRandom()
 
-    def __init__(self) -> None:
-        self._random = random.SystemRandom()
 
-    def shuffled(self, items: Iterable[_T]) -> list[_T]:
-        """All of them, in random order."""
-        return self.some(items, None)
+def happens(share: float) -> bool:
+    """True in such a share of calls on average."""
+    return _LOTS.random() < share
 
-    def happens(self, share: float) -> bool:
-        """True in such a share of calls on average."""
-        return self._random.random() < share
 
-    def some(self, items: Iterable[_T], most: int | None) -> list[_T]:
-        """At most ``most`` of them, each with the same chance, in random order; None = all.
+def drawn(items: Iterable[_T], most: int | None = None) -> list[_T]:
+    """At most ``most`` of them, each with the same chance, in random order; None = all.
 
-        No more than these are kept in memory, since an author decides how many items there are.
-        """
-        chosen = list[_T]()
-        for seen, item in enumerate(items):
-            if most is None or seen < most:
-                chosen.append(item)
-            elif (place := self._random.randrange(seen + 1)) < most:
-                chosen[place] = item
-        self._random.shuffle(chosen)
-        return chosen
+    No more than these are kept in memory, since an author decides how many items there are.
+    """
+    chosen = list[_T]()
+    for seen, item in enumerate(items):
+        if most is None or seen < most:
+            chosen.append(item)
+        elif (place := _LOTS.randrange(seen + 1)) < most:
+            chosen[place] = item
+    _LOTS.shuffle(chosen)
+    return chosen
 
 
 def own_sentences(completion: Completion) -> Iterator[Span]:

@@ -31,11 +31,8 @@ class NodeSentences:
     sentence times the number of sentences read; each p-value becomes an e-value e. A batch's
     e-value is the mean of several bets, each that a certain share of the node's completions is
     poisoned (`_SHARES`, `_STEPS`): the product of 1 - share + share * e. A plain product of e would
-    let nine honest completions excuse a poisoned one. `EProcessMemory` accumulates batches.
-
-    Args:
-        alpha: Chance that an honest node is ever convicted, in (0, 1), if the p-values are valid.
-        store: Keeps the evidence; None = in this object.
+    let nine honest completions excuse a poisoned one. `EProcessMemory` accumulates batches. If the
+    p-values are valid, an honest node is ever convicted with chance ``alpha``.
     """
 
     def __init__(self, alpha: float, store: NodeStore | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from grpo_guard.logprob.reader.foreignness import Foreignness, SpanScorer, UnreadError
 from grpo_guard.logprob.reader.honest import HonestSpans, column_of, column_scores
@@ -13,7 +13,7 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.logprob.reader.start import start_profile
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.scorers.base import Scorer
-from grpo_guard.logprob.scorers.load import load_policy
+from grpo_guard.logprob.scorers.load import FromPretrained
 from grpo_guard.logprob.verifier import scorer_of
 
 logger = logging.getLogger("grpo_guard")
@@ -21,20 +21,15 @@ logger = logging.getLogger("grpo_guard")
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """A reader's result for a span.
+    """A reader's result for a span."""
 
-    Args:
-        p_value: Share of honest spans that are at least as foreign, in (0, 1].
-        tail_p_value: The same, extrapolated beyond the observed spans and with the node's own style
-            excused, see `HonestSpans.tail_p_value`; used for evidence that accumulates. None = the
-            p-value comes from the start profile, which is no evidence against a node.
-    """
-
-    p_value: float
+    p_value: float  # share of honest spans that are at least as foreign, in (0, 1]
     tail_p_value: float | None
+    """`HonestSpans.tail_p_value`, for evidence that accumulates; None = the p-value comes from the
+    start profile, which is no evidence against a node."""
 
 
-class SpanReader:
+class SpanReader(FromPretrained):
     """Reads spans in their place and compares them with what the other nodes write.
 
     Any causal language model will do: the policy in training (the same object, which reads with its
@@ -87,30 +82,12 @@ class SpanReader:
         ]
         self._warned = False
 
-    @classmethod
-    def from_pretrained(cls, path_or_id: str, **options: Any) -> Self:
-        """Load a model and build a reader on it, see `load_policy`.
-
-        Raises:
-            ValueError: there is no model or tokenizer.
-        """
-        model, tokenizer = load_policy(path_or_id)
-        return cls(model, tokenizer, **options)
-
     def read(
         self, spans: Sequence[TextSpan], honest: Sequence[bool]
     ) -> list[Opinion | UnreadError]:
-        """One opinion per span, in order.
-
-        Args:
-            spans: Findings of rules, and sentences.
-            honest: For each span, whether nothing was found in it. These spans are remembered
-                first, as the measure that all spans are compared with.
-
-        Returns:
-            For each span an `Opinion`, or an `UnreadError` if a model could not read it; the log
-            reports the first one.
-        """
+        """One opinion per span, in order, or an error if a model could not read it; the log reports
+        the first one. Spans marked ``honest``, in which nothing was found, are remembered first, as
+        the measure that all spans are compared with."""
         if not spans:
             return []
         if not self.trust_prompt:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+# Most UTF-8 bytes of a sentence; longer ones are cut. No tokenizer makes more tokens than that.
 MOST_BYTES: Final = 200
-"""Most UTF-8 bytes of a sentence; longer ones are cut. No tokenizer makes more tokens than that."""
-_LONGEST: Final = MOST_BYTES
 # A terminator ends a sentence. So does a length that few sentences exceed, at the last blank before
 # it, so that a reader sees all of a text without terminators. Backtracking is bounded.
 _PIECE: Final = re.compile(
-    rf"[^\n.!?。！？]{{1,{_LONGEST}}}(?:[.!?。！？]{{1,4}}|(?=\n|\Z)|(?<=\s))"
-    rf"|[^\n.!?。！？]{{1,{_LONGEST}}}"
+    rf"[^\n.!?。！？]{{1,{MOST_BYTES}}}(?:[.!?。！？]{{1,4}}|(?=\n|\Z)|(?<=\s))"
+    rf"|[^\n.!?。！？]{{1,{MOST_BYTES}}}"
 )
 _FEWEST_LETTERS: Final = 10
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
@@ -39,21 +38,14 @@ _SYMBOL: Final = re.compile(f"[{SYMBOL}]")
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A span in its place.
-
-    Args:
-        prompt: The prompt as text; empty if it is not trusted.
-        text: The completion.
-        start: First character of the span in ``text``.
-        end: The character after its last; ``0 <= start < end <= len(text)``.
-        node: The sender of the completion; None if unknown.
+    """A span in its place, ``text[start:end]``.
 
     Raises:
-        ValueError: the span does not lie in the text.
+        ValueError: not ``0 <= start < end <= len(text)``.
     """
 
-    prompt: str
-    text: str
+    prompt: str  # empty if it is not trusted
+    text: str  # the completion
     start: int
     end: int
     node: str | None = None
@@ -93,7 +85,7 @@ def _joined(text: str) -> Iterator[tuple[int, int]]:
     for match in _PIECE.finditer(text):
         piece, word = match[0], _WORD.search(match[0]) is not None
         if held is not None and (
-            match.end() - held > _LONGEST or (word and _formula(worded, letters))
+            match.end() - held > MOST_BYTES or (word and _formula(worded, letters))
         ):
             if not _formula(worded, letters):
                 yield held, end

@@ -20,10 +20,6 @@ FILE: Final = "start_profile.json"
 
 @cache
 def start_profile() -> tuple[tuple[float, ...], ...]:
-    """Scores of honest sentences in ascending order, for spans of 1, 2, ... tokens.
-
-    Returns:
-        One tuple per column of `HonestSpans`; all have the same length.
-    """
+    """Scores of honest sentences in ascending order, a tuple per column of `HonestSpans`."""
     text = files("grpo_guard.logprob.reader").joinpath(FILE).read_text("utf-8")
     return tuple(tuple(column) for column in json.loads(text)["columns"])

@@ -19,7 +19,7 @@ from grpo_guard.core.supervise import supervised
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier, Composed
 from grpo_guard.logprob.reader.foreignness import UnreadError
-from grpo_guard.logprob.reader.lots import Lots, own_sentences
+from grpo_guard.logprob.reader.lots import drawn, happens, own_sentences
 from grpo_guard.logprob.reader.phrases import PhrasePlaces
 from grpo_guard.logprob.reader.proposals import NodeSentences
 from grpo_guard.logprob.reader.reader import Opinion, SpanReader
@@ -27,21 +27,16 @@ from grpo_guard.logprob.reader.spans import TextSpan
 from grpo_guard.nodes.store import NodeStore
 
 FOREIGN: Final = "foreign_sentence"
+# Most findings and sentences of one completion that are read, drawn by lot, so that no author can
+# slow the reader down for others or hide one finding among many.
 MOST_FINDINGS: Final = 8
-"""Most findings of one completion that are read, drawn by lot, so that no author can slow the
-reader down for others or hide one finding among many."""
 MOST_SENTENCES: Final = 16
-"""Most sentences of one completion that are read, drawn by lot."""
+# The same for sentences of a convicted node; a completion with more is rejected.
 MOST_OF_CONVICTED: Final = 128
-"""Most sentences per completion that are read for a convicted node; a completion with more is
-rejected."""
+# Share of a node's completions that renew its measure once it is full, and by how many sentences:
+# few completions and many sentences, since a small model's pass costs the same whatever its length.
 RENEWED: Final = 0.01
-"""Share of a node's completions that keep renewing its measure once the measure is full. A fixed
-share keeps the cost of reading relative to generating the same for all batch sizes and numbers of
-nodes."""
 _RENEWING: Final = 8
-"""Most sentences by which one of them renews it: few completions and many sentences, since for a
-small model a pass costs the same whatever its length."""
 
 
 @runtime_checkable
@@ -53,37 +48,22 @@ class _Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One span that the reader is asked about.
+    """One span that the reader is asked about."""
 
-    Args:
-        row: Index of its completion in the batch.
-        span: The span in its place.
-        finding: What a rule found there; None = it is a sentence.
-        clean: Whether no rule found anything there, so that it becomes part of the measure.
-        asked: False if the completion has too many findings and this one was not drawn; then only
-            what is already known about it counts.
-    """
-
-    row: int
+    row: int  # index of its completion in the batch
     span: TextSpan
-    finding: Finding | None = None
-    clean: bool = False
-    asked: bool = True
+    finding: Finding | None = None  # what a rule found there; None = it is a sentence
+    clean: bool = False  # no rule found anything there, so it becomes part of the measure
+    asked: bool = True  # False: not drawn, and only what is already known about it counts
 
 
 @dataclass(slots=True)
 class _Results:
-    """The reader's results for one completion.
+    """The reader's results for one completion."""
 
-    Args:
-        known: Findings of rules, with their p-values.
-        foreign: Findings for sentences that reject it.
-        unread: Why something could not be read.
-    """
-
-    known: list[tuple[Finding, float]] = field(default_factory=list)
-    foreign: list[Finding] = field(default_factory=list)
-    unread: UnreadError | None = None
+    known: list[tuple[Finding, float]] = field(default_factory=list)  # of rules, with p-values
+    foreign: list[Finding] = field(default_factory=list)  # for sentences that reject it
+    unread: UnreadError | None = None  # why something could not be read
 
 
 class ReaderVerifier(Composed):
@@ -162,7 +142,6 @@ class ReaderVerifier(Composed):
             )
         self._phrases = PhrasePlaces()
         self._sentences = None if alpha is None else NodeSentences(alpha, store)
-        self._lots = Lots()
         self._lock = threading.Lock()
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,8 +169,8 @@ class ReaderVerifier(Composed):
             questions = [*self._findings(batch, verdicts), *self._drawn(batch, verdicts)]
             asked = [q for q in questions if q.asked]
             opinions = self.reader.read([q.span for q in asked], [q.clean for q in asked])
-            self._answer(results, [q for q in questions if not q.asked], None)
-            self._answer(results, asked, opinions)
+            unread = [(q, None) for q in questions if not q.asked]
+            self._answer(results, [*unread, *zip(asked, opinions, strict=True)])
             self._foreign_sentences(results, batch, verdicts, asked, opinions)
         return [self._decided(v, results[i]) if i in results else v for i, v in enumerate(verdicts)]
 
@@ -201,7 +180,7 @@ class ReaderVerifier(Composed):
         for row, (completion, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             if verdict.rejected:
                 continue
-            proposed = self._lots.shuffled(
+            proposed = drawn(
                 (finding, finding.char_span)
                 for leaf in _leaves(verdict)
                 for finding in leaf.findings
@@ -222,7 +201,7 @@ class ReaderVerifier(Composed):
         A sentence with a finding that does not reject still counts as evidence. Otherwise an author
         could protect a slogan with a careless sum next to it.
         """
-        rows = self._lots.shuffled(
+        rows = drawn(
             i for i, v in enumerate(verdicts) if not v.rejected and batch[i].node is not None
         )
         left = {batch[i].node: self.reader.wanted(batch[i].node) for i in rows}
@@ -230,13 +209,13 @@ class ReaderVerifier(Composed):
             node = batch[i].node
             weighed = self._sentences is not None
             room = MOST_SENTENCES if weighed else min(left[node], MOST_SENTENCES)
-            if room <= 0 and self._lots.happens(RENEWED):
+            if room <= 0 and happens(RENEWED):
                 room = _RENEWING
             if room <= 0:
                 continue
             found = [f.char_span for f in verdicts[i].findings if f.char_span is not None]
             prompt = batch[i].trusted_prompt_text
-            for start, end in self._lots.some(own_sentences(batch[i]), room):
+            for start, end in drawn(own_sentences(batch[i]), room):
                 clean = not any(a < end and start < b for a, b in found)
                 if clean or weighed:
                     left[node] -= clean
@@ -246,17 +225,10 @@ class ReaderVerifier(Composed):
     def _answer(
         self,
         results: dict[int, _Results],
-        questions: Sequence[_Question],
-        opinions: Sequence[Opinion | UnreadError | None] | None,
+        answered: Sequence[tuple[_Question, Opinion | UnreadError | None]],
     ) -> None:
-        """Note what is known about findings; ``opinions`` None = they were not read."""
-        if opinions is None:
-            opinions = [None] * len(questions)
-        found = [
-            (q.row, q.finding, q.span, opinion)
-            for q, opinion in zip(questions, opinions, strict=True)
-            if q.finding is not None
-        ]
+        """Note what is known about findings; None = it was not read."""
+        found = [(q.row, q.finding, q.span, o) for q, o in answered if q.finding is not None]
         for _, finding, span, opinion in found:
             if finding.kind in RecurrenceVerifier.KINDS and isinstance(opinion, Opinion):
                 self._phrases.add(span.node, _text(span), opinion.p_value)
@@ -275,7 +247,7 @@ class ReaderVerifier(Composed):
         batch: Sequence[Completion],
         verdicts: Sequence[Verdict],
         questions: Sequence[_Question],
-        opinions: Sequence[Opinion | UnreadError | None],
+        opinions: Sequence[Opinion | UnreadError],
     ) -> None:
         """Note the sentences that reject completions of convicted nodes."""
         if self._sentences is None:
@@ -304,7 +276,7 @@ class ReaderVerifier(Composed):
         for (row, span), opinion in zip(spans, read, strict=True):
             if isinstance(opinion, UnreadError):
                 results[row].unread = opinion
-            elif opinion is not None and opinion.p_value <= self.level:
+            elif opinion.p_value <= self.level:
                 results[row].foreign.append(_finding(opinion.p_value, span))
 
     def _decided(self, verdict: Verdict, results: _Results) -> Verdict:

@@ -31,7 +31,6 @@ def calibrated(
     *,
     name: str,
     method: str,
-    settings: Settings | None = None,
 ) -> ReferenceProfile:
     """Build the profile of a reference on one kind of honest text.
 
@@ -45,12 +44,11 @@ def calibrated(
             p-values. Completions that cannot be scored are left out.
         name: The profile's name.
         method: Describes the completions; kept in the file.
-        settings: How tokens are scored; None = the defaults.
 
     Raises:
         ValueError: fewer than 20 of them could be scored, or more than a profile holds.
     """
-    settings = settings or Settings()
+    settings = Settings()
     read = _scored(reader, honest)
     if not FEWEST <= len(read) <= MOST_SCORES:
         raise ValueError(

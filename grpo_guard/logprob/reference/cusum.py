@@ -16,25 +16,16 @@ from grpo_guard.logprob.stats import Floats
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """The largest run of a CUSUM.
+    """The largest run of a CUSUM; among runs of equal sum the one that ends first, and of these the
+    shortest."""
 
-    Args:
-        value: Its sum, >= 0; 0 if no score is above zero.
-        start: First score of the run.
-        end: One past its last score; equal to ``start`` if ``value`` is 0. Among runs of equal sum,
-            the one that ends first and of these the shortest.
-    """
-
-    value: float
+    value: float  # its sum; 0 if no score is above zero
     start: int
-    end: int
+    end: int  # one past its last score; equal to ``start`` if the sum is 0
 
 
 def cusum(scores: Floats) -> Excursion:
-    """Find the largest run of scores; usual scores must be negative, so that the sum drifts down.
-
-    Args:
-        scores: Finite, shape [n]; n may be 0.
+    """Find the largest run of scores, shape [n]; usual ones must be negative.
 
     Raises:
         ValueError: a score is not finite.

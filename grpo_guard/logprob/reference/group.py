@@ -35,12 +35,8 @@ def relative(score: float, peers: Sequence[Sequence[float]], usual: Usual) -> fl
 
     Uses a robust location and scale over the other nodes, each shrunk towards the calibration
     set's. A node has one vote, however many completions it sends, and an even number of votes takes
-    the lower middle: half of the other nodes together cannot excuse anything.
-
-    Args:
-        score: Larger is more foreign.
-        peers: The scores of each other node's completions of this prompt.
-        usual: Location and spread in the calibration set.
+    the lower middle: half of the other nodes together cannot excuse anything. ``peers`` are the
+    scores of each other node's completions of this prompt, ``usual`` is the calibration set's.
     """
     votes = sorted(_lower_median(scores) for scores in peers if scores)
     if not votes:
@@ -63,10 +59,6 @@ def peers_of(
     Group labels come from senders and are ignored: with a label of its own, a node would choose its
     peers. Completions without a node count as one node each only if no completion has a node;
     otherwise a node could gain many votes by leaving out its name.
-
-    Args:
-        batch: All completions.
-        scores: Scores of those that have one, by index.
     """
     nodes = defaultdict[str, dict[Hashable, list[int]]](dict)
     prompts = _prompts(batch)

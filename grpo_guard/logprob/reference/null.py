@@ -29,10 +29,7 @@ _Z95 = 1.6448536269514722
 
 
 def decay_rate(scores: Floats) -> float:
-    """The positive root of mean(exp(rate * scores)) = 1.
-
-    Args:
-        scores: Scores of honest tokens, shape [n]; their mean is negative and some are positive.
+    """The positive root of mean(exp(rate * scores)) = 1, for scores of honest tokens, shape [n].
 
     Raises:
         ValueError: the mean is not negative or no score is positive, so there is no root.
@@ -45,10 +42,8 @@ def decay_rate(scores: Floats) -> float:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        if np.mean(np.exp(np.minimum(middle * x, 700.0))) < 1:
-            low = middle
-        else:
-            high = middle
+        below = np.mean(np.exp(np.minimum(middle * x, 700.0))) < 1
+        low, high = (middle, high) if below else (low, middle)
     return high
 
 
@@ -58,28 +53,17 @@ def length_free(value: float, length: int, rate: float) -> float:
 
 
 def conformal(score: float, honest: Sequence[float]) -> float:
-    """(1 + number of honest scores >= ``score``) / (n + 1).
-
-    Args:
-        score: Larger is more foreign.
-        honest: Scores of honest completions, ascending.
-    """
+    """(1 + number of n honest scores, ascending, >= ``score``) / (n + 1)."""
     return (1 + len(honest) - bisect_left(honest, score)) / (len(honest) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialTail:
-    """An exponential continuation beyond the calibration scores: an assumption, not a count.
+    """An exponential continuation beyond the calibration scores: an assumption, not a count."""
 
-    Args:
-        start: Score from which it was fitted.
-        share: Share of honest scores beyond it, as a conformal p-value.
-        mean_excess: How far beyond it they lie on average: the upper 95 % confidence limit.
-    """
-
-    start: float
-    share: float
-    mean_excess: float
+    start: float  # score from which it was fitted
+    share: float  # share of honest scores beyond it, as a conformal p-value
+    mean_excess: float  # how far beyond it they lie on average: the upper 95 % confidence limit
 
     @classmethod
     def fit(cls, honest: Sequence[float], fewest: int = FEWEST_IN_TAIL) -> ExponentialTail | None:

@@ -22,11 +22,6 @@ MOST_SCORES: Final = 10_000
 BUILT_IN: Final = "smollm2-gsm8k"
 _FOLDER: Final = Path(__file__).parent
 
-# The identity that must match. The dtype need not: between fp32 and bf16 a score moves by at most
-# 0.14, while honest scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of
-# the same shape cannot be distinguished by it.
-_SAME: Final = ("architecture",)
-
 
 def strangeness(stats: TokenStats, cap: float) -> Floats:
     """Mean of surprisal -log p (at most ``cap``) and entropy H, in nats; shape [n].
@@ -52,13 +47,11 @@ class _Strict(BaseModel):
 class Settings(_Strict):
     """How tokens are scored; the defaults were chosen on completions that no reported figure uses.
 
-    Args:
-        cap: Cap on one token's surprisal, nats; see `strangeness`.
-        allowance: What the CUSUM subtracts per token, so that honest text drifts down: standard
-            deviations of an honest token above the mean.
+    ``allowance`` is what the CUSUM subtracts per token, so that honest text drifts down: standard
+    deviations of an honest token above the mean.
     """
 
-    cap: float = Field(default=12.0, gt=0)
+    cap: float = Field(default=12.0, gt=0)  # on one token's surprisal, nats; see `strangeness`
     allowance: float = Field(default=1.0, ge=0)
 
 
@@ -75,39 +68,25 @@ class TokenScale(_Strict):
 
 
 class ReferenceProfile(_Strict):
-    """The null distribution of one reference.
-
-    Args:
-        name: For verdicts and error messages.
-        identity: What computed the numbers, from `Scorer.identity`.
-        settings: How tokens were scored.
-        tokens: Scale by which the CUSUM measures tokens.
-        rate: Decay rate of the largest run, see `null.decay_rate`.
-        scores: Length-free scores of honest completions, ascending, n >= 1.
-        shortest, longest: Their smallest and largest length in tokens.
-        method: Describes the completions and how many there are.
-    """
+    """The null distribution of one reference: length-free scores of honest completions, ascending,
+    and their smallest and largest length in tokens."""
 
     format: Literal[1] = FORMAT
     name: str = Field(min_length=1, max_length=200)
-    identity: dict[str, str]
-    settings: Settings
-    tokens: TokenScale
-    rate: float = Field(gt=0)
+    identity: dict[str, str]  # what computed the numbers, from `Scorer.identity`
+    settings: Settings  # how tokens were scored
+    tokens: TokenScale  # by which the CUSUM measures tokens
+    rate: float = Field(gt=0)  # decay rate of the largest run, see `null.decay_rate`
     scores: tuple[float, ...] = Field(min_length=1, max_length=MOST_SCORES)
     shortest: int = Field(ge=1)
     longest: int = Field(ge=1)
-    method: str
+    method: str  # describes the completions and how many there are
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         if list(self.scores) != sorted(self.scores):
             raise ValueError("scores: expected ascending numbers")
         return self
-
-    def token_scores(self, stats: TokenStats) -> Floats:
-        """The terms of the CUSUM, in standard deviations of an honest token; shape [n]."""
-        return token_scores(stats, self.settings, self.tokens)
 
     @property
     def least_p(self) -> float:
@@ -127,17 +106,21 @@ class ReferenceProfile(_Strict):
         return ExponentialTail.fit(self.scores)
 
     def require_match(self, identity: dict[str, str]) -> None:
-        """Refuse scores of another model.
+        """Refuse scores of another architecture.
+
+        The dtype may differ: between fp32 and bf16 a score moves by at most 0.14, while honest
+        scores have a spread of 1.4 (12 completions, SmolLM2-135M). Other weights of the same shape
+        cannot be distinguished.
 
         Raises:
             ValueError: names both models.
         """
-        for key in _SAME:
-            if self.identity.get(key) != identity.get(key):
-                raise ValueError(
-                    f"profile {self.name!r}: expected {key} {self.identity.get(key)!r}, got "
-                    f"{identity.get(key)!r}; calibrate one for this reference"
-                )
+        ours, theirs = (of.get("architecture") for of in (self.identity, identity))
+        if ours != theirs:
+            raise ValueError(
+                f"profile {self.name!r}: expected architecture {ours!r}, got {theirs!r}; calibrate "
+                "one for this reference"
+            )
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -155,7 +138,7 @@ def read_profile(source: str | Path) -> ReferenceProfile:
 
 
 def token_scores(stats: TokenStats, settings: Settings, tokens: TokenScale) -> Floats:
-    """Like `ReferenceProfile.token_scores`, for a profile that is still being built."""
+    """The terms of the CUSUM, in standard deviations of an honest token; shape [n]."""
     scaled = (strangeness(stats, settings.cap) - tokens.mean) / tokens.spread
     scores: Floats = scaled - settings.allowance
     return scores

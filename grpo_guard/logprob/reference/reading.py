@@ -11,11 +11,11 @@ import numpy as np
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.given import stretches
 from grpo_guard.core.sampling import SamplingSpec
-from grpo_guard.core.verdict import Cause
-from grpo_guard.logprob.encode import Encoded, EncodeError, Encoder
+from grpo_guard.logprob.encode import Encoded, Encoder
+from grpo_guard.logprob.encoded import malformed
 from grpo_guard.logprob.reference.cusum import Excursion, cusum
 from grpo_guard.logprob.reference.null import length_free
-from grpo_guard.logprob.reference.quoted import Quotable
+from grpo_guard.logprob.reference.quoted import quoted
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer, score_apart
 from grpo_guard.logprob.stats import Floats, TokenStats
 
@@ -29,19 +29,12 @@ LEAST_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The reference's scores of one completion.
+    """The reference's scores of one completion."""
 
-    Args:
-        scores: The terms of the CUSUM, in standard deviations of an honest token, shape [n].
-        run: Their largest run.
-        char_span: The run's span in ``Completion.text``; None if it has none.
-        logprob: Log-prob of the run's tokens together, nats.
-    """
-
-    scores: Floats
-    run: Excursion
-    char_span: tuple[int, int] | None
-    logprob: float
+    scores: Floats  # the terms of the CUSUM, in standard deviations of an honest token, [n]
+    run: Excursion  # their largest run
+    char_span: tuple[int, int] | None  # of the run in ``Completion.text``
+    logprob: float  # of the run's tokens together, nats
 
     def score(self, rate: float) -> float:
         """Return the largest run on the scale that does not depend on the length."""
@@ -96,8 +89,7 @@ class Reader:
         for i in encoded.places.tolist():
             if (token := encoded.completion_ids[i]) in self._control_ids:
                 spelled = self.tokenizer.convert_ids_to_tokens(token)
-                raise EncodeError(
-                    Cause.MALFORMED,
+                raise malformed(
                     f"the text spells the control token {spelled} (token {i})",
                     kind="control_token",
                 )
@@ -116,19 +108,15 @@ class Reader:
         *,
         excuse: bool = True,
     ) -> Reading:
-        """Find the largest run of a completion's scores, shape [n].
+        """Find the largest run of a completion's `token_scores`, shape [n].
 
-        Args:
-            completion: The original completion.
-            encoded: The part of it that was scored.
-            stats: Statistics of its tokens; without NaN.
-            scores: Its tokens' `ReferenceProfile.token_scores`.
-            excuse: Leave out text that the prompt also contains.
+        ``encoded`` is the part of it that was scored, ``stats`` has no NaN, and ``excuse`` leaves
+        out text that the prompt also contains.
         """
         offsets = self._offsets(completion, len(scores))
         if excuse and offsets:
-            quoted = Quotable(completion.trusted_prompt_text).tokens(completion.text, offsets)
-            scores = np.where(quoted, np.minimum(scores, 0.0), scores)
+            excused = quoted(completion.trusted_prompt_text, completion.text, offsets)
+            scores = np.where(excused, np.minimum(scores, 0.0), scores)
         if completion.verified_spans and offsets:
             # Given text is context: no run begins in it or gains from it.
             for start, end in completion.verified_spans.chars:
@@ -151,13 +139,11 @@ class Reader:
         text, offsets = completion.text, list[tuple[int, int]]()
         verified = completion.verified_spans.chars if completion.verified_spans else ()
         for begin, end in stretches(verified, len(text)):  # split like `Encoder` does
+            part = text[begin:end]
             found = self.tokenizer(
-                text[begin:end],
-                add_special_tokens=False,
-                return_offsets_mapping=True,
-                verbose=False,
-            )["offset_mapping"]
-            offsets += [(begin + int(a), begin + int(b)) for a, b in found]
+                part, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
+            offsets += [(begin + int(a), begin + int(b)) for a, b in found["offset_mapping"]]
         # If the text spells an EOS, fewer tokens are scored.
         return offsets[:count]
 

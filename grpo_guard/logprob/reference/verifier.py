@@ -13,7 +13,7 @@ from grpo_guard.core.p_values import p_text
 from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.core.verifier import CompletionVerifier
-from grpo_guard.logprob.encode import encode_batch, memory_without_limit
+from grpo_guard.logprob.encoded import encode_batch, memory_without_limit
 from grpo_guard.logprob.reference.group import peers_of, relative
 from grpo_guard.logprob.reference.null import conformal
 from grpo_guard.logprob.reference.profile import (
@@ -21,6 +21,7 @@ from grpo_guard.logprob.reference.profile import (
     ReferenceProfile,
     needed_for,
     read_profile,
+    token_scores,
 )
 from grpo_guard.logprob.reference.reading import LEAST_TOKENS, Reader, Reading
 from grpo_guard.logprob.scorers.base import OutOfMemoryError, Scorer
@@ -153,7 +154,7 @@ class ReferenceLikelihoodVerifier(FromPretrained, CompletionVerifier):
                 message = f"{len(stats)} tokens, too few to find a span in"
                 verdicts[i] = accept(self.name, findings=(Finding("too_short", message),))
             else:
-                scores = self.profile.token_scores(stats)
+                scores = token_scores(stats, self.profile.settings, self.profile.tokens)
                 readings[i] = self.reader.read(batch[i], encoded[i], stats, scores)
         return verdicts, readings
 

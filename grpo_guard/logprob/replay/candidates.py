@@ -25,11 +25,6 @@ class Candidates:
 
     After the first tiles hardly any new token is among the largest. So a tile costs one maximum
     over its blocks; only blocks whose maximum exceeds a row's lowest candidate are searched.
-
-    Args:
-        rows: N.
-        most: K.
-        device: Device of the scores.
     """
 
     def __init__(self, rows: int, most: int, device: torch.device) -> None:

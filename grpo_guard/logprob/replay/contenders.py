@@ -28,13 +28,7 @@ class Contenders:
 
     The likeliest tokens alone would not do: at T = 1 a few percent of all draws are beyond the 64
     likeliest, and overlooking those would let an attacker choose among several tokens there.
-
-    Args:
-        own: Score of each row's target, [N].
-        targets: Token ids, [N].
-        replay: Seeds and positions.
-        vocab_size: V.
-        counts: `contender_counts` or its compiled form.
+    ``own`` is the score of each row's target, and ``counts`` may be compiled.
     """
 
     def __init__(

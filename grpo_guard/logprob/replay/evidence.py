@@ -31,18 +31,10 @@ SURE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvidence:
-    """The evidence from replaying one completion.
+    """The evidence from replaying one completion; see `Replayed`."""
 
-    Args:
-        p_value: Combined, in [0, 1].
-        threshold: The margin whose count decided, in raw logits.
-        excess: Each token's replay margin or edge gap, whichever is larger, raw logits, shape [n].
-        informative: Positions where the policy is not sure, boolean, shape [n].
-        informative_matches: How many of them match.
-    """
-
-    p_value: float
-    threshold: float
+    p_value: float  # combined, in [0, 1]
+    threshold: float  # the margin whose count decided, in raw logits
     excess: Floats
     informative: NDArray[np.bool_]
     informative_matches: int
@@ -52,23 +44,12 @@ class ReplayEvidence:
         """Number of tokens that are not the drawn ones."""
         return int((self.excess > 0).sum())
 
-    @property
-    def match_rate(self) -> float | None:
-        """Share of matches among informative positions; None without informative positions."""
-        count = int(self.informative.sum())
-        return self.informative_matches / count if count else None
-
 
 class Replayed(NamedTuple):
-    """A completion's tokens compared with its seed.
+    """A completion's tokens compared with its seed, shape [n] each."""
 
-    Args:
-        excess: Each token's replay margin or edge gap, whichever is larger, raw logits, shape [n].
-        informative: Positions where the policy is not sure, boolean, shape [n].
-    """
-
-    excess: Floats
-    informative: NDArray[np.bool_]
+    excess: Floats  # replay margin or edge gap, whichever is larger, raw logits
+    informative: NDArray[np.bool_]  # positions where the policy is not sure
 
 
 def replayed_tokens(stats: TokenStats) -> Replayed | None:

@@ -18,7 +18,7 @@ from grpo_guard.core.given import Span
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.noise import Family, noise_position, require_replayable, signed
 from grpo_guard.logprob.replay.draw import draw
-from grpo_guard.logprob.scorers.forward import eval_mode
+from grpo_guard.logprob.scorers.forward import eval_mode, left_padded
 
 
 class CoinSampling:
@@ -134,12 +134,7 @@ def generate_under_coin(
     prefixes = prefixes if prefixes is not None else [()] * len(prompt_ids)
     inputs = [(*p, *c) for p, c in zip(prompt_ids, prefixes, strict=True)]
     device = model.get_input_embeddings().weight.device
-    longest = max(map(len, inputs), default=0)
-    ids = torch.full((len(inputs), longest), eos_ids[0], device=device)
-    mask = torch.zeros_like(ids)
-    for row, tokens in enumerate(inputs):
-        ids[row, longest - len(tokens) :] = torch.tensor(tokens)
-        mask[row, longest - len(tokens) :] = 1
+    ids, mask = left_padded(inputs, eos_ids[0], device)
     start = [len(prefix) for prefix in prefixes]
     sampler = CoinSampling(spec, seeds, prompt_ids, start=start, family=family)
     new_tokens = spec.max_new_tokens - min(start, default=spec.max_new_tokens)
@@ -152,7 +147,7 @@ def generate_under_coin(
             generation_config=_settings(new_tokens, eos_ids),
             logits_processor=[sampler],
         )
-    rows = output[:, longest:].tolist()
+    rows = output[:, ids.shape[1] :].tolist()
     return [
         _continued(tuple(prefix), row, eos_ids)[: spec.max_new_tokens]
         for prefix, row in zip(prefixes, rows, strict=True)
@@ -182,7 +177,7 @@ def generate_turns_under_coin(
 
     Args:
         model, prompt_ids, seeds, eos_ids, family: As for `generate_under_coin`.
-        spec: The declared sampler; ``max_new_tokens`` includes given tokens.
+        spec: As there; ``max_new_tokens`` includes given tokens.
         answer: The tools.
         most_answers: Most replies in one completion; the turn after them is its last.
 

@@ -27,32 +27,20 @@ EDGE_MARGIN = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How a scoring pass replays a coin; the seeds are in the sequences.
-
-    Args:
-        family: Which noise.
-        edge_logits: Tokens whose raw logits are closer than this may have swapped places.
-        edge_mass: Top-p may have cut earlier by at least this much probability.
-    """
+    """How a scoring pass replays a coin; the seeds are in the sequences."""
 
     family: Family = "grpo-guard"
-    edge_logits: float = 0.25
-    edge_mass: float = 0.02
+    edge_logits: float = 0.25  # tokens whose raw logits are closer may have swapped places
+    edge_mass: float = 0.02  # top-p may have cut earlier by at least this much probability
 
 
 @dataclass(frozen=True, slots=True)
 class RowReplay:
-    """`Replay` for N rows.
-
-    Args:
-        settings: The replay's settings.
-        seeds: int64 with the bits of the unsigned seeds, shape [N].
-        positions: Positions of the noise, shape [N]; see `noise.noise_position`.
-    """
+    """`Replay` for N rows."""
 
     settings: Replay
-    seeds: Tensor
-    positions: Tensor
+    seeds: Tensor  # int64 with the bits of the unsigned seeds, [N]
+    positions: Tensor  # `noise.noise_position`, [N]
 
     def rows(self, index: Tensor) -> RowReplay:
         return RowReplay(self.settings, self.seeds[index], self.positions[index])
@@ -121,11 +109,10 @@ def replay_margins(
     Args:
         values: The K largest scores of each row in falling order, shape [N, K].
         tokens: Their ids, -1 for missing ones, shape [N, K].
-        own: Score of the target, shape [N].
-        targets: Token ids, shape [N].
+        own, targets: Score and id of the target, shape [N].
         log_normaliser: log sum exp of all scores, shape [N].
-        replay: Seeds and positions.
-        spec: The declared sampler; its temperature and penalty are in the scores.
+        replay, spec: Seeds and positions; the declared sampler, whose temperature and penalty are
+            in the scores.
         vocab_size: V.
     """
     settings, seeds, positions = replay.settings, replay.seeds, replay.positions

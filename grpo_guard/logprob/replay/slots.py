@@ -17,7 +17,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.prompts import Message
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.coin import canonical
-from grpo_guard.logprob.encode import EncodeError
+from grpo_guard.logprob.encoded import EncodeError, malformed
 from grpo_guard.nodes.memory import Memory
 from grpo_guard.nodes.saved import reading, require_format, text, whole
 from grpo_guard.nodes.store import NodeStore
@@ -55,13 +55,9 @@ class SlotBook(Memory):
     finished ones, and a warning says so: a node that may name its round draws as often as it likes.
 
     Args:
-        slots: Number of slots of each node in a round, numbered 0 ... slots - 1; if
-            ``per_prompt``, of each node and prompt. None: the caller vouches for
-            `Completion.slot`.
-        nodes: Names of the nodes that take part. None: the caller vouches for `Completion.node`.
+        slots, nodes, store: As for `SeedReplayVerifier`; slots are numbered 0 ... slots - 1.
         per_prompt: All nodes answer the same prompts, each ``slots`` times (GRPO's groups). Turn
             it off if every slot draws its own prompt.
-        store: Keeps filled slots across processes and restarts; None = they live in this object.
 
     Raises:
         ValueError: ``slots`` is not positive, or ``nodes`` is a single name.
@@ -75,9 +71,7 @@ class SlotBook(Memory):
         per_prompt: bool = True,
         store: NodeStore | None = None,
     ) -> None:
-        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int)):
-            raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
-        if slots is not None and slots < 1:
+        if slots is not None and (type(slots) is not int or slots < 1):
             raise ValueError(f"slots: expected an integer >= 1 or None, got {slots!r}")
         if isinstance(nodes, str):
             raise ValueError(f"nodes: expected a list of names, got {nodes!r}")
@@ -104,7 +98,7 @@ class SlotBook(Memory):
         Raises:
             ValueError: the round is negative, or prompts are given and slots draw their own.
         """
-        if isinstance(round, bool) or not isinstance(round, int) or round < 0:
+        if type(round) is not int or round < 0:
             raise ValueError(f"round: expected an integer >= 0, got {round!r}")
         if isinstance(prompts, str):
             raise ValueError(f"prompts: expected a list of prompts, got {prompts!r:.80}")
@@ -156,14 +150,14 @@ class SlotBook(Memory):
         round, node, slot = completion.round, completion.node, completion.slot
         if round is None or node is None or slot is None:
             absent = [n for n in ("round", "node", "slot") if getattr(completion, n) is None]
-            raise _refused("slot_missing", f"a coin needs {' and '.join(absent)}; none was given")
+            raise malformed(f"a coin needs {' and '.join(absent)}; none was given", "slot_missing")
         if self.nodes is not None and node not in self.nodes:
-            raise _refused("unknown_node", f"node {node[:80]!r} does not take part")
+            raise malformed(f"node {node[:80]!r} does not take part", "unknown_node")
         if slot < 0 or (self.slots is not None and slot >= self.slots):
             expected = "0 or more" if self.slots is None else f"0 to {self.slots - 1}"
-            raise _refused("unknown_slot", f"slot {slot}: expected {expected}")
+            raise malformed(f"slot {slot}: expected {expected}", "unknown_slot")
         if round < 0:
-            raise _refused("wrong_round", f"round {round}: expected 0 or later")
+            raise malformed(f"round {round}: expected 0 or later", "wrong_round")
         if self.round is None or self.slots is None:
             self._warn_once()
         if self.round is not None and round != self.round:
@@ -233,15 +227,11 @@ class SlotBook(Memory):
         # Text that is not UTF-8 or is nested too deeply for json.dumps fails here, too: one such
         # prompt must not end the check of the whole batch.
         except (TypeError, ValueError, RecursionError) as error:
-            raise _refused("wrong_prompt", f"prompt: {error}") from None
+            raise malformed(f"prompt: {error}", "wrong_prompt") from None
         if self._prompts is not None and prompt not in self._prompts:
-            raise _refused("wrong_prompt", "this prompt is not asked in this round")
+            raise malformed("this prompt is not asked in this round", "wrong_prompt")
         return prompt
 
 
 def _digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=16).digest()
-
-
-def _refused(kind: str, message: str) -> EncodeError:
-    return EncodeError(Cause.MALFORMED, message, kind)

@@ -15,6 +15,7 @@ from grpo_guard.core.scope import Scope
 from grpo_guard.core.verdict import Cause, Finding, Verdict, abstain, accept, reject
 from grpo_guard.logprob.coin import PublicCoin, canonical
 from grpo_guard.logprob.encode import Encoded, EncodeError
+from grpo_guard.logprob.encoded import malformed
 from grpo_guard.logprob.noise import Family, require_replayable
 from grpo_guard.logprob.profile import DriftProfile
 from grpo_guard.logprob.replay.evidence import ReplayEvidence, weigh_replay
@@ -188,12 +189,12 @@ class SeedReplayVerifier(LogProbVerifier):
         except KeyError:
             if self.slots.round is None:  # the round is its author's choice
                 message = f"round {place.round}: the coin has no beacon for it"
-                raise EncodeError(Cause.MALFORMED, message, "wrong_round") from None
+                raise malformed(message, "wrong_round") from None
             raise EncodeError(
                 Cause.UNSUPPORTED, f"the coin's beacon for round {place.round} is not known"
             ) from None
         except (TypeError, ValueError, RecursionError) as error:  # as in `SlotBook.place`
-            raise EncodeError(Cause.MALFORMED, f"node or prompt: {error}") from None
+            raise malformed(f"node or prompt: {error}") from None
         _require_known(completion)
         encoded = super().encode(completion)
         self._require_usual_prompt(completion, encoded)
@@ -225,7 +226,7 @@ class SeedReplayVerifier(LogProbVerifier):
         if named is None or (isinstance(named, str) and named == self.coin.run):
             return
         shown = repr(named[:80]) if isinstance(named, str) else type(named).__name__
-        raise EncodeError(Cause.MALFORMED, f"run {shown}: expected {self.coin.run!r}", "wrong_run")
+        raise malformed(f"run {shown}: expected {self.coin.run!r}", "wrong_run")
 
     def _require_prompt(self, completion: Completion, place: Place) -> None:
         if self.prompts is None:
@@ -235,15 +236,14 @@ class SeedReplayVerifier(LogProbVerifier):
         )
         if canonical(completion.prompt) != canonical(self.prompts[index]):
             message = f"slot {place.slot} is for prompt {index}, not for this one"
-            raise EncodeError(Cause.MALFORMED, message, "wrong_prompt")
+            raise malformed(message, "wrong_prompt")
 
     def _require_usual_prompt(self, completion: Completion, encoded: Encoded) -> None:
         """Allow one form of the prompt's ids: each has its own completion, and two are a choice."""
         if completion.prompt_ids is None or self.encoder.trust_prompt_ids:
             return
         if encoded.prompt_ids != self.encoder.usual_prompt_ids(completion):
-            raise EncodeError(
-                Cause.MALFORMED,
+            raise malformed(
                 "prompt_ids: expected the tokenizer's own for this prompt, with special tokens "
                 "and, for messages, a new turn. If they come from your own trainer and not from "
                 "the peer, pass trust_prompt_ids=True",
@@ -258,8 +258,7 @@ class SeedReplayVerifier(LogProbVerifier):
         # After a tool's output the author's next turn is missing.
         ends_given = bool(encoded.given) and encoded.given[-1][1] == len(ids)
         if ends_given or (ids[-1] not in self.encoder.eos_ids and not full):
-            raise EncodeError(
-                Cause.MALFORMED,
+            raise malformed(
                 f"{len(ids)} tokens that do not end with EOS while max_new_tokens is "
                 f"{limit or 'not declared'}: cut short, or sent without the EOS",
                 "cut_short",
@@ -269,8 +268,7 @@ class SeedReplayVerifier(LogProbVerifier):
 def _require_known(completion: Completion) -> None:
     """Refuse unverified tool output: by rewording it a node could draw as often as it likes."""
     if completion.given is not None and completion.verified_spans is None:
-        raise EncodeError(
-            Cause.MALFORMED,
+        raise malformed(
             "given: expected verified tool output, got a claim; give the Guard an environment= "
             "that reproduces it",
             "unknown_given",

@@ -96,7 +96,9 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
         seed = (sampling_params.extra_args or {}).get(SEED_ARGUMENT)
         if seed is None:
             return
-        if isinstance(seed, bool) or not _is_seed(str(seed)):
+        digits = str(seed)
+        written = digits.isascii() and digits.isdecimal() and len(digits) <= 20
+        if isinstance(seed, bool) or not (written and int(digits) < 2**64):
             raise ValueError(f"{SEED_ARGUMENT}: expected 0 <= seed < 2**64, got {seed!r:.80}")
         start = str((sampling_params.extra_args or {}).get(START_ARGUMENT, 0))
         if not (start.isascii() and start.isdecimal() and len(start) <= 10):
@@ -153,11 +155,6 @@ class CoinProcessor(LogitsProcessor):  # type: ignore[misc]
             logits[rows] = -torch.inf
             logits[rows, drawn] = 0.0
         return logits
-
-
-def _is_seed(text: str) -> bool:
-    digits = text.isascii() and text.isdecimal() and len(text) <= 20
-    return digits and int(text) < 2**64
 
 
 def _request(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Request:

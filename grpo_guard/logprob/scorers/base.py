@@ -59,10 +59,6 @@ def score_apart(
     """Return statistics per completion, or an error if one does not fit by itself.
 
     Halving the batch keeps one huge completion from turning the check off for all others.
-
-    Args:
-        score: Scores several at once; raises OutOfMemoryError.
-        sequences: Prompts and completions as ids.
     """
     if not sequences:
         return []

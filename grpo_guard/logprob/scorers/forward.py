@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.kernels.head import HeadError
-from grpo_guard.logprob.kernels.product import filled_length
 
 logger = logging.getLogger("grpo_guard")
 
@@ -64,12 +63,10 @@ class Crowding:
     """Warns once if scoring threads that spin while they wait get little processor time.
 
     Next to busy processes such threads cost many times as much (docs/results/beside.json): let them
-    sleep, or use one.
+    sleep, or use one. Passes of less than ``SECONDS`` are not judged.
     """
 
-    SECONDS = 5.0
-    """Shorter passes are not judged."""
-    SHARE = 0.6
+    SECONDS, SHARE = 5.0, 0.6
 
     def __init__(self) -> None:
         self._warned = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
@@ -102,19 +99,10 @@ def body_of(model: Any) -> Any:
     return body
 
 
-def row_states(
-    body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
-) -> Tensor:
-    """Run each completion after a copy of its prompt; [N, H], completions concatenated.
-
-    Args:
-        body: The model's body.
-        sequences: The completions and their prompts.
-        device: The model's device.
-        most: Row length up to which padding may be added if it makes products faster.
-    """
+def row_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
+    """Run each completion after a copy of its prompt; [N, H], completions concatenated."""
     rows = [s.prompt_ids + s.completion_ids[:-1] for s in sequences]
-    states = body(input_ids=_padded(rows, body, device, most), use_cache=False).last_hidden_state
+    states = body(input_ids=_padded(rows, device), use_cache=False).last_hidden_state
     return torch.cat(
         [states[i, len(s.prompt_ids) - 1 : len(rows[i])] for i, s in enumerate(sequences)]
     )
@@ -136,12 +124,8 @@ def with_cache(model: Any, cache: Any) -> dict[str, Any]:
     return {"cache" if named else "past_key_values": cache}
 
 
-def shared_states(
-    body: Any, sequences: Sequence[Encoded], device: torch.device, *, most: int = 0
-) -> Tensor:
+def shared_states(body: Any, sequences: Sequence[Encoded], device: torch.device) -> Tensor:
     """Like `row_states`, for completions that share a prompt: it runs once, and they use its cache.
-
-    ``most`` includes the prompt.
 
     A model whose cache cannot be shared may raise any exception.
     """
@@ -156,8 +140,7 @@ def shared_states(
     rows = [s.completion_ids[:-1] for s in sequences]
     if not max(map(len, rows)):
         return first.expand(len(sequences), -1)
-    ids = _padded(rows, body, device, most - prompt.shape[1])
-    output = body(input_ids=ids, use_cache=True, **with_cache(body, cache))
+    output = body(input_ids=_padded(rows, device), use_cache=True, **with_cache(body, cache))
     states = output.last_hidden_state
     return torch.cat(
         [part for i, row in enumerate(rows) for part in (first, states[i, : len(row)])]
@@ -167,8 +150,8 @@ def shared_states(
 def _widen(cache: Any, rows: int, device: torch.device) -> None:
     """Expand one row of a cache to ``rows`` equal ones.
 
-    `reorder_cache` does it for every kind of layer that transformers has, including hybrid and
-    sliding-window ones. Plain layers are expanded as views: their next update copies them anyway.
+    `reorder_cache` can do that for every kind of layer. Plain ones are expanded as views: their
+    next update copies them anyway.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -181,10 +164,22 @@ def _widen(cache: Any, rows: int, device: torch.device) -> None:
             layer.reorder_cache(zeros)
 
 
-def _padded(rows: Sequence[Sequence[int]], body: Any, device: torch.device, most: int) -> Tensor:
-    """Pad rows to one length, [N, L], adding filler tokens only up to a length of ``most``."""
-    longest = filled_length(body, len(rows), max(map(len, rows)), most)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Pad rows on the right to one length, [N, L]."""
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.tensor(row)
     return ids.to(device)
+
+
+def left_padded(
+    rows: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Pad rows on the left to one length, as for generation; ids and mask, [N, L]."""
+    longest = max(map(len, rows), default=0)
+    ids = torch.full((len(rows), longest), pad)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, longest - len(row) :] = torch.tensor(row)
+        mask[i, longest - len(row) :] = 1
+    return ids.to(device), mask.to(device)

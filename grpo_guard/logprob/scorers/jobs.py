@@ -20,15 +20,10 @@ SMALL_BATCH_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Completions for one pass.
+    """Completions for one pass."""
 
-    Args:
-        indices: Indices of the completions, longest first.
-        shared: They have one prompt, which is run once for all of them.
-    """
-
-    indices: tuple[int, ...]
-    shared: bool
+    indices: tuple[int, ...]  # longest first
+    shared: bool  # they have one prompt, which is run once for all of them
 
     def halves(self) -> tuple[Job, ...]:
         middle = (len(self.indices) + 1) // 2
@@ -42,10 +37,12 @@ def unscaled_length(config: Any) -> int | None:
     "longrope" and "dynamic" choose the frequencies of a whole padded batch by its longest row. So
     one long hostile completion would change the numbers of every honest one in its batch.
     """
-    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    settings = settings if isinstance(settings, dict) else {}
     lengths = [getattr(config, "max_position_embeddings", None)]
     depends = False
-    for one in _rope_entries(parameters):
+    # The settings, and those of each layer type if they are nested.
+    for one in (settings, *(s for s in settings.values() if isinstance(s, dict))):
         kind = str(one.get("rope_type", one.get("type", "")))
         if "dynamic" in kind or kind in ("longrope", "su"):  # "su": longrope's first name
             depends = True
@@ -55,21 +52,13 @@ def unscaled_length(config: Any) -> int | None:
     return min((int(n) for n in lengths if n), default=1) if depends else None
 
 
-def _rope_entries(parameters: Any) -> list[dict[str, Any]]:
-    """Return the settings, and those of each layer type if they are nested."""
-    if not isinstance(parameters, dict):
-        return []
-    return [parameters, *(p for p in parameters.values() if isinstance(p, dict))]
-
-
 def plan_jobs(
     sequences: Sequence[Encoded], plan: MemoryPlan, *, share: bool, together: int | None = None
 ) -> list[Job]:
     """Form batches of similar length, within the plan.
 
     Args:
-        sequences: The completions and their prompts.
-        plan: Batch sizes.
+        sequences, plan: The completions with their prompts, and batch sizes.
         share: Whether groups may share their prompt's pass.
         together: If frequencies depend on the length (`unscaled_length`): the longest sequence that
             may share a batch. Longer ones run alone, and no prompt is shared, because its keys

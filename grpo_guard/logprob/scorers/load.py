@@ -9,7 +9,7 @@ from grpo_guard.core.model_paths import missing, warn_unpinned
 
 
 class FromPretrained:
-    """A verifier whose first two arguments are a model and its tokenizer."""
+    """A class whose first two arguments are a model and its tokenizer."""
 
     @classmethod
     def from_pretrained(
@@ -24,10 +24,8 @@ class FromPretrained:
         """Load model and tokenizer with transformers, weights from safetensors only.
 
         Args:
-            path_or_id: A local folder or a model id.
-            dtype: ``"float32"``, ``"bfloat16"`` ...; default fp32 on a CPU, bf16 on a GPU.
-            device: Default: the GPU if there is one.
-            revision: Revision of a model id.
+            path_or_id, revision: A local folder, or a model id and its revision.
+            dtype, device: Default: fp32 on a CPU, bf16 on a GPU, which is used if there is one.
             **options: As for the constructor.
 
         Raises:
@@ -43,6 +41,7 @@ def load_policy(
     dtype: str | None = None,
     device: str | None = None,
     revision: str | None = None,
+    local_files_only: bool = False,
 ) -> tuple[Any, Any]:
     """Load (model, tokenizer) from a local folder or a model id, in eval mode.
 
@@ -50,14 +49,17 @@ def load_policy(
 
     Args:
         path_or_id: A local folder or a model id.
-        dtype: Name of a torch dtype; default fp32 on a CPU, bf16 on a GPU.
+        dtype: Name of a torch dtype, ``"auto"`` = as saved; default fp32 on a CPU, bf16 on a GPU.
         device: Default: the GPU if there is one.
         revision: Revision of a model id. Use a commit's hash: otherwise its owner can change the
             weights.
+        local_files_only: Never contact the hub.
 
     Raises:
         ValueError: an unknown dtype, or no model or tokenizer is found.
     """
+    if not local_files_only:
+        warn_unpinned(path_or_id, revision)
     _require_model(path_or_id)  # before seconds of imports
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -65,11 +67,12 @@ def load_policy(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # bf16 products are emulated on most CPUs: slower and less exact.
     name = dtype or ("float32" if device == "cpu" else "bfloat16")
-    torch_dtype = getattr(torch, name, None)
-    if not isinstance(torch_dtype, torch.dtype):
+    torch_dtype = name if name == "auto" else getattr(torch, name, None)
+    if not isinstance(torch_dtype, str | torch.dtype):
         raise ValueError(f"dtype: expected the name of a torch dtype, got {dtype!r}")
-    warn_unpinned(path_or_id, revision)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
+    if local_files_only:
+        options["local_files_only"] = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, **options)
     except Exception as error:

@@ -19,27 +19,18 @@ MOST_HEAD_ROWS = {"cpu": 512, "cuda": 8192}  # more do not make the product fast
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Sizes that keep a pass within its budget, by estimate.
+    """Sizes that keep a pass within its budget, by estimate."""
 
-    Args:
-        forward_tokens: Padded tokens in one forward pass of the body.
-        cache_tokens: Tokens, prompts included, whose keys and values exist at the same time.
-        head_rows: Rows that share a tile of scores.
-        strict: Whether the user set the budget: work estimated to exceed it is then not tried.
-    """
-
-    forward_tokens: int
-    cache_tokens: int
-    head_rows: int
-    strict: bool
+    forward_tokens: int  # padded tokens in one forward pass of the body
+    cache_tokens: int  # prompts included, whose keys and values exist at the same time
+    head_rows: int  # rows that share a tile of scores
+    strict: bool  # the user set the budget: work estimated to exceed it is not tried
 
     @classmethod
     def of(cls, model: Any, budget: int | None) -> MemoryPlan:
         """Half of the budget for the body's activations, a quarter each for cache and head.
 
-        Args:
-            model: A transformers model.
-            budget: Bytes on top of the weights; None = a quarter of free memory, at most 4 GiB.
+        The budget is bytes on top of the weights; None = a quarter of free memory, at most 4 GiB.
         """
         weight = model.get_input_embeddings().weight
         total = budget or _default_budget(weight.device)
@@ -95,7 +86,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is a failed allocation; CPU and CUDA report it differently."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    told = ("can't allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
 def release_cached_memory() -> None:

@@ -32,19 +32,12 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class _Batch:
-    """The result of one capture.
+    """The result of one capture."""
 
-    Args:
-        states: Hidden states that predict the tokens, by prompt and completion.
-        version: Version of the weights at the capture.
-        low_precision: They carry the rounding of low precision, whatever their dtype.
-        checked: They were compared with a pass of the scorer's own.
-    """
-
-    states: dict[Key, Tensor]
-    version: int
-    low_precision: bool
-    checked: bool = False
+    states: dict[Key, Tensor]  # predict the tokens, by prompt and completion
+    version: int  # of the weights
+    low_precision: bool  # the states carry its rounding, whatever their dtype
+    checked: bool = False  # compared with a pass of the scorer's own
 
 
 class ForwardReuse:
@@ -60,39 +53,25 @@ class ForwardReuse:
     Args:
         model: The policy that the trainer trains.
         memory_budget: As for `TransformersScorer`.
-        shared_prompts: As for `TransformersScorer`.
     """
 
     replays = True
 
-    def __init__(
-        self, model: Any, *, memory_budget: int | None = None, shared_prompts: bool = True
-    ) -> None:
-        self.own = TransformersScorer(
-            model, memory_budget=memory_budget, shared_prompts=shared_prompts
-        )
-        self.enabled = True
-        self._batch: _Batch | None = None
+    def __init__(self, model: Any, *, memory_budget: int | None = None) -> None:
+        self._score_by(TransformersScorer(model, memory_budget=memory_budget))
 
     @classmethod
     def over(cls, scorer: TransformersScorer) -> Self:
         """Build one whose own passes are those of an existing scorer, with its options."""
         reuse = cls.__new__(cls)
-        reuse.own, reuse.enabled, reuse._batch = scorer, True, None
+        reuse._score_by(scorer)
         return reuse
 
-    @property
-    def model(self) -> Any:
-        """The policy."""
-        return self.own.model
-
-    @property
-    def vocab_size(self) -> int:
-        return self.own.vocab_size
-
-    @property
-    def window(self) -> int | None:
-        return self.own.window
+    def _score_by(self, scorer: TransformersScorer) -> None:
+        self.own = scorer
+        self.model, self.vocab_size, self.window = scorer.model, scorer.vocab_size, scorer.window
+        self.enabled = True
+        self._batch: _Batch | None = None
 
     def identity(self) -> dict[str, str]:
         return self.own.identity()

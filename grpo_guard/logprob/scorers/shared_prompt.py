@@ -56,14 +56,12 @@ class SharedPrompts:
         self.enabled = enabled
         self._checked_length = 0
 
-    def states(
-        self, body: Any, group: Sequence[Encoded], device: torch.device, *, most: int = 0
-    ) -> Tensor:
-        """Hidden states that predict the group's tokens, [N, H]; ``most`` as in `shared_states`."""
+    def states(self, body: Any, group: Sequence[Encoded], device: torch.device) -> Tensor:
+        """Hidden states that predict the group's tokens, [N, H]."""
         if not self.enabled:
             return row_states(body, group, device)
         try:
-            states = shared_states(body, group, device, most=most)
+            states = shared_states(body, group, device)
         except Exception as error:
             if ran_out_of_memory(error):
                 raise

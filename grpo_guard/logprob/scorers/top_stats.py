@@ -50,21 +50,14 @@ class TopListError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TopList:
-    """The engine's lists for the n positions of a completion.
+    """The engine's lists for the n positions of a completion."""
 
-    Args:
-        top: Log-probs at T = 1 of the L likeliest tokens, falling, shape [n, L].
-        own: Log-prob of the actual token, shape [n].
-        listed: Whether the actual token is one of the L, shape [n].
-        own_rank: The engine's rank of an unlisted actual token: how many tokens are at least as
-            likely, itself included; shape [n].
-        vocab_size: V.
-    """
-
-    top: Floats
-    own: Floats
-    listed: NDArray[np.bool_]
+    top: Floats  # log-probs at T = 1 of the L likeliest tokens, falling, [n, L]
+    own: Floats  # log-prob of the actual token, [n]
+    listed: NDArray[np.bool_]  # whether the actual token is one of the L, [n]
     own_rank: Ints
+    """The engine's rank of an unlisted actual token: how many tokens are at least as likely, itself
+    included; [n]."""
     vocab_size: int
 
     @classmethod
@@ -110,21 +103,13 @@ class TopList:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Weights exp((log-prob - the row's largest) / T), and bounds on the rest below the list.
+    """Weights exp((log-prob - the row's largest) / T), and bounds on the rest below the list."""
 
-    Args:
-        weights: Weights of the list, shape [n, L].
-        own: Weight of the actual token, shape [n].
-        least, most: Bounds on the total over the vocabulary, shape [n]; equal at T = 1.
-        rest_least, rest_most: Bounds on its unlisted part, shape [n].
-    """
-
-    weights: Floats
-    own: Floats
-    least: Floats
-    most: Floats
-    rest_least: Floats
-    rest_most: Floats
+    weights: Floats  # of the list, [n, L]
+    own: Floats  # of the actual token, [n]
+    least: Floats  # total over the vocabulary, [n]
+    most: Floats  # the same at T = 1
+    rest_most: Floats  # its unlisted part, [n]
 
     @classmethod
     def of(cls, table: TopList, temperature: float) -> _Totals:
@@ -149,7 +134,6 @@ class _Totals:
             np.exp((table.own - peak) * a),
             exact if temperature == 1 else listed + rest_least,
             exact if temperature == 1 else listed + rest_most,
-            rest_least,
             rest_most,
         )
 
@@ -164,10 +148,7 @@ def _unlisted_mass(top: Floats, unlisted: int) -> tuple[Floats, Floats]:
 def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> TokenStats:
     """Compute the statistics of each position's actual token; `VLLMScorer` documents the fields.
 
-    Args:
-        table: The engine's lists; L >= ``spec.top_k`` >= 1.
-        spec: The declared sampler, without repetition penalty and without sglang's top-p.
-        mass_margin: Widening of top-p at which ``edge_gap`` is taken.
+    Needs L >= ``spec.top_k`` >= 1, no repetition penalty and not sglang's top-p.
     """
     top, own = table.top, table.own
     total = _Totals.of(table, spec.temperature)
@@ -190,7 +171,7 @@ def top_stats(table: TopList, spec: SamplingSpec, *, mass_margin: float) -> Toke
         mass_above=np.where(above, total.weights, 0.0).sum(-1) / total.most,
         tail_mass=np.minimum(1.0, np.minimum(by_sum, by_count)),
         ties=np.maximum(0, (top == own[:, None]).sum(-1) - table.listed),
-        entropy=_entropy_bound(total, table.vocab_size),
+        entropy=np.full(len(own), math.log(table.vocab_size)),
         log_set_mass=np.logaddexp.reduce(members, axis=-1) - log_most,
         log_flat_mass=_log_flat_mass(members) - np.multiply.outer(log_most, FLATTENINGS),
         in_set=table.listed & (own >= kth[:, 0]) & (own > -np.inf),
@@ -237,27 +218,3 @@ def _most_tied(table: TopList, total: _Totals) -> Floats:
     count = np.minimum(np.divide(mass, each, out=np.zeros_like(mass), where=each > 0), unlisted)
     tied: Floats = count * total.weights[:, -1]
     return tied
-
-
-def _entropy_bound(total: _Totals, vocab_size: int) -> Floats:
-    """Upper bound on the entropy over all possible tokens below the list, shape [n].
-
-    With a share x below the list, the worst case is an even spread, and the entropy is that of the
-    split plus (1 - x) H + x log N.
-    """
-    listed = total.weights.sum(-1)
-    n = max(1, vocab_size - total.weights.shape[-1])
-    low, high = (rest / (listed + rest) for rest in (total.rest_least, total.rest_most))
-    share = total.weights / listed[:, None]
-    with np.errstate(divide="ignore"):
-        surprise = np.where(share > 0, -np.log(share), 0.0)
-    inner = (share * surprise).sum(-1)
-    x = np.clip(n / (n + np.exp(inner)), low, high)
-    entropy: Floats = (1 - x) * (inner - np.log1p(-x)) + x * math.log(n) + _surprises(x)
-    return entropy
-
-
-def _surprises(x: Floats) -> Floats:
-    """-x log x, 0 at 0."""
-    surprises: Floats = -x * np.log(np.where(x > 0, x, 1.0))
-    return surprises

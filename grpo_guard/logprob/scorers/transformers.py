@@ -11,11 +11,11 @@ from torch import Tensor
 
 from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.logprob.encode import Encoded
-from grpo_guard.logprob.kernels.head import ForeignHead, HeadError, head_of
+from grpo_guard.logprob.kernels.head import HeadError, head_of
 from grpo_guard.logprob.kernels.head_stats import HeadStats, head_stats
 from grpo_guard.logprob.kernels.penalty import RepetitionPenalty
 from grpo_guard.logprob.kernels.product import faster_linear
-from grpo_guard.logprob.kernels.scores import HeadScores
+from grpo_guard.logprob.kernels.scores import scores_of
 from grpo_guard.logprob.kernels.support import whole_rows
 from grpo_guard.logprob.replay.margins import Replay, rows_of
 from grpo_guard.logprob.scorers.base import OutOfMemoryError
@@ -191,17 +191,8 @@ class TransformersScorer:
             forget_lengths(body, device)
         states_of = self._shared.states if shared else row_states
         with faster_linear(body):
-            hidden = states_of(body, sequences, device, most=self._most(sequences, shared, plan))
+            hidden = states_of(body, sequences, device)
         return self.stats_of(hidden, sequences, asked, plan.head_rows)
-
-    def _most(self, sequences: Sequence[Encoded], shared: bool, plan: MemoryPlan) -> int:
-        """Longest row that padding may make: within the model's positions and the plan's tokens,
-        and without another length if that would change the numbers."""
-        if self.window is None or self.unscaled_length is not None:
-            return 0
-        rows, before = len(sequences), len(sequences[0].prompt_ids) if shared else 0
-        # A shared prompt has its own pass, but its keys are kept for every row.
-        return min(self.window, before + plan.forward_tokens // rows, plan.cache_tokens // rows)
 
     def stats_of(
         self, hidden: Tensor, sequences: Sequence[Encoded], asked: Asked, head_rows: int
@@ -210,9 +201,7 @@ class TransformersScorer:
         head, device, spec = head_of(self.model), self.device, asked.spec
         pairs = [(s.prompt_ids, s.completion_ids) for s in sequences]
         targets = torch.tensor([t for _, ids in pairs for t in ids], device=device)
-        penalty = None
-        if spec.repetition_penalty != 1.0:
-            penalty = RepetitionPenalty.of(spec.repetition_penalty, pairs, head.vocab_size, device)
+        penalty = RepetitionPenalty.of(spec.repetition_penalty, pairs, head.vocab_size, device)
         stats = head_stats(
             hidden,
             head,
@@ -245,10 +234,7 @@ class TransformersScorer:
         expected = forward(self.model, input_ids=ids, use_cache=False).logits[0].float()
         states = body_of(self.model)(input_ids=ids, use_cache=False).last_hidden_state[0]
         rows = torch.arange(len(states), device=self.device)
-        if isinstance(head, ForeignHead):
-            own = head.logits(states).float()
-        else:
-            own = whole_rows(HeadScores(states, head, 1.0), rows)
+        own = whole_rows(scores_of(states, head, 1.0, None), rows)
         if bool(own.isnan().all() and expected.isnan().all()):
             return  # broken weights: there are no numbers, and the head is checked later
         # Equal infinities (tokens masked by their bias) are no difference; NaN always is. If NaN

@@ -11,12 +11,7 @@ from grpo_guard.core.sampling import SamplingSpec
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.encode import Encoded
 from grpo_guard.logprob.scorers.top_stats import TopList, TopListError, top_stats
-from grpo_guard.logprob.scorers.vllm_backends import (
-    Backend,
-    EngineBackend,
-    EngineUnavailableError,
-    ServerBackend,
-)
+from grpo_guard.logprob.scorers.vllm_backends import EngineUnavailableError, ServerBackend
 from grpo_guard.logprob.stats import TokenStats
 
 __all__ = ["EngineUnavailableError", "VLLMScorer"]
@@ -50,7 +45,7 @@ class VLLMScorer:
     rank                 exact for listed tokens; else at most the number of tokens that are at
                          least as likely, which is vLLM's own rank: ties count as above
     ties                 those in the list
-    entropy              upper bound
+    entropy              log V, an upper bound
     logit                31: vLLM does not report the level of the logits
     replay_margin        None
     ===================  =========================================================================
@@ -75,7 +70,7 @@ class VLLMScorer:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: ServerBackend,
         model: str,
         *,
         vocab_size: int,
@@ -91,8 +86,8 @@ class VLLMScorer:
             raise ValueError(f"window: expected an integer >= 2 or None, got {window!r}")
         self.backend = backend
         self.model = model
-        self._vocab_size = vocab_size
-        self._window = window
+        self.vocab_size = vocab_size
+        self.window = window
         self._dtype = dtype
 
     @classmethod
@@ -104,29 +99,17 @@ class VLLMScorer:
         config: str | Path | None = None,
         vocab_size: int | None = None,
         window: int | None = None,
-        n_logprobs: int = 20,
-        api_key: str | None = None,
-        timeout: float = 120.0,
-        concurrency: int = 8,
-        attempts: int = 4,
+        dtype: str = "unknown",
         **options: Any,
     ) -> VLLMScorer:
         """Ask a vLLM server; needs the ``openai`` package.
 
         Args:
-            base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
-            model: The served model name.
+            base_url, model, options: As for `ServerBackend`.
             config: Local model folder whose config.json supplies ``vocab_size`` and ``window`` if
                 they are not given. Nothing is downloaded.
             vocab_size: Rows of the model's embedding.
-            window: As for the constructor.
-            n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
-                declared top-k; more make the bounds tighter and the answers larger.
-            api_key: The server's key; the environment's OPENAI_API_KEY is never sent.
-            timeout: Seconds for one whole call of `score`, retries included.
-            concurrency: Requests in flight at the same time.
-            attempts: Attempts per sequence, for transient errors.
-            **options: As for the constructor.
+            window, dtype: As for the constructor.
 
         Raises:
             ValueError: an argument is out of range, or the vocabulary's size is unknown.
@@ -136,57 +119,9 @@ class VLLMScorer:
         size = vocab_size if vocab_size is not None else known.get("vocab_size")
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"vocab_size: expected an integer >= 1 or a config, got {size!r}")
-        backend = ServerBackend(
-            base_url,
-            model,
-            n_logprobs=n_logprobs,
-            api_key=api_key,
-            timeout=timeout,
-            concurrency=concurrency,
-            attempts=attempts,
-        )
         length = window if window is not None else known.get("max_position_embeddings")
-        return cls(backend, model, vocab_size=size, window=length, **options)
-
-    @classmethod
-    def engine(
-        cls, llm: Any, *, window: int | None = None, n_logprobs: int = 20, **options: Any
-    ) -> VLLMScorer:
-        """Use a ``vllm.LLM`` of this process.
-
-        Args:
-            llm: Built with ``max_logprobs >= n_logprobs``.
-            window: As for the constructor; default: the model's max_position_embeddings.
-            n_logprobs: Tokens per list, at least the declared top-k.
-            **options: As for the constructor.
-
-        Raises:
-            ValueError: ``n_logprobs`` is more than the engine allows.
-        """
-        config = llm.llm_engine.model_config
-        if n_logprobs > config.max_logprobs >= 0:
-            raise ValueError(
-                f"n_logprobs: expected at most the engine's max_logprobs {config.max_logprobs}, "
-                f"got {n_logprobs!r}"
-            )
-        if window is None:
-            window = getattr(config.hf_text_config, "max_position_embeddings", None)
-        options.setdefault("dtype", str(config.dtype).removeprefix("torch."))
-        return cls(
-            EngineBackend(llm, n_logprobs=n_logprobs),
-            str(config.model),
-            vocab_size=int(config.get_vocab_size()),
-            window=window,
-            **options,
-        )
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def window(self) -> int | None:
-        return self._window
+        backend = ServerBackend(base_url, model, **options)
+        return cls(backend, model, vocab_size=size, window=length, dtype=dtype)
 
     def identity(self) -> dict[str, str]:
         """Return engine, model name and the declared dtype."""
@@ -229,18 +164,14 @@ class VLLMScorer:
         rows = [(*s.prompt_ids, *s.completion_ids) for s in sequences]
         # Checked before sending: one sequence that is too long must not cost the others a pass.
         for i, row in enumerate(rows):
-            if self._window is not None and len(row) > self._window:
+            if self.window is not None and len(row) > self.window:
                 raise ValueError(
-                    f"sequences[{i}]: expected at most window = {self._window} tokens, "
+                    f"sequences[{i}]: expected at most window = {self.window} tokens, "
                     f"got {len(row)}"
                 )
         lists = self.backend.lists(rows, [len(s.prompt_ids) for s in sequences])
         return [
-            top_stats(
-                self._table(positions, sequence),
-                spec,
-                mass_margin=mass_margin,
-            )
+            top_stats(self._table(positions, sequence), spec, mass_margin=mass_margin)
             for positions, sequence in zip(lists, sequences, strict=True)
         ]
 
@@ -250,7 +181,7 @@ class VLLMScorer:
                 positions,
                 sequence.completion_ids,
                 length=self.backend.n_logprobs,
-                vocab_size=self._vocab_size,
+                vocab_size=self.vocab_size,
             )
         except TopListError as error:
             raise EngineUnavailableError(Cause.PROVIDER, f"{self.model}: {error}") from error

@@ -1,22 +1,14 @@
-"""Sources of `VLLMScorer`'s lists: a server over HTTP, or the engine in this process."""
+"""The source of `VLLMScorer`'s lists: a vLLM server over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Protocol
-
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_random_exponential,
-)
+from typing import Any
 
 from grpo_guard.core.verdict import Cause
 from grpo_guard.logprob.scorers.top_stats import Position
@@ -30,107 +22,108 @@ class EngineUnavailableError(RuntimeError):
 
     Args:
         cause: TIMEOUT, RATE_LIMITED or PROVIDER: the abstention's cause.
-        transient: Whether asking again may help.
         engine_wide: Every sequence would fail alike. False if a single one may be the reason: the
             batch is then halved to find it, or one crafted completion would abstain for all.
     """
 
-    def __init__(
-        self, cause: Cause, message: str, *, transient: bool = False, engine_wide: bool = False
-    ) -> None:
+    def __init__(self, cause: Cause, message: str, *, engine_wide: bool = False) -> None:
         self.cause = cause
-        self.transient = transient
         self.engine_wide = engine_wide
         super().__init__(message)
-
-
-class Backend(Protocol):
-    """A source of lists of the likeliest tokens. May be called from several threads."""
-
-    @property
-    def n_logprobs(self) -> int:
-        """Number of tokens in a list; the actual one is added if it is not among them."""
-
-    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """Return one list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
-
-        Raises:
-            ValueError: the engine refuses a sequence, such as one longer than its window.
-            EngineUnavailableError: no usable answer in time.
-        """
 
 
 Lists = list[Position]
 
 
+@dataclass(frozen=True, slots=True)
 class ServerBackend:
     """vLLM's OpenAI-compatible server, queried by completions with token-id prompts.
 
-    One request per sequence, at most ``concurrency`` at once. Connection errors, time-outs, 429 and
-    5xx are retried, with growing random pauses, until ``attempts`` or ``timeout`` is used up.
+    May be called from several threads. One request per sequence. The client retries connection
+    errors, time-outs, 429 and 5xx until ``attempts`` or ``timeout`` is used up.
 
-    Args: as `VLLMScorer.server`.
+    Args:
+        base_url: With the version, such as ``http://127.0.0.1:8000/v1``.
+        model: The served model name.
+        n_logprobs: At most the server's ``--max-logprobs`` (20 unless raised) and at least the
+            declared top-k; more make the bounds tighter and the answers larger.
+        api_key: The server's key; the environment's OPENAI_API_KEY is never sent.
+        timeout: Seconds for one whole call of `lists`, retries included.
+        concurrency: Requests in flight at the same time.
+        attempts: Attempts per sequence, for transient errors.
+
+    Raises:
+        ValueError: an argument is out of range.
+        ImportError: the ``openai`` package is missing.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        n_logprobs: int,
-        api_key: str | None,
-        timeout: float,
-        concurrency: int,
-        attempts: int,
-    ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url: expected http:// or https://..., got {base_url!r}")
-        for name, value in (("concurrency", concurrency), ("attempts", attempts)):
-            if value < 1:
-                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
-        if not (math.isfinite(timeout) and timeout > 0):
-            raise ValueError(f"timeout: expected seconds > 0, got {timeout!r}")
+    base_url: str
+    model: str
+    n_logprobs: int = 20
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float = 120.0
+    concurrency: int = 8
+    attempts: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url: expected http:// or https://..., got {self.base_url!r}")
+        for name in ("concurrency", "attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {getattr(self, name)!r}")
+        if not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise ValueError(f"timeout: expected seconds > 0, got {self.timeout!r}")
         if find_spec("openai") is None:  # fail now, not in the middle of training
             raise ImportError("VLLMScorer.server needs the openai package: pip install 'openai>=2'")
 
-        self.base_url = base_url
-        self.model = model
-        self.n_logprobs = n_logprobs
-        self.timeout = timeout
-        self.concurrency = concurrency
-        self.attempts = attempts
-        # Never None: the client would then send OPENAI_API_KEY, another service's secret.
-        self._api_key = api_key or "none"
-
     def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """See `Backend.lists`; ``timeout`` bounds the whole call."""
+        """One list per position from ``starts[i] >= 1`` to the end of ``sequences[i]``.
+
+        A list holds the ``n_logprobs`` likeliest tokens, and the actual one if it is not among
+        them.
+
+        Raises:
+            ValueError: the server refuses a sequence, such as one longer than its window.
+            EngineUnavailableError: no usable answer in time.
+        """
         return _run(lambda: self._all(sequences, starts))
 
     async def _all(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
         import openai
 
         slots = asyncio.Semaphore(self.concurrency)
-        last: list[EngineUnavailableError] = []
+        refused: list[int] = []
         tasks: list[asyncio.Task[Lists]] = []
+
+        async def note(response: Any) -> None:
+            if response.status_code >= 400:
+                refused.append(response.status_code)
+
+        async def one(client: Any, ids: Sequence[int], start: int) -> Lists:
+            async with slots:
+                return await self._request(client, ids, start)
+
         try:
             async with (
                 asyncio.timeout(self.timeout),
                 openai.AsyncOpenAI(
                     base_url=self.base_url,
-                    api_key=self._api_key,
-                    max_retries=0,
+                    # Not None: the client would send OPENAI_API_KEY, another service's secret.
+                    api_key=self.api_key or "none",
+                    max_retries=self.attempts - 1,
                     timeout=self.timeout,
+                    http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}),
                 ) as client,
                 asyncio.TaskGroup() as group,
             ):
                 tasks += [
-                    group.create_task(self._one(client, ids, start, slots, last))
+                    group.create_task(one(client, ids, start))
                     for ids, start in zip(sequences, starts, strict=True)
                 ]
         except TimeoutError:
             # A server that refused until the end was not slow.
-            cause = last[-1].cause if last else Cause.TIMEOUT
-            reason = f"; last: {last[-1]}" if last else ""
+            cause = _cause_of(refused[-1]) if refused else Cause.TIMEOUT
+            reason = f"; last: HTTP {refused[-1]}" if refused else ""
             # A server that answered some is up, so the others may be what it hangs on.
             answered = sum(t.done() and not t.cancelled() and not t.exception() for t in tasks)
             raise EngineUnavailableError(
@@ -142,29 +135,6 @@ class ServerBackend:
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
         return [task.result() for task in tasks]
-
-    async def _one(
-        self,
-        client: Any,
-        ids: Sequence[int],
-        start: int,
-        slots: asyncio.Semaphore,
-        last: list[EngineUnavailableError],
-    ) -> Lists:
-        async with slots:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception(lambda e: getattr(e, "transient", False)),
-                stop=stop_after_attempt(self.attempts),
-                wait=wait_random_exponential(multiplier=0.5, max=10),
-                reraise=True,
-            ):
-                with attempt:
-                    try:
-                        return await self._request(client, ids, start)
-                    except EngineUnavailableError as error:
-                        last.append(error)
-                        raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _request(self, client: Any, ids: Sequence[int], start: int) -> Lists:
         import openai
@@ -180,13 +150,10 @@ class ServerBackend:
         except openai.APIStatusError as error:
             raise _of_status(error.status_code, str(error)) from None
         except openai.APITimeoutError:
-            raise EngineUnavailableError(
-                Cause.TIMEOUT, "the request timed out", transient=True
-            ) from None
+            raise EngineUnavailableError(Cause.TIMEOUT, "the request timed out") from None
         except openai.APIConnectionError as error:
-            raise EngineUnavailableError(
-                Cause.PROVIDER, f"no connection: {error.__cause__!s:.200}", transient=True
-            ) from None
+            message = f"no connection: {error.__cause__!s:.200}"
+            raise EngineUnavailableError(Cause.PROVIDER, message) from None
         except (openai.OpenAIError, ValueError) as error:  # e.g. a body that is not JSON
             raise _nonsense(error) from None
         return _parse(answer, ids, start)
@@ -196,11 +163,14 @@ def _of_status(status: int, message: str) -> Exception:
     text = f"HTTP {status}: {message:.300}"
     if status in (400, 413, 422):
         return ValueError(f"the vLLM server refuses the sequence: {text}")
+    cause = _cause_of(status)
+    return EngineUnavailableError(cause, text, engine_wide=cause is Cause.RATE_LIMITED)
+
+
+def _cause_of(status: int) -> Cause:
     if status in (408, 504):
-        return EngineUnavailableError(Cause.TIMEOUT, text, transient=True)
-    if status == 429:
-        return EngineUnavailableError(Cause.RATE_LIMITED, text, transient=True, engine_wide=True)
-    return EngineUnavailableError(Cause.PROVIDER, text, transient=status >= 500)
+        return Cause.TIMEOUT
+    return Cause.RATE_LIMITED if status == 429 else Cause.PROVIDER
 
 
 def _nonsense(error: object) -> EngineUnavailableError:
@@ -240,44 +210,3 @@ def _run(work: Callable[[], Coroutine[Any, Any, list[Lists]]]) -> list[Lists]:
         return asyncio.run(work())
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(work())).result()
-
-
-class EngineBackend:
-    """A ``vllm.LLM`` of this process. Calls are serialised: an LLM takes one at a time.
-
-    Args: as `VLLMScorer.engine`.
-    """
-
-    def __init__(self, llm: Any, *, n_logprobs: int) -> None:
-        self.llm = llm
-        self.n_logprobs = n_logprobs
-        self.max_model_len = int(llm.llm_engine.model_config.max_model_len)
-        self._lock = threading.Lock()
-
-    def lists(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Lists]:
-        """See `Backend.lists`. There is no deadline: a call into the engine cannot be aborted."""
-        longest = max(map(len, sequences), default=0)
-        # Checked here, since a refusal half way through would leave the rest in the engine's queue.
-        if longest >= self.max_model_len:
-            raise ValueError(
-                f"sequences: expected fewer tokens than the engine's max_model_len "
-                f"{self.max_model_len}, got {longest}"
-            )
-        params = import_module("vllm").SamplingParams(
-            max_tokens=1, temperature=0.0, prompt_logprobs=self.n_logprobs, detokenize=False
-        )
-        prompts = [{"prompt_token_ids": list(ids)} for ids in sequences]
-        with self._lock:
-            try:
-                outputs = self.llm.generate(prompts, params, use_tqdm=False)
-            except Exception as error:
-                if type(error).__name__ not in ("EngineDeadError", "EngineGenerateError"):
-                    raise
-                raise EngineUnavailableError(Cause.PROVIDER, f"the engine died: {error}") from None
-        return [
-            [
-                {i: (float(e.logprob), int(e.rank or 1)) for i, e in position.items()}
-                for position in output.prompt_logprobs[start:]
-            ]
-            for output, start in zip(outputs, starts, strict=True)
-        ]
