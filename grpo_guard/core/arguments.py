@@ -20,8 +20,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def worded(function: F) -> F:
+def worded(function: F, about: Any = None) -> F:
     """Wrap a function so that missing, unknown and surplus arguments raise readable errors.
+
+    Args:
+        function: Any function.
+        about: What has the name and the docstring for messages; None = the function.
 
     Raises:
         TypeError: when called with arguments that it cannot take.
@@ -35,7 +39,7 @@ def worded(function: F) -> F:
             # An error raised inside the function has a frame of its own.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            problem = _complaint(function.__name__, function, args, kwargs)
+            problem = _complaint(about or function, function, args, kwargs)
             raise TypeError(problem or str(error)) from None
 
     return call  # type: ignore[return-value]
@@ -43,31 +47,15 @@ def worded(function: F) -> F:
 
 def worded_class(kind: C) -> C:
     """Give a class's constructor the readable errors of `worded`."""
-    init: Any = kind.__init__  # type: ignore[misc]
-
-    @functools.wraps(init)
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            init(self, *args, **kwargs)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            problem = _complaint(kind.__name__, init, (self, *args), kwargs, about=kind)
-            raise TypeError(problem or str(error)) from None
-
-    kind.__init__ = construct  # type: ignore[misc]
+    kind.__init__ = worded(kind.__init__, kind)  # type: ignore[misc]
     return kind
 
 
 def _complaint(
-    name: str,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    about: object = None,
+    about: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
     """What is wrong with the arguments of a call; None if nothing is."""
-    parameters = inspect.signature(function).parameters
+    name, parameters = about.__name__, inspect.signature(function).parameters
     ordered = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_name = [*ordered, *(p for p in parameters.values() if p.kind is p.KEYWORD_ONLY)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -86,7 +74,7 @@ def _complaint(
     taken = {p.name for p in ordered[: len(args)]} | kwargs.keys()
     for p in by_name:
         if p.default is p.empty and p.name not in taken:
-            what = meaning(about or function, p.name) or "a value"
+            what = meaning(about, p.name) or "a value"
             return f"{name}.{p.name}: expected a value, got nothing; it is: {what}"
     return None
 

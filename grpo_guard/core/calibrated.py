@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.files import write_whole
@@ -91,14 +90,6 @@ class HonestScores:
         if at_most == len(self.scores) < self.completions or score >= 1.0:
             return 1.0
         return (1 + at_most) / (self.completions + 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "completions": self.completions,
-            "rejected": self.rejected,
-            "abstained": self.abstained,
-            "scores": list(self.scores),
-        }
 
 
 def score(verdict: Verdict) -> float:
@@ -182,7 +173,7 @@ class Calibrated(ByRow):
 
 def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> None:
     """Write verifiers' honest scores by verifier name; the file is complete or not written."""
-    data = {"format": FORMAT, "verifiers": {name: h.to_dict() for name, h in honest.items()}}
+    data = {"format": FORMAT, "verifiers": {name: asdict(h) for name, h in honest.items()}}
     write_whole(Path(path), json.dumps(data, indent=1) + "\n")
 
 

@@ -47,6 +47,8 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
     Args:
         path: Where to write; ``-`` is standard output.
         resume: Append to the existing content, which must be a file.
+
+    Raises:
         OSError: it cannot be opened.
     """
     if str(path) == "-":
