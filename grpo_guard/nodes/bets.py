@@ -109,7 +109,7 @@ class Bets:
 
     def __init__(self, tolerance: Tolerance) -> None:
         self.tolerance = tolerance
-        self._prices: dict[tuple[float, float, int], Array] = {}
+        self._price = lru_cache(_REMEMBERED)(self._price_of)
 
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
         """What one peer adds to the log-evidence against a node, shape [G].
@@ -138,20 +138,11 @@ class Bets:
                 found[k] = won / honest + peer.rejected * odds.log_down
         return found[[row[peer] for peer in peers]]
 
-    def _price(self, judged: float, of_peer: float, honest: int) -> Array:
+    def _price_of(self, judged: float, of_peer: float, honest: int) -> Array:
         """F of the module docstring, with n = ``judged`` and N = ``honest`` * ``of_peer``."""
-        key = (judged, of_peer, honest)
-        if key not in self._prices:
-            if len(self._prices) >= _REMEMBERED:
-                self._prices.clear()
-            self._prices[key] = self._maximum(
-                judged, of_peer * honest, _odds(self.tolerance, honest)
-            )
-        return self._prices[key]
-
-    def _maximum(self, judged: float, of_peers: float, odds: _Odds) -> Array:
         ratio, offset = self.tolerance.ratio, self.tolerance.offset
-        slope = odds.down * of_peers
+        odds = _odds(self.tolerance, honest)
+        slope = odds.down * (of_peer * honest)
         # Beyond x = 1 the function only falls.
         low, high = np.zeros_like(odds.up), np.full_like(odds.up, (1 - offset) / ratio)
         for _ in range(_STEPS):

@@ -136,7 +136,7 @@ class Comparison:
         self._number = self._next = 0  # of the first remembered round, and of the one to come
         self._last: tuple[str, ...] = ()
         self._accounts: dict[str, _Account] = {}
-        self._scores: dict[tuple[Tally, Tally, int], Array] = {}
+        self._score = lru_cache(_REMEMBERED_SCORES)(self.bets.score)
         self._shown: dict[str, float] = {}
 
     def begin_at(self, number: int) -> None:
@@ -235,14 +235,6 @@ class Comparison:
         for k, of_round in enumerate(of_rounds):  # in this order: to the bit what a kept one has
             ahead[: row[k] + 1] += of_round
         return _Account(peers, end, ends.tolist(), ahead)
-
-    def _score(self, mine: Tally, peer: Tally, honest: int) -> Array:
-        key = (mine, peer, honest)
-        if key not in self._scores:
-            if len(self._scores) >= _REMEMBERED_SCORES:
-                self._scores.clear()
-            self._scores[key] = self.bets.score(mine, peer, honest)
-        return self._scores[key]
 
     def _log_e(self, account: _Account, honest: int, last: int) -> float:
         """Over all beginnings up to ``last`` and bets, each at its worst peers."""
