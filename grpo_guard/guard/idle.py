@@ -6,9 +6,10 @@ A verifier that skips every completion rejects none, which in a log looks like a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from grpo_guard.core.completion import Completion
+from grpo_guard.core.ensemble import inner_verifiers
 from grpo_guard.core.verifier import CompletionVerifier
 
 logger = logging.getLogger("grpo_guard")
@@ -54,7 +55,7 @@ class IdleWarning:
 def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:
     """Field -> what is skipped without it, over a whole tree of verifiers."""
     found: dict[str, dict[str, None]] = {}
-    for member in _leaves(verifier):
+    for member in inner_verifiers(verifier):
         for field, what in member.idle_without.items():
             found.setdefault(field, {})[f"{member.name} {what}"] = None
     return {field: list(idle) for field, idle in found.items()}
@@ -67,9 +68,3 @@ def _message(field: str, idle: list[str], count: int) -> str:
         f"Give each completion {what}: a dataset column {field!r} in TRL, a field {field!r} in "
         f"a JSONL line, Completion({field}=...) in Python. This warning comes once"
     )
-
-
-def _leaves(verifier: CompletionVerifier) -> Iterator[CompletionVerifier]:
-    yield verifier
-    for member in getattr(verifier, "members", ()):
-        yield from _leaves(member)

@@ -36,17 +36,19 @@ reward, and a rejected one whose segments earn differently is removed (`group_me
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from grpo_guard.core.verdict import BARRING_CAUSES, Verdict
 from grpo_guard.guard.group_means import losing, means_of_units, units_of
 from grpo_guard.guard.policy import AbstainError, Policy
 from grpo_guard.nodes.intake import standing_bars
 
+T = TypeVar("T")
 Row: TypeAlias = list[float | None]
 Reason: TypeAlias = Literal[
     "earned", "passed", "dropped", "skipped", "lost", "zeroed", "replaced", "watched"
@@ -172,8 +174,8 @@ def _decided(
         given: Rewards with positive weight, as `_turned` gives them, [n, k].
         units: What counts once in a group: rollouts, or completions without one, [n].
     """
-    rulings = _worst(rulings, units)
-    length_factors = None if length_factors is None else _smallest(length_factors, units)
+    rulings = _worst(rulings, units, _WORSE.index)
+    factors = _worst(length_factors or (), units if length_factors else (), operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"
@@ -186,7 +188,7 @@ def _decided(
         if why in ("zeroed", "replaced"):
             number = _first_rewarding(given[i], weights) if why == "replaced" else None
             earned[i] = floors.lowered(earned[i], groups[i], number)
-    _scale(earned, reasons, () if length_factors is None else length_factors, policy)
+    _scale(earned, reasons, factors, policy)
     if no_gain:
         sums = _sums(earned, weights), _sums(given, weights)
         for i in losing(*sums, may_lose, groups, labels, units):
@@ -247,20 +249,14 @@ def mean_of_kept(
     return min(max(mean, min(kept)), max(kept))
 
 
-def _worst(rulings: Sequence[Ruling], units: Sequence[Hashable]) -> list[Ruling]:
-    """Each unit's worst ruling, for all of its segments."""
-    worst: dict[Hashable, Ruling] = {}
-    for ruling, unit in zip(rulings, units, strict=True):
-        worst[unit] = max(worst.get(unit, ruling), ruling, key=_WORSE.index)
+def _worst(
+    values: Sequence[T], units: Sequence[Hashable], badness: Callable[[T], float]
+) -> list[T]:
+    """Each unit's worst value, for all of its segments."""
+    worst: dict[Hashable, T] = {}
+    for value, unit in zip(values, units, strict=True):
+        worst[unit] = max(worst.get(unit, value), value, key=badness)
     return [worst[unit] for unit in units]
-
-
-def _smallest(factors: Sequence[float], units: Sequence[Hashable]) -> list[float]:
-    """Each unit's smallest length factor, for all of its segments."""
-    smallest: dict[Hashable, float] = {}
-    for factor, unit in zip(factors, units, strict=True):
-        smallest[unit] = min(smallest.get(unit, factor), factor)
-    return [smallest[unit] for unit in units]
 
 
 def _reason(ruling: Ruling, policy: Policy) -> Reason:

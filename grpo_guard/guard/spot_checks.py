@@ -40,7 +40,6 @@ unchecked completions count as accepted; ``~`` leaves them accepted.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +62,7 @@ from grpo_guard.core.verdict import (
     accept,
 )
 from grpo_guard.core.verifier import CompletionVerifier, Composed
+from grpo_guard.guard.spot_odds import checked_of
 from grpo_guard.nodes.checks import Checks, ChecksOfNodes
 from grpo_guard.nodes.identity.envelope import prompt_bytes
 from grpo_guard.nodes.saved import reading, whole
@@ -76,7 +76,6 @@ _NOT_ONE_TEXT: Final = (
     Cause.BUDGET,
     Cause.NOT_APPLICABLE,
 )
-_SLACK: Final = 1e-9
 _SHORTEST_VALUE: Final = 16
 
 
@@ -219,8 +218,8 @@ class SpotCheck(Composed):
 
     def _choice(self, seed: str, sent: int, share: float) -> list[int]:
         """Indices to check among one node's completions."""
-        count = math.ceil(share * sent - _SLACK)
-        if count >= sent:
+        count = checked_of(sent, share)
+        if count == sent:
             return list(range(sent))
         lots = [
             blake2b(f"{seed} {place}".encode(), key=self._key, digest_size=16).digest()

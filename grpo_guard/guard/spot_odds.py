@@ -16,6 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from grpo_guard.nodes.fisher import log_choose
+
 _SLACK: Final = 1e-9
 
 
@@ -79,13 +81,9 @@ def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
 
 def _weights(sent: int, poisoned: int, checked: int) -> list[tuple[int, float]]:
     """(x, P(X = x)) of the hypergeometric distribution."""
-    whole = _log_choose(sent, checked)
+    whole = log_choose(sent, checked)
     span = range(max(0, checked - (sent - poisoned)), min(poisoned, checked) + 1)
     return [
-        (x, math.exp(_log_choose(poisoned, x) + _log_choose(sent - poisoned, checked - x) - whole))
+        (x, math.exp(log_choose(poisoned, x) + log_choose(sent - poisoned, checked - x) - whole))
         for x in span
     ]
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
