@@ -14,7 +14,7 @@ from pathlib import Path
 from grpo_guard.nodes.bets import Tally
 from grpo_guard.nodes.intake import stored_names
 from grpo_guard.nodes.rounds import read_meta, write_meta
-from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
+from grpo_guard.nodes.schema import LedgerError, checked_book, opened
 
 _PATIENCE = 30.0
 PARDONS = "pardons"
@@ -23,15 +23,11 @@ _UNTIL = "pardoned until, node "
 
 
 def release(path: Path, node: str, *, book: str = "") -> None:
-    """Clear one node in a ledger that may be in use; running guards follow at their next batch.
+    """Clear one node in a book of a ledger that may be in use; running guards follow at their next
+    batch.
 
     If it continues to be rejected as often, it is found hard again. If its model is honest but
     weaker, raise ``offset``.
-
-    Args:
-        path: Path of the ledger.
-        node: Name of the node.
-        book: Which of the file's books.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be written, or does not know the node.
@@ -39,19 +35,9 @@ def release(path: Path, node: str, *, book: str = "") -> None:
     book = checked_book(book)
     if not path.is_file():
         raise LedgerError(f"{path}: expected a ledger, got no such file")
-    try:
-        connection = connect(path, seconds=_PATIENCE, book=book)
-        try:
-            with transaction(connection):
-                _release(connection, path, node)
-        finally:
-            connection.close()
-    except LedgerError:
-        raise
-    except Exception as error:  # odd values in the file may raise anything
-        raise LedgerError(
-            f"{path}: expected a ledger that can be written: {error!s:.200}"
-        ) from error
+    writable = "a ledger that can be written"
+    with opened(path, writable, seconds=_PATIENCE, create=True, book=book) as connection:
+        _release(connection, path, node)
 
 
 def pardons(connection: sqlite3.Connection) -> int:
@@ -63,11 +49,7 @@ def pardoned(
     connection: sqlite3.Connection, rounds: Iterable[MutableMapping[int, dict[int, Tally]]]
 ) -> None:
     """Hold nothing against nodes in rounds up to their release; as peers they still count fully.
-
-    Args:
-        connection: Connection to the ledger.
-        rounds: Tallies by round and node id, changed in place.
-    """
+    The tallies, by round and node id, are changed in place."""
     query = "SELECT key, value FROM @meta WHERE key LIKE ?"
     until = {
         int(key.removeprefix(_UNTIL)): clock

@@ -11,7 +11,7 @@ from typing import Any
 from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.judging import SLOTS, WORK
 from grpo_guard.nodes.rounds import read_meta
-from grpo_guard.nodes.schema import LedgerError, checked_book, connect, transaction
+from grpo_guard.nodes.schema import LedgerError, checked_book, opened
 from grpo_guard.nodes.standing import Mark, State
 
 SHOWN_REASONS = 5
@@ -115,24 +115,15 @@ class Shown:
 
 
 def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
-    """Read everything in a ledger, or one node, from one snapshot and without writing to it.
+    """Read everything in a book of a ledger, or one node, from one snapshot and without writing to
+    it.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be read, or does not know the node.
-        ValueError: ``book`` is not a valid name of a book.
     """
     book = checked_book(book)
-    try:
-        connection = connect(path, seconds=5.0, create=False, book=book)
-        try:
-            with transaction(connection, "BEGIN"):
-                return _read(connection, path, node)
-        finally:
-            connection.close()
-    except LedgerError:
-        raise
-    except Exception as error:  # odd values in the file may raise anything
-        raise LedgerError(f"{path}: expected a readable ledger, got: {error!s:.200}") from None
+    with opened(path, "a readable ledger", seconds=5.0, create=False, book=book) as connection:
+        return _read(connection, path, node)
 
 
 def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown:
@@ -164,11 +155,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
 def standings(
     connection: sqlite3.Connection, half_life: float, name: bytes | None = None
 ) -> list[Standing]:
-    """All nodes, or one, the worst first.
-
-    Raises:
-        sqlite3.Error: the ledger cannot be read.
-    """
+    """All nodes, or one, the worst first; may raise sqlite3.Error."""
     now = read_meta(connection, "judged")
     judged, rejected = connection.execute(
         "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM @nodes"
@@ -208,11 +195,7 @@ def standings(
 
 
 def state_of(connection: sqlite3.Connection, name: bytes) -> State:
-    """The standing of one node's work; clear if it is unknown.
-
-    Raises:
-        sqlite3.Error: the ledger cannot be read.
-    """
+    """The standing of one node's work; clear if it is unknown. May raise sqlite3.Error."""
     query = (
         "SELECT state FROM @marks JOIN @nodes ON @nodes.id = @marks.node "
         "WHERE name = ? AND kind = ?"
@@ -222,11 +205,7 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
 
 
 def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
-    """Phrases of two or more nodes, those of most nodes first.
-
-    Raises:
-        sqlite3.Error: the ledger cannot be read.
-    """
+    """Phrases of two or more nodes, those of most nodes first; may raise sqlite3.Error."""
     query = (
         "SELECT digest, min(excerpt), max(count) FROM @phrases GROUP BY digest "
         "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"

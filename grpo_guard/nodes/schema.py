@@ -12,7 +12,7 @@ import re
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,13 +90,13 @@ class LedgerError(RuntimeError):
 
 
 def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") -> Book:
-    """Open a ledger; create it if it does not exist.
+    """Open a book of a ledger, which is created if it does not exist, in an existing folder.
 
     Args:
-        path: Path of the database; its folder must exist.
-        book: Which of the file's books.
+        path: Path of the database.
         seconds: How long to wait for another process's transaction.
         create: False = only read, and never create a file.
+        book: Which of the file's books.
 
     Raises:
         LedgerError: the file is something else, has another version, or (if ``create``) somebody
@@ -122,12 +122,24 @@ def connect(path: Path, *, seconds: float, create: bool = True, book: str = "") 
         return _connected(path, "mode=ro&immutable=1", seconds, create, book)
 
 
-def checked_book(name: str) -> str:
-    """Return the name if it is valid for a book.
+@contextmanager
+def opened(path: Path, expected: str, *, seconds: float, create: bool, book: str) -> Iterator[Book]:
+    """`connect` for one transaction; whatever goes wrong is a LedgerError about what was
+    expected."""
+    try:
+        with (
+            closing(connect(path, seconds=seconds, create=create, book=book)) as connection,
+            transaction(connection, "BEGIN IMMEDIATE" if create else "BEGIN"),
+        ):
+            yield connection
+    except LedgerError:
+        raise
+    except Exception as error:  # odd values in the file may raise anything
+        raise LedgerError(f"{path}: expected {expected}, got: {error!s:.200}") from error
 
-    Raises:
-        ValueError: it is not valid.
-    """
+
+def checked_book(name: str) -> str:
+    """Return the name if it is valid for a book, else raise ValueError."""
     if not isinstance(name, str) or not _BOOK.fullmatch(name):
         raise ValueError(f"book: expected small letters, digits and _, got {name!r:.80}")
     return name
@@ -157,13 +169,10 @@ def _connected(path: Path, mode: str, seconds: float, create: bool, book: str) -
 
 
 def _refuse_what_others_write(path: Path) -> None:
-    """Refuse a ledger that another user can write, including the files SQLite keeps next to it.
+    """Raise LedgerError if another user can write a ledger, or the files SQLite keeps next to it.
 
     Such a user could decide which nodes are excluded. Another user's link could make us write to a
     different file of ours.
-
-    Raises:
-        LedgerError: another user can write one of the files.
     """
     if os.name != "posix":
         return
