@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from grpo_guard.nodes.e_process import CAP, FLOOR, EProcess
+from grpo_guard.nodes.e_process import EProcess
 from grpo_guard.nodes.memory import Memory
-from grpo_guard.nodes.saved import number, reading, require_format, text
+from grpo_guard.nodes.saved import reading, require_format, text
 from grpo_guard.nodes.store import NodeStore
 
 FORMAT: Final = 2
-_ONE_COLUMN: Final = 1  # the format of 0.2
 MAX_NODES: Final = 4096
 
 
@@ -83,22 +81,12 @@ class EProcessMemory(Memory):
 
     def _take_up(self, state: dict[str, Any]) -> None:
         with reading("EProcessMemory"):
-            before = isinstance(state, dict) and state.get("format") == _ONE_COLUMN
-            require_format(state, _ONE_COLUMN if before else FORMAT)
+            require_format(state, FORMAT)
             columns = len(self.weights)
-            nodes = {
-                text(node): EProcess.of_row(self._of_one_column(row) if before else row, columns)
-                for node, *row in state["nodes"]
-            }
+            nodes = {text(n): EProcess.of_row(row, columns) for n, *row in state["nodes"]}
             if len(nodes) > MAX_NODES:
                 raise ValueError(f"{len(nodes)} nodes")
         self._nodes = nodes
-
-    def _of_one_column(self, row: Sequence[Any]) -> list[Any]:
-        """A row of a state with one column; the others have won nothing yet."""
-        log, *rest = row
-        first = max(number(log, FLOOR, CAP) + math.log(self.weights[0]), FLOOR)
-        return [[first, *(FLOOR for _ in self.weights[1:])], *rest]
 
 
 def digest_of(marks: Iterable[bytes]) -> int:

@@ -40,8 +40,7 @@ _MOST: Final = 60.0
 # A node that once sent long work can clear itself from here. All bets together reach e^60.
 _CAP: Final = _MOST - math.log(len(BETS))
 _UNWEIGHTED: Final = 2  # the format of 0.3, in which the wealth of each bet had no weight yet
-_ONE_START: Final = 1  # the one before, in which everything was staked on the first group
-_NOTHING: Final = -1e9  # the least log wealth in both
+_NOTHING: Final = -1e9  # the least log wealth in it
 _PER_GROUP: Final = 16
 
 
@@ -128,9 +127,8 @@ class NodeMemory(Memory):
         with reading("NodeMemory"):
             nodes = dict.fromkeys(map(text, state["nodes"]))
             rows = {(text(a), text(b)): row for a, b, *row in state["wealth"]}
-            if (before := state["format"]) in (_ONE_START, _UNWEIGHTED):
-                one = before == _ONE_START
-                rows = {pair: _of_earlier_release(row, one) for pair, row in rows.items()}
+            if state["format"] == _UNWEIGHTED:
+                rows = {pair: _weighted(*row) for pair, row in rows.items()}
             else:
                 require_format(state, FORMAT)
             pairs = {pair: EProcess.of_row(row, len(BETS), _CAP) for pair, row in rows.items()}
@@ -174,9 +172,7 @@ class NodeMemory(Memory):
         return node in self._nodes
 
 
-def _of_earlier_release(row: Sequence[Any], one_start: bool) -> list[Any]:
-    """What `EProcess.row` gives now; a start that had the whole stake keeps half."""
-    starts, *logs = (1, *row) if one_start else row
-    log_parts = math.log(len(BETS) * (2 if one_start else 1))
-    wealth = [number(log, _NOTHING, _MOST) - log_parts for log in logs]
+def _weighted(starts: Any, *logs: Any) -> list[Any]:
+    """What `EProcess.row` gives now, of a row of 0.3."""
+    wealth = [number(log, _NOTHING, _MOST) - math.log(len(BETS)) for log in logs]
     return [[max(log, FLOOR) for log in wealth], starts]
