@@ -21,15 +21,8 @@ C = TypeVar("C", bound=type)
 
 
 def worded(function: F, about: Any = None) -> F:
-    """Wrap a function so that missing, unknown and surplus arguments raise readable errors.
-
-    Args:
-        function: Any function.
-        about: What has the name and the docstring for messages; None = the function.
-
-    Raises:
-        TypeError: when called with arguments that it cannot take.
-    """
+    """Wrap a function so that missing, unknown and surplus arguments raise a readable TypeError,
+    with the name and the docstring of ``about``, by default those of the function."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -95,12 +88,7 @@ def meaning(maker: Any, parameter: str) -> str:
 
 
 def expected_verifier(where: str, got: object) -> TypeError:
-    """The error for a value that is not a verifier, with what to write instead.
-
-    Args:
-        where: The argument.
-        got: The value that was passed in place of a `CompletionVerifier`.
-    """
+    """The error for a value that is not a verifier, with what to write in its place."""
     if isinstance(got, type):
         hint = f"the class {got.__name__}; write {got.__name__}(...)"
     elif isinstance(got, FunctionType):
@@ -115,11 +103,7 @@ def expected_verifier(where: str, got: object) -> TypeError:
 
 
 def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:
-    """Check that a list of verifiers was passed, and return it as a tuple.
-
-    Raises:
-        TypeError: it is not a list or tuple.
-    """
+    """Return a list of verifiers as a tuple; raise TypeError if it is not a list or tuple."""
     if isinstance(got, list | tuple):
         return tuple(got)
     one = f"; a list of one is written [{type(got).__name__}(...)]"

@@ -58,11 +58,7 @@ class HonestScores:
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> HonestScores:
-        """Collect the scores from verdicts on honest completions.
-
-        Raises:
-            ValueError: the verifier abstained on all of them.
-        """
+        """Collect the scores from verdicts on honest completions; not all may be abstentions."""
         judged = [v for v in verdicts if not v.abstained]
         return cls(
             len(judged),
@@ -178,11 +174,7 @@ def write_calibration(path: str | Path, honest: Mapping[str, HonestScores]) -> N
 
 
 def read_calibration(path: str | Path, name: str) -> HonestScores:
-    """Read one verifier's honest scores from a file.
-
-    Raises:
-        CalibrationFileError: with the file, what was expected and what is there.
-    """
+    """Read one verifier's honest scores from a file; raise CalibrationFileError if it has none."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

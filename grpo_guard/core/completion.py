@@ -303,11 +303,7 @@ def _given(name: str, value: Any) -> Given | None:
 
 
 def token_ids(name: str, value: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Read token ids from lists, tuples, NumPy arrays and tensors of integers.
-
-    Args:
-        name: Of the field, for messages.
-        value: At most `MAX_TOKENS` integers; None = none.
+    """Read token ids from lists, tuples, NumPy arrays and tensors of integers; None = none.
 
     Raises:
         CompletionError: it is not a list of ids. Other exceptions only if iterating raises them.

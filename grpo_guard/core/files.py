@@ -39,17 +39,12 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
-    """A UTF-8 text file that is visible under its name while it is written.
+    """A UTF-8 text file that is visible under its name while it is written; ``-`` is standard
+    output.
 
-    It replaces an existing file as soon as it is opened. A link itself is replaced, not its
-    target, as in `write_whole`. A terminal, a pipe or a device is written in place.
-
-    Args:
-        path: Where to write; ``-`` is standard output.
-        resume: Append to the existing content, which must be a file.
-
-    Raises:
-        OSError: it cannot be opened.
+    It replaces an existing file as soon as it is opened, unless ``resume`` appends to its content.
+    A link itself is replaced, not its target, as in `write_whole`. A terminal, a pipe or a device
+    is written in place.
     """
     if str(path) == "-":
         yield sys.stdout
@@ -73,11 +68,7 @@ def growing(path: Path, resume: bool = False) -> Iterator[TextIO]:
 
 
 def require_other(out: Path, *read: Path) -> None:
-    """Refuse to overwrite an input with the result.
-
-    Raises:
-        FileExistsError: ``out`` is one of the input files.
-    """
+    """Raise FileExistsError if the result would overwrite one of the input files."""
     for path in read:
         if out.is_file() and path.is_file() and out.samefile(path):
             raise FileExistsError(f"{out}: expected another file than the one that is read")

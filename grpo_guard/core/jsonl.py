@@ -64,11 +64,7 @@ def read_completions(path: Path) -> list[Completion]:
 
 
 def row_id(value: Any) -> str | int | None:
-    """Check a sender's own name for a row.
-
-    Raises:
-        CompletionError: it is neither an integer nor a short text.
-    """
+    """Check a sender's own name for a row: an integer or a short text, else CompletionError."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, str) and len(value) <= LONGEST_ID:
@@ -77,11 +73,7 @@ def row_id(value: Any) -> str | int | None:
 
 
 def parse_object(text: bytes, most: int) -> dict[str, Any]:
-    """Parse a JSON object from UTF-8.
-
-    Args:
-        text: One line of a file, or the body of a request.
-        most: Most bytes it may have; this also bounds how many values.
+    """Parse a JSON object from UTF-8 text of at most ``most`` bytes, which also bounds its values.
 
     Raises:
         InputError: it is not one; the message says what was expected and, briefly, what was found.

@@ -114,13 +114,9 @@ def missing_models(node: Any, where: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def warn_unpinned(path_or_id: str, revision: str | None) -> None:
-    """Warn once that the owner of a model on the hub can replace it at any time.
+    """Warn once that the owner of a model on the hub can replace it at any time; not of a folder.
 
     Tags and branches can be moved; only a commit's hash is fixed.
-
-    Args:
-        path_or_id: A local folder, which gets no warning, or a model id.
-        revision: As given to the loader.
     """
     if not re.fullmatch("[0-9a-f]{40}", revision or "") and not Path(path_or_id).exists():
         logger.warning(

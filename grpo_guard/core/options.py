@@ -42,12 +42,7 @@ class ConfigError(ValueError):
 
 
 def in_file(name: str, error: Exception) -> ConfigError:
-    """The error with the name of its file before it, unless it is there or there is no file.
-
-    Args:
-        name: Of the file; "" = none.
-        error: From reading its content.
-    """
+    """The error with the name of its file before it, unless it is there or the name is ""."""
     said = str(error)
     return ConfigError(said if not name or said.startswith(f"{name}:") else f"{name}: {said}")
 

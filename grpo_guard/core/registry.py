@@ -115,11 +115,7 @@ def register_verifier(name: str) -> Callable[[T], T]:
 
 
 def needing_extra(module: str, name: str) -> Any:
-    """Import a name from a module whose packages an extra may have to install.
-
-    Raises:
-        ModuleNotFoundError: a package is missing; the message names the install command.
-    """
+    """Import a name from a module; a missing package is an error with the install command."""
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:

@@ -113,12 +113,9 @@ def certain(
     decoded: Sequence[bool] | None = None,
 ) -> list[Completion]:
     """The completions that `admit` will leave to the verifier, with the task's own references. It
-    asks nobody and keeps nothing, so completions that need either are left out.
-
-    Args:
-        batch, given, references, environment, decoded: As for `admit`.
-        reads_text: False: ids are decoded, or refused, when the batch is there.
-    """
+    asks nobody and keeps nothing, so completions that need either are left out; with
+    ``reads_text=False`` those with ids, too, which are decoded or refused when their batch is
+    there."""
     found = []
     for i, one in enumerate(_completions(batch)):
         theirs = environment is not None and one.given is not None and not one.given.known

@@ -17,12 +17,7 @@ _Place: TypeAlias = tuple[Hashable, Hashable, Hashable]  # group, label, unit
 
 
 def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
-    """Each completion's unit, [n]: its rollout, or the completion itself if it has none.
-
-    Args:
-        rollouts: As for `settle`.
-        n: Number of completions.
-    """
+    """Each of n completions' unit: its rollout, or the completion itself if it has none."""
     if rollouts is None:
         return list(range(n))
     return [i if key is None else (key,) for i, key in enumerate(rollouts)]
@@ -31,12 +26,8 @@ def units_of(rollouts: Sequence[Hashable] | None, n: int) -> list[Hashable]:
 def means_of_units(
     values: Sequence[float | None], units: Sequence[Hashable]
 ) -> dict[Hashable, float]:
-    """The mean reward of each unit's segments; units with no reward left are missing.
-
-    Args:
-        values: [n]; None = the completion leaves its group.
-        units: From `units_of`, [n].
-    """
+    """The mean of the values of each unit's segments, without None and non-finite ones; units that
+    have no other are missing."""
     means: dict[Hashable, RunningMean] = {}
     for value, unit in zip(values, units, strict=True):
         if _finite(value):

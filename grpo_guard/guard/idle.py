@@ -22,12 +22,7 @@ _COLUMNS = {
 
 
 class IdleWarning:
-    """Warns about each missing field once, in the first batch that lacks it.
-
-    Args:
-        verifier: The root of the guard's tree.
-        ledger: The guard's own; None = no ledger.
-    """
+    """Warns about each missing field once, in the first batch that lacks it."""
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
         self._waiting = {

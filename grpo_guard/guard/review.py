@@ -64,14 +64,8 @@ class Review:
         metrics: dict[str, float],
         length_factors: Sequence[float] | None = None,
     ) -> Review:
-        """The review of these completions, grouped by prompt, see `groups_of`.
-
-        Args:
-            batch: Any number of completions, [n].
-            verdicts: [n].
-            metrics: Figures to log; those of `length_figures` are added.
-            length_factors: In [0, 1], [n]; None = lengths change nothing.
-        """
+        """The review of these completions, [n], grouped by prompt (`groups_of`); `length_figures`
+        are added to the figures."""
         rollouts = rollouts_of(batch)
         return cls(
             list(verdicts),
@@ -113,11 +107,8 @@ class Review:
         return Review(verdicts, {}, factors, groups, of(self.labels), of(self.rollouts))
 
     def regrouped(self, groups: Sequence[Hashable] | None) -> Review:
-        """Replace the groups by a trainer's own, and drop the senders' labels.
-
-        Args:
-            groups: As the trainer compares rewards, [n]; None = all together.
-        """
+        """Replace the groups by a trainer's own, [n], None = all together, and drop the senders'
+        labels."""
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
 
@@ -139,15 +130,8 @@ def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
 
 
 def require_rewards(rewards: object, review: object) -> None:
-    """Refuse rewards or a review of the wrong type.
-
-    Args:
-        rewards: Numbers or None, one per completion.
-        review: Of the same completions.
-
-    Raises:
-        TypeError: either is of another type.
-    """
+    """Raise TypeError if rewards, one number or None per completion, or a review are of another
+    type."""
     if not isinstance(review, Review):
         raise TypeError(f"review: expected what Guard.review returns, got {shown(review)}")
     if isinstance(rewards, str | bytes) or not isinstance(rewards, Iterable | Sized):

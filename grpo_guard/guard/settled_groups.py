@@ -37,10 +37,10 @@ class SettledGroups:
         groups: Sequence[Hashable] | None = None,
         out: Sequence[bool] | None = None,
     ) -> SettledGroups:
-        """Compute the means of settled rewards.
+        """The means of settled rewards, as `Guard.settle` returns them, [n].
 
         Args:
-            rewards: As `Guard.settle` returns them, [n].
+            rewards: [n].
             groups: [n]; None = all are one group.
             out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
 
@@ -83,16 +83,6 @@ def settle_groups(
     *,
     out: Sequence[bool] | None = None,
 ) -> SettledGroups:
-    """Settle rewards for a trainer's adapter; see `Guard.settle` and `SettledGroups.of`.
-
-    Args:
-        guard: Its policy settles the rewards.
-        rewards: Of one reward function, [n].
-        review: Of the same completions; its groups are compared.
-        out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
-
-    Raises:
-        ValueError: lengths differ.
-        AbstainError: a verdict is an abstention and the policy says to raise.
-    """
+    """Settle rewards for a trainer's adapter; see `Guard.settle`, which may raise, and
+    `SettledGroups.of`."""
     return SettledGroups.of(guard.settle(rewards, review), review.groups, out)

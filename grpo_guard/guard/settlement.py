@@ -168,12 +168,8 @@ def _decided(
     length_factors: Sequence[float] | None,
     lowest_seen: float,
 ) -> Settlement:
-    """The settlement of a batch in which something is ruled on or scaled; see `settle`.
-
-    Args:
-        given: Rewards with positive weight, as `_turned` gives them, [n, k].
-        units: What counts once in a group: rollouts, or completions without one, [n].
-    """
+    """The settlement of a batch in which something is ruled on or scaled, of rewards as `_turned`
+    gives them, [n, k], and of units, see `group_means`, [n]; else as `settle`."""
     rulings = _worst(rulings, units, _WORSE.index)
     factors = _worst(length_factors or (), units if length_factors else (), operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
@@ -205,11 +201,8 @@ def _watched(
     policy: Policy,
     lowest: dict[tuple[Hashable, int], float],
 ) -> Settlement:
-    """Settle a batch for a guard that only watches: nothing changes.
-
-    Raises:
-        AbstainError: a ruling is an abstention and the policy says to raise.
-    """
+    """Settle a batch for a guard that only watches: nothing changes, though an abstention may
+    raise."""
     for ruling in rulings:
         if ruling == Ruling.ABSTAINED:
             _reason(ruling, policy)  # raises if the policy says to
@@ -232,12 +225,10 @@ def mean_of_kept(
     kept: Sequence[float], nothing: float = 0.0, rollouts: Sequence[Hashable] | None = None
 ) -> float:
     """The reward of a removed completion in a trainer that cannot remove it: its advantage is then
-    0, and the group's mean is the mean without it.
+    0, and the group's mean, of the ``kept`` rewards, is the mean without it; ``nothing`` if none is
+    kept.
 
-    Args:
-        kept: Rewards of the group's completions that stay, [n].
-        nothing: Returned if none stays.
-        rollouts: The rollout of each, as for `settle`: a rollout counts once.
+    Of ``rollouts``, as for `settle`, each counts once.
     """
     if rollouts is not None:
         kept = list(means_of_units(kept, units_of(rollouts, len(kept))).values())
@@ -337,14 +328,9 @@ def _lowest(
 
 
 class _Floors:
-    """Upper bounds for vetoed completions: the lowest reward of their group.
+    """Upper bounds for vetoed completions: the lowest reward of their group after the veto.
 
-    Args:
-        rewards: [n, k], after the veto.
-        groups: [n].
-        seen: The lowest reward of earlier batches.
-        units: [n]; a rollout alone in its group has no others to be compared with, however many
-            segments it has.
+    For a unit alone in its group, however many segments it has, the lowest reward seen at all.
     """
 
     def __init__(

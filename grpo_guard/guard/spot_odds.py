@@ -52,11 +52,7 @@ def checked_of(sent: int, share: float) -> int:
 
 
 def odds(sent: int, poisoned: int, share: float, power: float = 1.0) -> Odds:
-    """Compute the odds for one node, see `Odds`.
-
-    Raises:
-        ValueError: an argument is out of range.
-    """
+    """The odds for one node, see `Odds`; raises ValueError if an argument is out of range."""
     if not 1 <= sent <= 10**6:
         raise ValueError(f"sent: expected 1 to 1,000,000 completions, got {sent!r}")
     if not 0 <= poisoned <= sent:

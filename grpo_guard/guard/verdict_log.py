@@ -56,12 +56,7 @@ class VerdictLog:
         self._complained = False
 
     def record(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Append one batch; a failure does not raise.
-
-        Args:
-            batch: Any number of completions, [n].
-            verdicts: [n].
-        """
+        """Append one batch, [n], with its verdicts, [n]; a failure does not raise."""
         now = round(time.time(), 3)
         accepted: Counter[str | None] = Counter()
         lines: list[dict[str, Any]] = []

@@ -18,10 +18,6 @@ def unseen(batch: Sequence[Completion], error: Exception) -> Review:
 
     A guard that decides raises: nobody should train unguarded without knowing. A guard that watches
     protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate`` show the gap.
-
-    Args:
-        batch: Any number of completions, [n].
-        error: What the guard raised.
     """
     logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
     message = f"the guard failed: {type(error).__name__}"

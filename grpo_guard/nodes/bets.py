@@ -112,15 +112,11 @@ class Bets:
         self._price = lru_cache(_REMEMBERED)(self._price_of)
 
     def score(self, node: Tally, peer: Tally, honest: int) -> Array:
-        """What one peer adds to the log-evidence against a node, shape [G].
+        """What one peer adds to the log-evidence against a node, shape [G], from their tallies of a
+        round.
 
         Summed over any set of ``honest`` peers that really are honest, it is the logarithm of an
         e-value; see the module docstring.
-
-        Args:
-            node: Tally of the tested node.
-            peer: Tally of the peer in the same round.
-            honest: Size of the sets, >= 1.
         """
         return np.asarray(self.scores(node, [peer], honest)[0])
 
@@ -156,10 +152,8 @@ class Bets:
 
 @lru_cache(maxsize=64)
 def _odds(tolerance: Tolerance, honest: int) -> _Odds:
-    """Odds of each alternative relative to the nearest point of the null hypothesis.
-
-    Nearest for a node with ``honest`` peers that each send as much as it does.
-    """
+    """Odds of each alternative relative to the nearest point of the null hypothesis: for a node
+    with ``honest`` peers that each send as much as it does."""
     up, down = np.array([_nearest(tolerance, *pair, honest) for pair in ALTERNATIVES]).T
     return _Odds(up - 1, 1 - down, np.log(up), np.log(down))
 

@@ -41,13 +41,9 @@ class ChecksOfNodes(Memory):
             return {node: self._nodes.get(node, Checks()) for node in nodes}
 
     def add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:
-        """Record a batch.
-
-        Args:
-            clean: Accepted completions by node.
-            caught: Nodes with a rejection: their count starts over.
-            enough: Clean completions after which a caught node counts like any other.
-        """
+        """Record a batch: accepted completions by node, nodes with a rejection, whose count starts
+        over, and how many clean completions are enough for a caught node to count like any
+        other."""
         self.change(lambda: self._add(clean, caught, enough))
 
     def _add(self, clean: Mapping[str, int], caught: frozenset[str], enough: int) -> None:

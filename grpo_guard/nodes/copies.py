@@ -22,11 +22,7 @@ _KINDS: Final = {"INTEGER": int, "REAL": (int, float), "TEXT": str, "BLOB": byte
 
 
 def dump(connection: Book) -> dict[str, Any]:
-    """All rows of a book, by table; bytes as hexadecimal text.
-
-    Raises:
-        sqlite3.Error: it cannot be read.
-    """
+    """All rows of a book, by table; bytes as hexadecimal text. May raise sqlite3.Error."""
     with transaction(connection, "BEGIN"):  # one snapshot
         tables = {
             table: [
@@ -39,13 +35,8 @@ def dump(connection: Book) -> dict[str, Any]:
 
 
 def in_memory(connection: Book) -> Book:
-    """An in-memory copy of the whole file, for changes when the file cannot be written.
-
-    The caller closes it.
-
-    Raises:
-        sqlite3.Error: it cannot be read.
-    """
+    """An in-memory copy of the whole file, for changes when the file cannot be written; the caller
+    closes it. May raise sqlite3.Error."""
     copied = sqlite3.connect(":memory:", isolation_level=None, factory=Book)
     copied.prefix = connection.prefix
     connection.backup(copied)
@@ -79,11 +70,8 @@ def load(connection: Book, state: dict[str, Any]) -> None:
 
 
 def _require_sound(connection: Book) -> None:
-    """Check what the ledger reads at each batch; otherwise it would be degraded for good.
-
-    Raises:
-        StateError: a row is not valid.
-    """
+    """Raise StateError for rows that the ledger reads at each batch and that would degrade it for
+    good."""
     with reading("ledger"):
         try:
             read_clock(connection)

@@ -62,13 +62,8 @@ class Counts:
         verdicts: Sequence[Verdict],
         counted: Sequence[Finding | None],
     ) -> list[Verdict]:
-        """The verdicts, with rejections for findings that a node has too often.
-
-        Args:
-            batch: All completions that arrived together.
-            verdicts: A rule's verdict on each.
-            counted: The finding of each to count, or None.
-        """
+        """The verdicts of a rule on completions that arrived together, with rejections for the
+        findings, ``counted``, that a node has too often."""
         convicted = self._convicted(batch, verdicts, counted)
         return [
             verdict
@@ -117,7 +112,7 @@ class Counts:
 
         A rollout counts once for each prompt that it answers. Findings in its other segments, whose
         prompts allow no comparison, count towards one of these prompts: cutting an answer in two
-        must not hide half of it. ``before`` are the nodes that are convicted already.
+        must not hide half of it.
         """
         answers = _Answers()
         digests = defaultdict[str, list[bytes]](list)
@@ -166,11 +161,8 @@ class _Answers:
 
 
 def counted_in(folder: Path, rule: str) -> EProcessMemory:
-    """The evidence that the rule with this name has counted, in a store that a run may be using.
-
-    Raises:
-        LedgerError: the store has no counts under that name.
-    """
+    """The evidence that the rule with this name has counted, in a store that a run may be using;
+    raises LedgerError if there is none."""
     path = in_folder(folder)
     counted = EProcessMemory(store=NodeStore(folder), name=rule) if path.is_file() else None
     if counted is None or not counted.log_e_values():

@@ -46,12 +46,8 @@ _REMEMBERED: Final = 4
 
 
 def log_threshold(alpha: float, tests: float = 1.0) -> float:
-    """The log e-value that convicts.
-
-    Args:
-        alpha: Chance that any of the honest nodes ever reaches it.
-        tests: How many e-processes share that chance.
-    """
+    """The log e-value that convicts, if ``alpha`` is the chance that any of the honest nodes ever
+    reaches it, and ``tests`` e-processes share that chance."""
     return math.log(tests / alpha)
 
 

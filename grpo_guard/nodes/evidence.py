@@ -140,11 +140,8 @@ class Comparison:
         self._shown: dict[str, float] = {}
 
     def begin_at(self, number: int) -> None:
-        """Set the number of the first round: a stake depends on the round it is placed in.
-
-        Raises:
-            ValueError: rounds have been added, or the number is not a multiple of `STRIDE`.
-        """
+        """Set the number of the first round, a multiple of `STRIDE`: a stake depends on the round
+        it is placed in. Raises ValueError once rounds have been added."""
         if self._next != self._number or number < 0 or number % STRIDE:
             raise ValueError(f"number: expected a multiple of {STRIDE} and no rounds, got {number}")
         self._number = self._next = number

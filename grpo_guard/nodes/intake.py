@@ -90,13 +90,8 @@ def intake(
 ) -> Intake:
     """What is kept of one batch. A rollout in several segments becomes one entry, see `_joined`.
 
-    Args:
-        batch: The completions.
-        verdicts: One for each, in order.
-        round: Round of the batch; None = the round that the nodes that sent most of it claim.
-
-    Raises:
-        ValueError: there is not one verdict per completion.
+    Without a ``round`` it is the one that the nodes that sent most of the batch claim. Raises
+    ValueError if there is not one verdict per completion.
     """
     if len(batch) != len(verdicts):
         raise ValueError(f"verdicts: expected {len(batch)}, got {len(verdicts)}")

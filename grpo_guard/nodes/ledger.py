@@ -156,37 +156,22 @@ class EvidenceLedger:
         self._enqueue(lambda connection: write_slots(connection, round, slots, self.max_nodes))
 
     def state(self, node: str) -> State:
-        """The standing of one node; clear if it is unknown.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """The standing of one node; clear if it is unknown. Raises LedgerError if it cannot be
+        read."""
         return self._read(lambda connection: report.state_of(connection, name_bytes(node)))
 
     def standing(self, node: str) -> Standing | None:
-        """Everything known about one node; None if it is unknown.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Everything known about one node; None if it is unknown. Raises LedgerError as `state`."""
         half_life = self.settings.half_life
         found = self._read(lambda c: report.standings(c, half_life, name_bytes(node)))
         return found[0] if found else None
 
     def standings(self) -> list[Standing]:
-        """Every node, the worst first.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Every node, the worst first. Raises LedgerError as `state`."""
         return self._read(lambda c: report.standings(c, self.settings.half_life))
 
     def sybil_hints(self) -> list[SybilHint]:
-        """Recurring phrases that two or more nodes share.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Recurring phrases that two or more nodes share. Raises LedgerError as `state`."""
         return self._read(report.sybil_hints)
 
     def state_dict(self) -> dict[str, Any]:

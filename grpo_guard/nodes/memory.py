@@ -74,10 +74,8 @@ class Memory:
 
         Meanwhile no other process can hold any memory of the file, so do nothing slow inside. If
         the file is locked for long (see `Patience`), or cannot be read or written, this process
-        continues with the state that it has and logs that once; the change is written later.
-
-        Args:
-            again: Repeats the same change on another state. It must not raise.
+        continues with the state that it has and logs that once; the change is written later, by
+        ``again``, which repeats it on another state and must not raise.
         """
         with self._lock:
             connection = self._taken_up()
@@ -114,11 +112,8 @@ class Memory:
             return self._state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by the one that `state_dict` returned.
-
-        Raises:
-            ValueError: ``state`` does not have that form.
-        """
+        """Replace the state by one that `state_dict` returned; raises ValueError for another
+        form."""
         with self.held(lambda: self._take_up(state)):
             self._take_up(state)
             self._unwritten.clear()  # they belong to the state that was replaced

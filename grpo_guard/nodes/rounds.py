@@ -44,11 +44,8 @@ Tallies = dict[int, Tally]
 
 
 def write(connection: sqlite3.Connection, batch: Intake, most: int = MAX_NODES) -> None:
-    """Record one batch; at most ``most`` names are kept.
-
-    Raises:
-        sqlite3.Error: nothing of it was recorded.
-    """
+    """Record one batch, or raise sqlite3.Error and record nothing; at most ``most`` names are
+    kept."""
     with transaction(connection):
         new = _unseen(connection, batch.entries)
         if not new:
@@ -76,11 +73,8 @@ def write_slots(
     slots: Mapping[bytes, tuple[int, int]],
     most: int = MAX_NODES,
 ) -> None:
-    """Record (owed, empty) slots per node of one round; a repeated call replaces the counts.
-
-    Raises:
-        sqlite3.Error: nothing of it was recorded.
-    """
+    """Record (owed, empty) slots per node of one round, or raise sqlite3.Error and record nothing;
+    a repeated call replaces the counts."""
     with transaction(connection):
         clock = _clock(connection, round)
         if clock <= read_meta(connection, "closed"):
@@ -102,10 +96,7 @@ def write_slots(
 
 def read_meta(connection: sqlite3.Connection, key: str) -> int:
     """A counter of the ledger; ``closed`` and ``judged`` are rounds, and -1 before the first.
-
-    Raises:
-        LedgerError: the file holds something else there.
-    """
+    Raises LedgerError if the file holds something else there."""
     row = connection.execute("SELECT value FROM @meta WHERE key = ?", (key,)).fetchone()
     return _count(key, None if row is None else row[0])
 

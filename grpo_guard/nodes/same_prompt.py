@@ -53,8 +53,7 @@ def log_e_values(shares: Mapping[str, float], odds: float) -> dict[str, float]:
 
     Args:
         shares: By node, the share of its answers to one prompt that has the finding, in [0, 1].
-        odds: How many times an honest node's odds of the finding may be those of its honest peers,
-            >= 1.
+        odds: Most times that an honest node's odds may be those of its honest peers, >= 1.
     """
     if len(shares) < FEWEST_NODES:
         return {}

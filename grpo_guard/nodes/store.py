@@ -46,12 +46,8 @@ class NodeStore:
         self._claimed = Counter[str]()
 
     def ledger(self, book: str = "", **options: Any) -> EvidenceLedger:
-        """A ledger in this store's file; each ``book`` is a separate ledger.
-
-        Args:
-            book: Empty for the guard's rejections, otherwise small letters, digits and ``_``.
-            **options: Arguments of `EvidenceLedger`.
-        """
+        """A ledger in this store's file, with the options of `EvidenceLedger`; each ``book`` is a
+        separate one, and the guard's rejections have the one without a name."""
         return EvidenceLedger(self.path, book=book, **{"max_nodes": self.max_nodes, **options})
 
     def claim(self, name: str) -> str:

@@ -99,11 +99,8 @@ class Paid:
 
 
 class UsualLengths(Memory):
-    """Usual lengths by node; safe to share between threads.
-
-    Args:
-        store: Keeps them for several processes and the next start; None = in this object.
-    """
+    """Usual lengths by node; safe to share between threads. A ``store`` keeps them for several
+    processes and the next start."""
 
     def __init__(self, *, store: NodeStore | None = None) -> None:
         self.store = store
@@ -117,12 +114,8 @@ class UsualLengths(Memory):
             return dict(self._nodes)
 
     def observe(self, seen: Iterable[tuple[str, float]]) -> None:
-        """Record completions that earned nothing.
-
-        Args:
-            seen: Node, and the logarithm of its length over its peers' median. Nothing is kept for
-                nodes beyond the first `MAX_NODES`.
-        """
+        """Record completions that earned nothing: their node, and the logarithm of their length
+        over its peers' median. Nothing is kept for nodes beyond the first `MAX_NODES`."""
         seen = list(seen)
 
         def note() -> None:
@@ -148,11 +141,8 @@ class UsualLengths(Memory):
         return {**super().state_dict(), "paid": self._paid.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all records by those that `state_dict` returned.
-
-        Raises:
-            ValueError: ``state`` does not have that form.
-        """
+        """Replace all records by those that `state_dict` returned; raises ValueError for another
+        form."""
         with reading("UsualLengths"):
             paid = state["paid"]
         super().load_state_dict(state)

@@ -109,12 +109,8 @@ class SharedPools:
             return entry.pool
 
     def leave(self, workers: int, owner: int) -> None:
-        """End the pool if nobody else uses it.
-
-        Args:
-            workers: As for `join`.
-            owner: The process that joined; a fork of it has no part in the pool.
-        """
+        """End the pool if nobody else uses it; a fork of the process that joined, ``owner``, has no
+        part in it."""
         entry = None
         if os.getpid() == owner:
             with self._lock:

@@ -195,11 +195,8 @@ class Workers:
         return found
 
     def require_none_lost(self) -> None:
-        """Check that no abstention can be due to a lost process, before abstentions are paid.
-
-        Raises:
-            ValueError: a process was lost, which a text's author may have caused.
-        """
+        """Raise ValueError if a process was lost, which a text's author may have caused, before
+        abstentions are paid."""
         if self._pool is not None and self._pool.replaced:
             raise ValueError(
                 "Policy.on_abstain: 'pass' would pay for texts that cost a worker process; choose "

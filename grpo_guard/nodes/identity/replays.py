@@ -99,11 +99,7 @@ class Replays:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the current state.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is malformed; nothing changes then.
-        """
+        """Replace the current state; an error about a malformed one changes nothing."""
         newest, filled = {}, {}
         for key, kept in state.items():
             newest[str(key)] = int(kept["newest"])
