@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable
 from types import FunctionType
@@ -100,6 +101,16 @@ def expected_verifier(where: str, got: object) -> TypeError:
     else:
         hint = shown(got)
     return TypeError(f"{where}: expected a CompletionVerifier, got {hint}")
+
+
+def is_finite(value: object) -> bool:
+    """Whether it is a finite number, and neither True nor False."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Whether it is an integer from ``least`` on, and neither True nor False."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def several_verifiers(where: str, got: Any) -> tuple[Any, ...]:

@@ -121,12 +121,7 @@ def _segments(parts: Sequence[Review]) -> list[Hashable] | None:
 
 
 def _all(columns: Sequence[list[Hashable] | None]) -> list[Hashable] | None:
-    found: list[Hashable] = []
-    for column in columns:
-        if column is None:
-            return None
-        found += column
-    return found
+    return None if None in columns else [key for column in columns for key in column or ()]
 
 
 def require_rewards(rewards: object, review: object) -> None:

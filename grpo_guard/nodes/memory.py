@@ -40,10 +40,6 @@ class Memory:
         store: Keeps the memory for several processes and the next start. None or a temporary store:
             it stays in this object, and no time is spent on writing it.
         name: Name of the memory in the store; a second memory of that name gets a suffix.
-
-    Attributes:
-        lost: Number of changes that are in no file: they could not be written, were too many to
-            keep, and then another process wrote the file.
     """
 
     def __init__(self, store: NodeStore | None, name: str) -> None:
@@ -62,8 +58,7 @@ class Memory:
         self._version: int | None = None
         # Functions that repeat the changes that could not be written. If another process has
         # written meanwhile, they are applied to its state, so that no evidence of either is lost.
-        self._unwritten: deque[Callable[[], object]] = deque()
-        self._dropped = self.lost = 0
+        self._unwritten: deque[Callable[[], object]] = deque(maxlen=MAX_UNWRITTEN)
         # The file does not hold a valid state, so the next write replaces it.
         self._broken = False
         self._warned = False
@@ -166,7 +161,6 @@ class Memory:
             self._broken = True
             raise
         self._version = row[0]
-        self.lost, self._dropped = self.lost + self._dropped, 0
         for change in self._unwritten:
             change()
 
@@ -181,7 +175,7 @@ class Memory:
         except sqlite3.Error as error:
             self._degrade(error)
             return False
-        self._version, self._broken, self._warned, self._dropped = row[1], False, False, 0
+        self._version, self._broken, self._warned = row[1], False, False
         self._unwritten.clear()
         patience_with(self._path).behind(self, 0)
         return True
@@ -190,9 +184,6 @@ class Memory:
         if self._path is None:
             return
         self._unwritten.append(change)
-        if len(self._unwritten) > MAX_UNWRITTEN:
-            self._unwritten.popleft()
-            self._dropped += 1
         patience_with(self._path).behind(self, len(self._unwritten))
 
     def _degrade(self, error: Exception) -> None:

@@ -241,20 +241,14 @@ def _nodes(
 
 def _totals(connection: sqlite3.Connection, known: list[tuple[int, Entry]], clock: int) -> None:
     counts = Counter((node, entry.outcome) for node, entry in known)
-    nodes = {node for node, _ in known}
+    rows = []
+    for node in {node for node, _ in known}:
+        accepted, rejected, abstained = (counts[node, outcome] for outcome in Outcome)
+        rows.append((clock, accepted + rejected, rejected, abstained, node))
     connection.executemany(
         "UPDATE @nodes SET last = max(last, ?), judged = judged + ?, rejected = rejected + ?, "
         "abstained = abstained + ? WHERE id = ?",
-        [
-            (
-                clock,
-                counts[n, Outcome.ACCEPT] + counts[n, Outcome.REJECT],
-                counts[n, Outcome.REJECT],
-                counts[n, Outcome.ABSTAIN],
-                n,
-            )
-            for n in nodes
-        ],
+        rows,
     )
 
 
