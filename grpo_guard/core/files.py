@@ -12,15 +12,13 @@ from typing import TextIO
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 so that a reader never sees half of it.
+    """Write a text file in UTF-8 so that a reader never sees half of it; raises OSError and changes
+    nothing if it cannot.
 
-    The text first goes to a new file in the same folder under an unguessable name: in a folder
-    that others can write to, a link planted under a predictable name would make us overwrite
-    another file of ours. If the path exists but is not a file (a terminal, a pipe, ``/dev/null``),
-    it is written in place, because root could replace it with a file.
-
-    Raises:
-        OSError: it cannot be written; the old content is unchanged.
+    The text first goes to a new file in the same folder under an unguessable name: in a folder that
+    others can write to, a link planted under a predictable name would make us overwrite another
+    file of ours. If the path exists but is not a file (a terminal, a pipe, ``/dev/null``), it is
+    written in place, because root could replace it with a file.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with open(os.open(path, os.O_WRONLY), "w", encoding="utf-8") as device:

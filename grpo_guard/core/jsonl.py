@@ -28,11 +28,8 @@ class InputError(ValueError):
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) for each non-empty line.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a JSON object.
-    """
+    """(line number, object) for each non-empty line. Raises InputError if the file cannot be read,
+    or a line is not a JSON object."""
     try:
         with path.open("rb") as lines:
             number = 0
@@ -47,12 +44,9 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_completions(path: Path) -> list[Completion]:
-    """Read all completions of IN.jsonl, in order, without the rows' own ``id``.
-
-    Raises:
-        InputError: a line is malformed; then nothing is returned, so that nothing is scored
-            before the whole file is known to be readable.
-    """
+    """Read all completions of IN.jsonl, in order, without the rows' own ``id``. If a line is
+    malformed, it raises InputError, so that nothing is scored before the whole file is known to be
+    readable."""
     completions = []
     for number, data in read_objects(path):
         try:

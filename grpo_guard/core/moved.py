@@ -90,7 +90,7 @@ _FROM_THE_ROOT: Final = {
     "guard": (
         "abstentions admission decorator environment framework grader_pool grader_worker "
         "graders group_means idle metrics policy policy_checks references review settlement "
-        "spot_checks spot_odds verdict_log watching"
+        "spot_checks spot_odds verdict_log"
     ),
 }
 """Package -> the modules in it that were in `grpo_guard` itself."""
@@ -104,6 +104,7 @@ RELOCATED: Final[Mapping[str, str]] = {
     "grpo_guard.nodes.recurrence": "grpo_guard.content.recurrence",
     "grpo_guard.reader": "grpo_guard.logprob.reader",
     "grpo_guard.remote": "grpo_guard.server.client",
+    "grpo_guard.watching": "grpo_guard.guard.review",
 }
 """A module or a package that moved unchanged: its old name -> its name now. Both work."""
 

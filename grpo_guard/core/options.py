@@ -79,11 +79,7 @@ class Options(BaseModel):
 
     @classmethod
     def read(cls, data: Any, where: str) -> Any:
-        """Read options from ``data``.
-
-        Raises:
-            ConfigError: an option is wrong; the message names its place.
-        """
+        """Read options from ``data``, or raise ConfigError with the place of a wrong one."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:

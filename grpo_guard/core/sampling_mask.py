@@ -38,11 +38,8 @@ class SamplingMask:
 
     @classmethod
     def of(cls, completion: Completion) -> SamplingMask | None:
-        """The mask that a completion's sender claims; None if there is no claim.
-
-        Raises:
-            ValueError: the claim cannot be a mask of these tokens; the message says why.
-        """
+        """The mask that a completion's sender claims; None if there is no claim. Raises ValueError,
+        with the reason, if it cannot be a mask of these tokens."""
         claim = claimed_mask(completion)
         if claim is None:
             return None

@@ -28,11 +28,8 @@ class AbstainWindow:
         self._lock = threading.Lock()
 
     def add(self, batch: Sequence[Completion], verdicts: Sequence[Verdict]) -> None:
-        """Count one batch.
-
-        Raises:
-            AbstainError: more abstentions over the window than ``max_abstain_rate`` allows.
-        """
+        """Count one batch; raises AbstainError if more abstain over the window than
+        ``max_abstain_rate`` allows."""
         if not verdicts:
             return
         found = Counter(

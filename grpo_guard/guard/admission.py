@@ -72,7 +72,6 @@ def admit(
     """Check senders first, then references and token ids, then tool results.
 
     Args:
-        batch: Any number of completions.
         given: Verdicts that the caller already has, one or None per completion; None = none.
         identity, references, environment: As for `Guard`.
         detokenizer: Decodes the ids; None = use the texts as sent.

@@ -231,12 +231,8 @@ class WorkerProcess:
 
 
 def answer_of(reply: tuple[Any, ...]) -> Any:
-    """The result of a call.
-
-    Raises:
-        GraderError: the process could not load the call, or its exception cannot be sent.
-        Exception: what the function raised, with the process's traceback as a note.
-    """
+    """The result of a call, or its exception, with the process's traceback as a note; a GraderError
+    if the process could not load the call, or the exception cannot be sent."""
     if reply[0] == "answer":
         return reply[1]
     kind, error, message, trace = reply

@@ -141,11 +141,8 @@ class GraderFailures:
             ) from error
 
     def ask(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The answer of the function (or `Grader`), or `FAILED`.
-
-        Raises:
-            AbstainError: too many calls failed; the last exception is its cause.
-        """
+        """The answer of the function (or `Grader`), or `FAILED`. If too many calls failed, it
+        raises AbstainError with the last exception as its cause."""
         return self._answer(name, self._outcome(call, args, kwargs))
 
     def ask_each(
@@ -178,14 +175,8 @@ class GraderFailures:
         return self._counted(name, outcomes)
 
     def attempt(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`ask` if peers can cause the failure: an answer is counted, a failure is not.
-
-        Otherwise a peer could use up the window and stop the run.
-
-        Raises:
-            Exception: of the function, unchanged.
-            TimeoutError: it takes too long.
-        """
+        """`ask` if peers can cause the failure: an answer is counted; a failure is raised and is
+        not, or a peer could use up the window and stop the run."""
         answer = self._called(call, args, kwargs)
         self._count(name, None)
         return answer
@@ -215,12 +206,8 @@ class GraderFailures:
         return self._answer(name, await self._aoutcome(call, args, kwargs, None))
 
     async def in_worker(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a synchronous function in a worker process and return its answer.
-
-        Raises:
-            Exception: whatever the function raised, unchanged; it is not counted.
-            TimeoutError: it takes too long.
-        """
+        """Run a synchronous function in a worker process and return its answer; what it raises, and
+        a TimeoutError, is raised and not counted."""
         size = self._pool().size
         with self._lock:
             if self._threads is None:

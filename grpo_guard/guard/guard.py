@@ -28,12 +28,11 @@ from grpo_guard.guard.policy import Policy, not_a_policy
 from grpo_guard.guard.policy_checks import detokenizer_for, require_fitting, require_names
 from grpo_guard.guard.rejections import RejectionWarning
 from grpo_guard.guard.review import Review as Review
-from grpo_guard.guard.review import require_rewards
+from grpo_guard.guard.review import require_rewards, unseen
 from grpo_guard.guard.settlement import refuse_abstentions, ruling_of, settle
 from grpo_guard.guard.sources import Ledger as Ledger
 from grpo_guard.guard.sources import Sources
 from grpo_guard.guard.verdict_log import VerdictLog
-from grpo_guard.guard.watching import unseen
 from grpo_guard.guard.workers.texts import Workers
 from grpo_guard.nodes.checkpoint import Remembers, load_state, memories_of, state_of, stores_of
 from grpo_guard.nodes.patience import store_figures

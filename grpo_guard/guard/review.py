@@ -7,6 +7,7 @@ reviews are created by `Review.of`, and cut, joined or regrouped only by its met
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from typing import TypeVar
 from grpo_guard.core.completion import Completion
 from grpo_guard.core.quoting import shown
 from grpo_guard.core.rollouts import groups_of, rollouts_of
-from grpo_guard.core.verdict import Outcome, Verdict
-from grpo_guard.guard.metrics import length_figures
+from grpo_guard.core.verdict import Cause, Outcome, Verdict, abstain
+from grpo_guard.guard.metrics import length_figures, metrics
 
+logger = logging.getLogger("grpo_guard")
 T = TypeVar("T")
 
 
@@ -111,6 +113,18 @@ class Review:
         labels."""
         own = None if groups is None else list(groups)
         return replace(self, groups=own, labels=None)
+
+
+def unseen(batch: Sequence[Completion], error: Exception) -> Review:
+    """The review of a batch that a guard which only watches has failed on: its disk is full, say.
+
+    A guard that decides raises: nobody should train unguarded without knowing. A guard that watches
+    protects nothing yet, so the run goes on, and the log and ``guard/abstain_rate`` show the gap.
+    """
+    logger.error("the guard failed; it only watches, so the run goes on", exc_info=error)
+    message = f"the guard failed: {type(error).__name__}"
+    verdicts = [abstain("guard", Cause.FAULT, message) for _ in batch]
+    return Review.of(batch, verdicts, metrics(verdicts))
 
 
 def _segments(parts: Sequence[Review]) -> list[Hashable] | None:

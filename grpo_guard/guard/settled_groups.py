@@ -37,15 +37,10 @@ class SettledGroups:
         groups: Sequence[Hashable] | None = None,
         out: Sequence[bool] | None = None,
     ) -> SettledGroups:
-        """The means of settled rewards, as `Guard.settle` returns them, [n].
+        """The means of settled rewards, as `Guard.settle` returns them, [n], by group, [n].
 
-        Args:
-            rewards: [n].
-            groups: [n]; None = all are one group.
-            out: Which completions the adapter leaves out whatever they earn, [n]; None = none.
-
-        Raises:
-            ValueError: lengths differ.
+        The adapter leaves out those of ``out``, whatever they earn. Raises ValueError if lengths
+        differ.
         """
         n = len(rewards)
         groups = [None] * n if groups is None else list(groups)

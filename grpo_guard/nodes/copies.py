@@ -44,12 +44,8 @@ def in_memory(connection: Book) -> Book:
 
 
 def load(connection: Book, state: dict[str, Any]) -> None:
-    """Replace a book's rows with those of ``state``, all or none.
-
-    Raises:
-        StateError: ``state`` does not have the form that `dump` returns.
-        sqlite3.Error: it cannot be written.
-    """
+    """Replace a book's rows with those of ``state``, all or none; raises StateError if they do not
+    have the form that `dump` returns, or sqlite3.Error."""
     with transaction(connection):
         columns = {table: _columns(connection, table) for table in TABLES}
         with reading("ledger"):

@@ -92,10 +92,8 @@ class EProcess:
 
     @property
     def log_reserve(self) -> float:
-        """Logarithm of the part of the stake that is left for later starts.
-
-        A test may add it to the e-value: it is a bet that has won and lost nothing yet.
-        """
+        """Logarithm of the part of the stake that is left for later starts. A test may add it to
+        the e-value: it is a bet that has won and lost nothing yet."""
         return -math.log(self.starts + 1.0)
 
     def after(
@@ -132,11 +130,7 @@ class EProcess:
 
     @classmethod
     def of_row(cls, row: Sequence[Any], columns: int, cap: float = CAP) -> EProcess:
-        """The e-process that `row` returned.
-
-        Raises:
-            ValueError, TypeError: the row has another form.
-        """
+        """The e-process that `row` returned; raises ValueError or TypeError for another form."""
         logs, starts, *seen = row
         if len(logs) != columns:
             raise ValueError(f"{len(logs)} columns")

@@ -87,14 +87,9 @@ class _Account:
     """The running sums of the evidence against one node.
 
     Starts between which the node did no work have equal sums and share a row, so a name that is
-    used once takes one row, not one for each start.
-
-    Args:
-        peers: The nodes that it is compared with.
-        next: Number of the first round that is not included yet.
-        ends: The last start that each row covers, ascending; there is no evidence against the node
-            from later starts.
-        ahead: Scores summed from the starts on, shape [rows, peers, G].
+    used once takes one row. ``ends`` are the last starts that the rows cover, ascending, and
+    ``ahead`` the scores summed from the starts on, [rows, peers, G]; ``next`` is the first round
+    not included yet.
     """
 
     peers: tuple[str, ...]

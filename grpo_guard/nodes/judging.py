@@ -46,11 +46,12 @@ class Judging:
         self._slots = Comparison(SLOT_TOLERANCE, self._settings.hostile, salt=salt)
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
-        """Judge every closed round that no process has judged yet.
+        """Judge every closed round that no process has judged yet; after an error, the rest is
+        judged next time.
 
         Raises:
-            sqlite3.Error: the rest will be judged next time.
-            LedgerError, ValueError, TypeError: the file holds odd values.
+            sqlite3.Error: the file cannot be used now.
+            LedgerError, ValueError, TypeError: it holds odd values.
         """
         _, closed, judged = read_clock(connection)
         given = pardons(connection)

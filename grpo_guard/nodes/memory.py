@@ -36,10 +36,8 @@ CREATE TABLE IF NOT EXISTS memories (
 class Memory:
     """A memory of nodes, safe to share between threads and, in a lasting store, between processes.
 
-    Args:
-        store: Keeps the memory for several processes and the next start. None or a temporary store:
-            it stays in this object, and no time is spent on writing it.
-        name: Name of the memory in the store; a second memory of that name gets a suffix.
+    With no store or a temporary one it stays in this object, and no time is spent on writing it. A
+    second memory of the same name in a store gets a suffix.
     """
 
     def __init__(self, store: NodeStore | None, name: str) -> None:

@@ -100,12 +100,8 @@ class Workers:
 
     @contextmanager
     def reading(self, verifier: CompletionVerifier, *, unasked: bool = True) -> Iterator[None]:
-        """Within this context, `supervised` has texts read in processes.
-
-        Args:
-            verifier: What will run in this context.
-            unasked: False: only if a number was given.
-        """
+        """Within this context, in which ``verifier`` will run, `supervised` has texts read in
+        processes; with ``unasked=False`` only if a number was given."""
         self._forget_a_forks()
         early, processes = self.early, self._may_start(unasked)
         if early is None and not processes:

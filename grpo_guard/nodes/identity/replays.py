@@ -54,14 +54,11 @@ class Replays:
         *,
         in_all: int | None = None,
     ) -> str | None:
-        """Fill a place. If that is not allowed, return why: ``late``, ``replayed``,
-        ``contradicted`` or ``too_many``.
+        """Fill a place, a digest of prompt and slot. If that is not allowed, return why: ``late``,
+        ``replayed``, ``contradicted`` or ``too_many``.
 
         Args:
-            key: The signer's key.
-            round: The round that the message names.
-            place: Digest of prompt and slot.
-            message: The signed bytes.
+            key, round, message: Of the signer, as signed.
             given_up: Once set, the place is free again: the caller never got the answer.
             in_all: Limit for this key over all of its rounds; None = only ``most`` applies.
         """
