@@ -31,12 +31,14 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) for each non-empty line. Raises InputError if the file cannot be read,
     or a line is not a JSON object."""
     try:
+        number = 0
         with path.open("rb") as lines:
-            number = 0
             while line := lines.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if not line.isspace():
-                    yield number, _object(path, number, line)
+                    yield number, parse_object(line, MAX_LINE_BYTES)
+    except InputError as error:
+        raise InputError(f"{path}:{number}: (line): {error}") from None
     except OSError as error:
         raise InputError(
             f"{path}: (file): expected a readable file, got {error.strerror}"
@@ -130,10 +132,3 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_names_once)  # creating one costs as much as a body
-
-
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        return parse_object(line, MAX_LINE_BYTES)
-    except InputError as error:
-        raise InputError(f"{path}:{number}: (line): {error}") from None

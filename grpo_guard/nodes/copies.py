@@ -51,8 +51,11 @@ def load(connection: Book, state: dict[str, Any]) -> None:
         with reading("ledger"):
             require_format(state, FORMAT)
             rows = {
-                table: [_row(row, columns[table]) for row in state["tables"][table]]
-                for table in TABLES
+                table: [
+                    [_value(value, *column) for value, column in zip(row, of_table, strict=True)]
+                    for row in state["tables"][table]
+                ]
+                for table, of_table in columns.items()
             }
         # Other processes judge from rounds they have already read; a new number makes them restart.
         before = pardons(connection)
@@ -84,10 +87,6 @@ def _columns(connection: Book, table: str) -> list[tuple[str, bool]]:
     """(type, whether NULL is allowed) of each column."""
     found = connection.execute(f"PRAGMA table_info(@{table})").fetchall()
     return [(kind, not required and not key) for _, _, kind, required, _, key in found]
-
-
-def _row(row: list[Any], columns: list[tuple[str, bool]]) -> list[Any]:
-    return [_value(value, *column) for value, column in zip(row, columns, strict=True)]
 
 
 def _value(value: Any, kind: str, optional: bool) -> Any:

@@ -96,12 +96,14 @@ class NodeMemory(Memory):
     def observe(self, groups: Sequence[Sequence[Measured]]) -> None:
         """Record a batch, given as groups."""
 
-        def bet() -> None:
+        def stake() -> None:
             for group in groups:
                 for pair, difference in self._differences(group).items():
-                    self._bet(pair, difference)
+                    factors = [math.log1p(bet * difference) for bet in BETS]
+                    before = self._pairs.get(pair, EProcess())
+                    self._pairs[pair] = before.after(factors, _WEIGHTS, cap=_CAP)
 
-        self.change(bet)
+        self.change(stake)
 
     def convicted(self) -> dict[str, float]:
         """Nodes whose work is longer than most others', with the e-value reached against each of
@@ -137,11 +139,6 @@ class NodeMemory(Memory):
                 raise ValueError(f"{len(nodes)} nodes where max_nodes is {self.max_nodes}")
         with self._lock:
             self._nodes, self._pairs = nodes, pairs
-
-    def _bet(self, pair: tuple[str, str], difference: float) -> None:
-        factors = [math.log1p(bet * difference) for bet in BETS]
-        before = self._pairs.get(pair, EProcess())
-        self._pairs[pair] = before.after(factors, _WEIGHTS, cap=_CAP)
 
     def _differences(self, members: Sequence[Measured]) -> dict[tuple[str, str], float]:
         """Mean sign of the difference in length, per ordered pair of nodes of one worth."""

@@ -126,7 +126,8 @@ def _collect(
     if id(one) in seen:
         return
     seen.add(id(one))
-    if _is_sent(one):
+    # Not if Ray's workers read for it already.
+    if reads_alone(one) and not getattr(_runnable(one), "is_elsewhere", False):
         own.append(one)
         return
     members = getattr(one, "members", ())
@@ -142,11 +143,6 @@ def reads_alone(one: CompletionVerifier) -> bool:
     return one.in_workers and _runnable(one).scope == "completion"
 
 
-def _is_sent(one: CompletionVerifier) -> bool:
-    # Not if Ray's workers read for it already.
-    return reads_alone(one) and not getattr(_runnable(one), "is_elsewhere", False)
-
-
 def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
     """The group of those that can be sent; None if it is not worth it."""
     sendable = [one for one in verifiers if _sendable(one)]
@@ -156,23 +152,20 @@ def _group(verifiers: Sequence[CompletionVerifier]) -> Group | None:
     return Group(
         tuple(map(_runnable, sendable)),
         _source(sendable),
-        all(map(_is_ours, sendable)),
+        all(type(one).__module__.startswith("grpo_guard.") for one in sendable),
         tuple(sendable),
         _settings(sendable),
     )
 
 
 def _source(verifiers: Sequence[CompletionVerifier]) -> bytes:
-    return packed(ReadTexts(tuple(map(_copy, verifiers))))
+    copies = (one.reader().reading if isinstance(one, Rule) else one for one in verifiers)
+    return packed(ReadTexts(tuple(copies)))
 
 
 def _settings(verifiers: Sequence[CompletionVerifier]) -> bytes:
     # What reads for `recurrence` has no settings, and two pickles of it are not the same bytes.
     return _source([one for one in verifiers if not isinstance(one, RecurrenceVerifier)])
-
-
-def _is_ours(one: CompletionVerifier) -> bool:
-    return type(one).__module__.startswith("grpo_guard.")
 
 
 def _sendable(one: CompletionVerifier) -> bool:
@@ -189,10 +182,6 @@ def _sendable(one: CompletionVerifier) -> bool:
 
 def _runnable(one: CompletionVerifier) -> Runnable:
     return one.reading if isinstance(one, Rule) else one
-
-
-def _copy(one: CompletionVerifier) -> Runnable:
-    return one.reader().reading if isinstance(one, Rule) else one
 
 
 def without_extras(completion: Completion) -> Completion:
