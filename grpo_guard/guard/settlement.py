@@ -146,11 +146,13 @@ def settle(
         n, groups=groups, labels=labels, rollouts=rollouts, length_factors=length_factors
     )
     given = [_turned(row, weights) for row in rewards]
-    if policy.watches:
-        return _watched(rewards, rulings, policy, _lowest(given, groups))
-    if not any(rulings) and length_factors is None:  # nearly every batch: all keep their rewards
+    unruled = not any(rulings) and length_factors is None  # nearly every batch
+    if policy.watches or unruled:  # all keep their rewards
+        if Ruling.ABSTAINED in rulings:
+            _reason(Ruling.ABSTAINED, policy)  # which may raise
+        reasons: list[Reason] = ["watched" if ruling else "earned" for ruling in rulings]
         lowest = [*_lowest(given, groups).values()]
-        return Settlement([list(row) for row in rewards], [True] * n, ["earned"] * n, lowest)
+        return Settlement([list(row) for row in rewards], [True] * n, reasons, lowest)
     return _decided(
         given, rulings, policy, weights, groups, labels, units_of(rollouts, n), length_factors,
         lowest_seen,
@@ -179,39 +181,25 @@ def _decided(
     # Includes completions that may stay and lose: otherwise a low reward in a second completion
     # would leave an abstention that is to be zeroed above the mean.
     staying = [given[i] if loses else earned[i] for i, loses in enumerate(may_lose)]
-    floors = _Floors(staying, groups, lowest_seen, units)
-    for i, why in enumerate(reasons):
+    lowest = _lowest(staying, groups)
+    # For a unit without its group, however many segments it has, all other rewards are the only
+    # reference.
+    sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
+    of_lone = min(lowest_seen, 0.0, *lowest.values())
+    for i, (group, why) in enumerate(zip(groups, reasons, strict=True)):
         if why in ("zeroed", "replaced"):
             number = _first_rewarding(given[i], weights) if why == "replaced" else None
-            earned[i] = floors.lowered(earned[i], groups[i], number)
+            alone, columns = sizes[group] == 1, range(len(earned[i]))
+            floors = [of_lone if alone else lowest.get((group, j), 0.0) for j in columns]
+            earned[i] = _lowered(earned[i], floors, number)
     _scale(earned, reasons, factors, policy)
     if no_gain:
         sums = _sums(earned, weights), _sums(given, weights)
         for i in losing(*sums, may_lose, groups, labels, units):
             earned[i], reasons[i] = given[i], "lost"
     kept = [why not in ("dropped", "skipped") for why in reasons]
-    return Settlement(
-        [_turned(row, weights) for row in earned], kept, reasons, list(floors.of.values())
-    )
-
-
-def _watched(
-    rewards: Sequence[Sequence[float | None]],
-    rulings: Sequence[Ruling],
-    policy: Policy,
-    lowest: dict[tuple[Hashable, int], float],
-) -> Settlement:
-    """Settle a batch for a guard that only watches: nothing changes, though an abstention may
-    raise."""
-    for ruling in rulings:
-        if ruling == Ruling.ABSTAINED:
-            _reason(ruling, policy)  # raises if the policy says to
-    reasons: list[Reason] = [
-        "earned" if ruling == Ruling.ACCEPTED else "watched" for ruling in rulings
-    ]
-    return Settlement(
-        [list(row) for row in rewards], [True] * len(rulings), reasons, [*lowest.values()]
-    )
+    rewards = [_turned(row, weights) for row in earned]
+    return Settlement(rewards, kept, reasons, list(lowest.values()))
 
 
 def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
@@ -327,38 +315,18 @@ def _lowest(
     return lowest
 
 
-class _Floors:
-    """Upper bounds for vetoed completions: the lowest reward of their group after the veto.
+def _lowered(row: Row, floors: Sequence[float], number: int | None) -> Row:
+    """A vetoed row, with each reward but the policy's own ``number`` at most its floor.
 
-    For a unit alone in its group, however many segments it has, the lowest reward seen at all.
+    If a function gives this completion no reward and punishes others, it gets their lowest: a text
+    that a function cannot read must not fare better than a wrong one.
     """
-
-    def __init__(
-        self,
-        rewards: Sequence[Row],
-        groups: Sequence[Hashable],
-        seen: float,
-        units: Sequence[Hashable],
-    ) -> None:
-        self.sizes = Counter(group for group, _ in set(zip(groups, units, strict=True)))
-        self.of = _lowest(rewards, groups)
-        # For a completion without its group, all other rewards are the only reference.
-        self.of_lone = min(seen, 0.0, *self.of.values())
-
-    def lowered(self, row: Row, group: Hashable, number: int | None) -> Row:
-        """A vetoed row, with each reward but the policy's own ``number`` at most the lowest.
-
-        If a function gives this completion no reward and punishes others, it gets their lowest: a
-        text that a function cannot read must not fare better than a wrong one.
-        """
-        if all(value is None for value in row):
-            return row
-        alone = self.sizes[group] == 1
-        lowest = [self.of_lone if alone else self.of.get((group, j), 0.0) for j in range(len(row))]
-        return [
-            value if j == number or (value is None and low >= 0) else min(value or 0.0, low)
-            for j, (value, low) in enumerate(zip(row, lowest, strict=True))
-        ]
+    if all(value is None for value in row):
+        return row
+    return [
+        value if j == number or (value is None and low >= 0) else min(value or 0.0, low)
+        for j, (value, low) in enumerate(zip(row, floors, strict=True))
+    ]
 
 
 def _sums(rows: Sequence[Row], weights: Sequence[float]) -> list[float | None]:
