@@ -11,7 +11,7 @@ from grpo_guard.core.completion import Completion
 from grpo_guard.core.rollouts import rollout_of
 from grpo_guard.core.verdict import Finding, Verdict, reject
 from grpo_guard.nodes.e_process import log_threshold
-from grpo_guard.nodes.e_process_memory import EProcessMemory, digest_of
+from grpo_guard.nodes.e_process_memory import FORMAT, EProcessMemory, digest_of
 from grpo_guard.nodes.intake import FREQUENT_VERIFIER, mark_of
 from grpo_guard.nodes.same_prompt import FEWEST_NODES, log_e_values
 from grpo_guard.nodes.schema import LedgerError
@@ -21,7 +21,7 @@ FREQUENT_KIND = "frequent_finding"
 FADE: Final = 0.05
 """Subtracted from a convicted node's log factor per compared prompt, so that a node that has
 stopped is released even if its peers never have the finding. Losing bets are always fair."""
-NOTHING: Final[dict[str, Any]] = {"format": 1, "nodes": []}
+NOTHING: Final[dict[str, Any]] = {"format": FORMAT, "nodes": []}
 """The state of empty counts."""
 
 

@@ -102,7 +102,7 @@ class Judging:
     ) -> None:
         # Nodes that worked in this round, and nodes that decay may release. A clear name without
         # work is skipped, since strangers can invent any number of names.
-        columns = "SELECT node, state, level, renewed, since FROM @marks WHERE kind = ?"
+        columns = "SELECT node, state, level, renewed, since FROM marks WHERE kind = ?"
         rows = connection.execute(f"{columns} AND state <> 'clear'", (kind,)).fetchall()
         for nodes in chunks([int(node) for node in evidence]):
             these = f"{columns} AND node IN ({', '.join('?' * len(nodes))})"
@@ -128,10 +128,10 @@ class Judging:
             elif mark != before:
                 changed.append((mark.state.value, mark.since, int(node), kind))
         connection.executemany(
-            "INSERT OR REPLACE INTO @marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(written)
+            "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sorted(written)
         )
         connection.executemany(
-            "UPDATE @marks SET state = ?, since = ? WHERE node = ? AND kind = ?", changed
+            "UPDATE marks SET state = ?, since = ? WHERE node = ? AND kind = ?", changed
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_guard.nodes.patience import locked, patience_with
-from grpo_guard.nodes.schema import Book, connect
+from grpo_guard.nodes.schema import connect
 from grpo_guard.nodes.store import NodeStore
 
 logger = logging.getLogger("grpo_guard")
@@ -119,7 +119,7 @@ class Memory:
     def _take_up(self, state: dict[str, Any]) -> None:
         """Implement `load_state_dict`; raise and change nothing if the state is malformed."""
 
-    def _taken_up(self) -> Book | None:
+    def _taken_up(self) -> sqlite3.Connection | None:
         """The locked file, with its state loaded; None if there is no file or it is degraded."""
         if self._path is None:
             return None
@@ -142,7 +142,7 @@ class Memory:
             return None
         return connection
 
-    def _take_news(self, connection: Book) -> None:
+    def _take_news(self, connection: sqlite3.Connection) -> None:
         """Load what another process has written since, and repeat this process's unwritten
         changes."""
         if not connection.execute(_KNOWN).fetchone():
@@ -162,7 +162,7 @@ class Memory:
         for change in self._unwritten:
             change()
 
-    def _put_back(self, connection: Book) -> bool:
+    def _put_back(self, connection: sqlite3.Connection) -> bool:
         """Write the state; return whether that succeeded."""
         assert self._path is not None
         # A random version, not a counter: a file restored from a copy would repeat the same count.

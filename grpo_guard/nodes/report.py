@@ -11,7 +11,7 @@ from typing import Any
 from grpo_guard.nodes.intake import printable, stored_names
 from grpo_guard.nodes.judging import SLOTS, WORK
 from grpo_guard.nodes.rounds import read_meta
-from grpo_guard.nodes.schema import LedgerError, checked_book, opened
+from grpo_guard.nodes.schema import LedgerError, opened
 from grpo_guard.nodes.standing import Mark, State
 
 SHOWN_REASONS = 5
@@ -114,15 +114,13 @@ class Shown:
         }
 
 
-def read(path: Path, node: str | None = None, *, book: str = "") -> Shown:
-    """Read everything in a book of a ledger, or one node, from one snapshot and without writing to
-    it.
+def read(path: Path, node: str | None = None) -> Shown:
+    """Read everything in a ledger, or one node, from one snapshot and without writing to it.
 
     Raises:
         LedgerError: the file is not a ledger, cannot be read, or does not know the node.
     """
-    book = checked_book(book)
-    with opened(path, "a readable ledger", seconds=5.0, create=False, book=book) as connection:
+    with opened(path, "a readable ledger", seconds=5.0, create=False) as connection:
         return _read(connection, path, node)
 
 
@@ -145,7 +143,7 @@ def _read(connection: sqlite3.Connection, path: Path, node: str | None) -> Shown
     }
     counts = {key: read_meta(connection, key) for key in says}
     notes = [f"{counts[key]:,} {says[key]}" for key in says if counts[key]]
-    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM @clock").fetchone()
+    (last,) = connection.execute("SELECT coalesce(max(clock), -1) FROM clock").fetchone()
     if last >= 0:
         judged = read_meta(connection, "judged") + 1
         notes.append(f"{last + 1:,} rounds, {judged:,} judged; a round is judged two rounds later")
@@ -158,10 +156,10 @@ def standings(
     """All nodes, or one, the worst first; may raise sqlite3.Error."""
     now = read_meta(connection, "judged")
     judged, rejected = connection.execute(
-        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM @nodes"
+        "SELECT coalesce(sum(judged), 0), coalesce(sum(rejected), 0) FROM nodes"
     ).fetchone()
     query = (
-        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM @nodes "
+        "SELECT id, name, last, judged, rejected, abstained, owed, empty FROM nodes "
         "WHERE ?1 IS NULL OR name = ?1"
     )
     rows = connection.execute(query, (name,)).fetchall()
@@ -197,8 +195,7 @@ def standings(
 def state_of(connection: sqlite3.Connection, name: bytes) -> State:
     """The standing of one node's work; clear if it is unknown. May raise sqlite3.Error."""
     query = (
-        "SELECT state FROM @marks JOIN @nodes ON @nodes.id = @marks.node "
-        "WHERE name = ? AND kind = ?"
+        "SELECT state FROM marks JOIN nodes ON nodes.id = marks.node WHERE name = ? AND kind = ?"
     )
     row = connection.execute(query, (name, WORK)).fetchone()
     return State(row[0]) if row else State.CLEAR
@@ -207,13 +204,13 @@ def state_of(connection: sqlite3.Connection, name: bytes) -> State:
 def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
     """Phrases of two or more nodes, those of most nodes first; may raise sqlite3.Error."""
     query = (
-        "SELECT digest, min(excerpt), max(count) FROM @phrases GROUP BY digest "
+        "SELECT digest, min(excerpt), max(count) FROM phrases GROUP BY digest "
         "HAVING count(*) > 1 ORDER BY count(*) DESC, max(count) DESC LIMIT ?"
     )
     hints: dict[tuple[tuple[str, ...], str], SybilHint] = {}
     for digest, excerpt, count in connection.execute(query, (MAX_HINTS,)).fetchall():
         names = connection.execute(
-            "SELECT name FROM @nodes JOIN @phrases ON @nodes.id = @phrases.node "
+            "SELECT name FROM nodes JOIN phrases ON nodes.id = phrases.node "
             "WHERE digest = ? ORDER BY name",
             (digest,),
         )
@@ -225,7 +222,7 @@ def sybil_hints(connection: sqlite3.Connection) -> list[SybilHint]:
 
 def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, float, int]:
     query = (
-        "SELECT state, level, renewed, since, log_e, peers FROM @marks WHERE node = ? AND kind = ?"
+        "SELECT state, level, renewed, since, log_e, peers FROM marks WHERE node = ? AND kind = ?"
     )
     row = connection.execute(query, (node, kind)).fetchone()
     if row is None:
@@ -238,7 +235,7 @@ def _mark(connection: sqlite3.Connection, node: int, kind: str) -> tuple[Mark, f
 
 
 def _reasons(connection: sqlite3.Connection, node: int) -> tuple[tuple[str, int], ...]:
-    query = "SELECT kind, count FROM @reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
+    query = "SELECT kind, count FROM reasons WHERE node = ? ORDER BY count DESC, kind LIMIT ?"
     rows = connection.execute(query, (node, SHOWN_REASONS)).fetchall()
     _expect_counts(*(count for _, count in rows))
     return tuple((printable(kind.encode()), count) for kind, count in rows)
