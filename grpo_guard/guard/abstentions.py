@@ -57,11 +57,8 @@ class AbstainWindow:
                 f"{self._policy.max_abstain_rate}); last causes: {dict(causes)}"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"policy": self._policy}  # a worker starts its own count, with its own lock
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["policy"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AbstainWindow, (self._policy,)  # a worker starts its own count, with its own lock
 
 
 def _not_rejected(count: Counter[Outcome]) -> int:

@@ -311,13 +311,10 @@ class GraderFailures:
                 f"the last with {type(error).__name__}: {error!s:.200}"
             ) from error
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # A copy starts its own count, with its own lock and workers.
         names = ("timeout", "max_rate", "window", "each", "concurrency")
-        return {name: getattr(self, name) for name in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        return partial(GraderFailures, **{name: getattr(self, name) for name in names}), ()
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from enum import IntEnum
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from grpo_guard.core.verdict import BARRING_CAUSES, Verdict
-from grpo_guard.guard.group_means import losing, means_of_units, units_of
+from grpo_guard.guard.group_means import losing, units_of
 from grpo_guard.guard.policy import AbstainError, Policy
 from grpo_guard.nodes.intake import standing_bars
 
@@ -209,17 +209,10 @@ def _require_lengths(n: int, **per_row: Sequence[Any] | None) -> None:
             raise ValueError(f"{name}: expected {n}, one per completion, got {len(values)}")
 
 
-def mean_of_kept(
-    kept: Sequence[float], nothing: float = 0.0, rollouts: Sequence[Hashable] | None = None
-) -> float:
+def mean_of_kept(kept: Sequence[float], nothing: float = 0.0) -> float:
     """The reward of a removed completion in a trainer that cannot remove it: its advantage is then
     0, and the group's mean, of the ``kept`` rewards, is the mean without it; ``nothing`` if none is
-    kept.
-
-    Of ``rollouts``, as for `settle`, each counts once.
-    """
-    if rollouts is not None:
-        kept = list(means_of_units(kept, units_of(rollouts, len(kept))).values())
+    kept."""
     if not kept:
         return nothing
     # Divide first: a grader that subtracts may return 1e308, and the sum of two would overflow.

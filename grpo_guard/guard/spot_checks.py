@@ -95,6 +95,7 @@ class SpotCheck(Composed):
     scope: Scope = "history"
     shares_calls = False  # a choice covers one batch, and its results are kept
     shows_some = True
+    compares_ids = False  # it compares nothing for completions that are not drawn
 
     def __init__(
         self,
@@ -121,10 +122,6 @@ class SpotCheck(Composed):
         self._key = secrets.token_bytes(64) if key is None else _key(_long_enough("key", key))
         self._committed: dict[str, str] | None = None
         self._calls = 0
-
-    @property
-    def compares_ids(self) -> bool:
-        return False  # it compares nothing for completions that are not drawn
 
     @property
     def smallest_p(self) -> float:

@@ -81,11 +81,8 @@ class VerdictLog:
             self._complained = True
             logger.warning("%s: the log of verdicts %s; verdicts are missing", self.path, problem)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VerdictLog, (self.path,)  # with a lock of its own
 
 
 def line_of(completion: Completion, verdict: Verdict) -> dict[str, Any]:
