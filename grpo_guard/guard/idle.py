@@ -25,11 +25,9 @@ class IdleWarning:
     """Warns about each missing field once, in the first batch that lacks it."""
 
     def __init__(self, verifier: CompletionVerifier, ledger: object = None) -> None:
-        self._waiting = {
-            field: dict.fromkeys(idle) for field, idle in idle_without(verifier).items()
-        }
+        self._waiting = idle_without(verifier)
         if ledger is not None and "node" in self._waiting:
-            self._waiting["node"]["the ledger records nobody"] = None
+            self._waiting["node"].append("the ledger records nobody")
 
     def mute(self) -> None:
         """Disable the warnings, if fields are left out on purpose."""
@@ -44,7 +42,7 @@ class IdleWarning:
                 continue
             idle = self._waiting.pop(field, None)
             if idle is not None:  # no other thread has warned yet
-                logger.warning("%s", _message(field, list(idle), len(batch)))
+                logger.warning("%s", _message(field, idle, len(batch)))
 
 
 def idle_without(verifier: CompletionVerifier) -> dict[str, list[str]]:

@@ -26,15 +26,12 @@ class Odds:
     """What an operator can expect of a node that sends the same in each round.
 
     Args:
-        sent: Completions per round.
-        poisoned: How many of them are poison.
-        checked: How many of them are checked.
+        sent, poisoned, checked: Completions per round, and how many are poison or checked.
         power: Probability that a checked poisoned completion is rejected.
         caught: Probability of at least one rejection in a round; then all are checked.
         rounds: Expected number of rounds until then, that one included; inf if never.
         earned: Expected number of poisoned completions that earn a reward until then, that round
-            included: in a full check each is rejected with probability ``power``, too. inf if
-            never caught.
+            included, in which each is rejected with probability ``power``, too; inf if never.
     """
 
     sent: int

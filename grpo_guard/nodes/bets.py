@@ -70,16 +70,14 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One node's judged completions of one round.
+    """One node's judged completions of one round; 0 <= held <= rejected <= judged.
 
     Args:
-        judged: Accepted or rejected completions, without abstentions. If there are many answers to
-            one prompt, each may count as a fraction.
-        rejected: How many of them were rejected, 0 <= rejected <= judged. When the node serves as a
-            peer, this is part of the normal rate.
-        held: Rejections held against the node itself, 0 <= held <= rejected. One odd prompt can get
-            all its answers rejected together, so only a few per prompt count. The bet stays fair
-            with fewer than were rejected.
+        judged: Accepted or rejected completions. If there are many answers to one prompt, each may
+            count as a fraction.
+        rejected: Part of the normal rate when the node serves as a peer.
+        held: Rejections held against the node itself: only a few per prompt, since one odd prompt
+            can get all its answers rejected together. The bet stays fair with fewer.
 
     Raises:
         ValueError: the counts are inconsistent, e.g. because they come from a broken file.

@@ -31,18 +31,13 @@ class Counts:
     Some findings must not reject by themselves, because honest work has them too: a wrong sum that
     is corrected later, a wrong sum in words. An attacker who sends nothing else still teaches it.
     So nodes are compared on the prompts that at least three of them answered in a batch
-    (`same_prompt`); a prompt with fewer nodes is no evidence, however many findings it has. The
-    evidence of prompts and rounds multiplies into one `EProcess` per node, over all kinds of
+    (`same_prompt`). The evidence multiplies into one `EProcess` per node, over all kinds of
     findings. Once a node's e-value reaches the number of nodes over ``alpha``, its completions with
-    the finding are rejected, and no others.
+    the finding are rejected, and no others; the guard's own ledger does not count these rejections.
 
     By Ville's inequality the chance that any honest node *ever* loses anything is at most
     ``alpha``, over all rounds and however unequal the prompts, if fewer than half of the nodes on
     each prompt are malicious and the swarm's members stay the same.
-
-    The guard's own ledger does not count these rejections: an honest model with an unusual habit
-    (say, it corrects itself more than others) loses the completions that show it and stays in the
-    swarm.
 
     Args:
         e_processes: Used by nothing else.

@@ -14,14 +14,10 @@ Several bets, the *columns*, run side by side, each with its own factor per batc
 in advance. The e-value is the sum of their wealth: an average of fair bets is a fair bet. Each
 column multiplies separately, so that a bet that wins a little in each batch keeps its winnings.
 
-**Who uses what.** Counted findings (`counts`), log-probs (`logprob.node_evidence`) and foreign
-sentences (`logprob.reader.proposals`) keep one e-process per node, `lengths` one per pair of nodes.
-Two tests share only the shares of the starts and the threshold:
-
-- The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
-  round, so its evidence is a sum over remembered rounds and not one number to multiply.
-- `content.recurrence` has the p-values of a test that is repeated while the counts grow. They do
-  not multiply, so it spends alpha over its looks.
+The ledger (`evidence`) takes each start at its worst choice of peers, which may change with every
+round, so its evidence is a sum over remembered rounds and not one number to multiply. It shares
+only the shares of the starts and the threshold, as does `content.recurrence`, whose p-values do not
+multiply: it spends alpha over its looks.
 """
 
 from __future__ import annotations

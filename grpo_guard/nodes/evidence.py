@@ -53,9 +53,8 @@ class Evidence:
 
     Args:
         log_e: Natural logarithm of its e-value: an honest node reaches as much with probability at
-            most exp(-log_e).
-        peers: Nodes that it was compared with; below 2 there is no evidence and log_e is 0. log_e
-            is also 0 for a node without a rejection.
+            most exp(-log_e). 0 for a node without a rejection, or with fewer than two peers.
+        peers: Nodes that it was compared with.
         others: Nodes with work in at least half of its rounds: its peers were drawn from them.
         rose: Whether the last round added to it.
     """

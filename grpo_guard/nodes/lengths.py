@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any, Final, Protocol
 
 from grpo_guard.nodes.e_process import FLOOR, EProcess, log_add, log_threshold
@@ -145,22 +146,17 @@ class NodeMemory(Memory):
         lengths: dict[float | None, dict[str, list[Measured]]] = {}
         for member in members:
             if member.node is not None and self._follows(member.node):
-                mine = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
-                if len(mine) < _PER_GROUP:
-                    mine.append(member)
+                own = lengths.setdefault(member.worth, {}).setdefault(member.node, [])
+                if len(own) < _PER_GROUP:
+                    own.append(member)
         sums = defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0])
         for by_node in lengths.values():
-            nodes = list(by_node)
-            for i in nodes:
-                for j in nodes:
-                    if i != j:
-                        total = sums[i, j]
-                        total[0] += sum(
-                            (a.own > b.length) - (a.own < b.length)
-                            for a in by_node[i]
-                            for b in by_node[j]
-                        )
-                        total[1] += len(by_node[i]) * len(by_node[j])
+            for (i, mine), (j, theirs) in permutations(by_node.items(), 2):
+                total = sums[i, j]
+                total[0] += sum(
+                    (a.own > b.length) - (a.own < b.length) for a in mine for b in theirs
+                )
+                total[1] += len(mine) * len(theirs)
         return {pair: signs / count for pair, (signs, count) in sums.items()}
 
     def _follows(self, node: str) -> bool:

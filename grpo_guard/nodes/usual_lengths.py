@@ -1,16 +1,14 @@
 """How long a node's work usually is relative to its groups, measured on answers without reward.
 
 If models differ, an honest one may write long answers. Answers that earned a reward cannot tell its
-style from padding, since an attacker who pads for the reward pads exactly these. Answers that
-earned nothing can. A model that thinks at length is also long when it is wrong. An attacker would
-have to send long work for nothing, which takes a place in a group and, next to right answers,
-teaches the swarm to avoid such work.
+style from padding, since an attacker pads exactly these; answers that earned nothing can. A model
+that thinks at length is also long when it is wrong. An attacker would have to send long work for
+nothing, which takes a place in a group and teaches the swarm to avoid such work.
 
-So the two are compared. If a node's rewarded answers are, again and again, longer than most other
-nodes' by more than its unrewarded ones are, then it chooses its length for the reward. `NodeMemory`
-tests that. An attacker can lead a whole swarm to write ever more with answers a quarter longer each
-round; chance explains that for one answer, but not for a hundred. Five honest models that were
-measured come nowhere near conviction: those that are long are also long when they are wrong.
+If a node's rewarded answers are, again and again, longer than most other nodes' by more than its
+unrewarded ones are, then it chooses its length for the reward. `NodeMemory` tests that: chance
+explains an answer a quarter longer than the others, but not a hundred. Five honest models that were
+measured come nowhere near conviction.
 """
 
 from __future__ import annotations
