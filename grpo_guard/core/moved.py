@@ -81,7 +81,7 @@ REMOVED: Final = {
 
 
 _FROM_THE_ROOT: Final = {
-    "config": ("live once option_names preset_options presets tree yaml_text"),
+    "config": "live once option_names preset_options presets tree yaml_text",
     "core": (
         "arguments calibrated completion detokenizer ensemble files given jsonl model_paths "
         "naming options p_values prompts quoting redaction registry rollouts sampling "

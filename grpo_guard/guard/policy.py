@@ -90,8 +90,8 @@ class Policy:
                 f"got {self.max_abstain_rate!r}"
             )
         if not is_count(self.abstain_window, 1):
-            got = repr(self.abstain_window)
-            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {got}")
+            got = self.abstain_window
+            raise ValueError(f"Policy.abstain_window: expected an integer >= 1, got {got!r}")
 
     def chosen(self, cannot: Mapping[Rule, str] | None = None) -> Policy:
         """Reduce each argument to one rule: the first that can be carried out.

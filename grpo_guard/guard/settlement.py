@@ -173,7 +173,7 @@ def _decided(
     """The settlement of a batch in which something is ruled on or scaled, of rewards as `_turned`
     gives them, [n, k], and of units, see `group_means`, [n]; else as `settle`."""
     rulings = _worst(rulings, units, _WORSE.index)
-    factors = _worst(length_factors or (), units if length_factors else (), operator.neg)
+    factors = () if length_factors is None else _worst(length_factors, units, operator.neg)
     reasons = [_reason(ruling, policy) for ruling in rulings]
     earned = _vetoed(given, reasons, policy, weights)
     no_gain = policy.on_reject == "no_gain"
