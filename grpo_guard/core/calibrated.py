@@ -76,10 +76,6 @@ class HonestScores:
         """
         return self.p_of(0.0)
 
-    def p_value(self, verdict: Verdict) -> float:
-        """The conformal p-value of a verdict that is not an abstention."""
-        return self.p_of(score(verdict))
-
     def p_of(self, score: float) -> float:
         """The conformal p-value of a score."""
         at_most = bisect_right(self.scores, score)
@@ -161,7 +157,7 @@ class Calibrated(ByRow):
     def _with_p(self, verdict: Verdict) -> Verdict:
         if verdict.abstained:
             return verdict
-        p = self.honest.p_value(verdict)
+        p = self.honest.p_of(score(verdict))
         if self.alpha is None or verdict.cause is not Cause.JUDGED:
             return replace(verdict, p_value=p)
         return decided_by_p(replace(verdict, p_value=p), self.alpha)

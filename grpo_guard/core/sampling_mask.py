@@ -27,12 +27,8 @@ MOST_KEPT: Final = 2**21
 
 @dataclass(frozen=True, slots=True)
 class SamplingMask:
-    """The kept tokens of each position.
-
-    Args:
-        kept: Token ids, one tuple for each token of the completion, [n]; an empty one makes no
-            claim about its position.
-    """
+    """The token ids kept at each position, one tuple for each token of the completion, [n]; an
+    empty one makes no claim about its position."""
 
     kept: tuple[tuple[int, ...], ...]
 

@@ -17,13 +17,10 @@ from grpo_guard.guard.settlement import mean_of_kept
 
 @dataclass(frozen=True, slots=True)
 class SettledGroups:
-    """Settled rewards, and the means that take the place of those left out.
+    """Settled rewards, None for completions that are left out, [n], and each one's group, [n].
 
-    Args:
-        kept: Rewards of the completions that stay, None for those left out, [n].
-        groups: Each completion's group, [n].
-        means: Mean reward of the completions that stay in each group; a group without any is
-            missing.
+    ``means`` take the place of those left out: the mean reward of the completions that stay in each
+    group; a group without any is missing.
     """
 
     kept: list[float | None]

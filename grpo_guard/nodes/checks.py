@@ -17,12 +17,9 @@ MAX_NODES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Results of the spot checks of one node.
-
-    Args:
-        clean: Completions accepted since it was last caught, or since it first appeared.
-        caught: Whether it was caught and has not yet sent enough clean completions since.
-    """
+    """Results of the spot checks of one node: how many completions were accepted since it was last
+    caught or first appeared, and whether it was caught and has not yet sent enough clean ones
+    since."""
 
     clean: int = 0
     caught: bool = False

@@ -68,8 +68,7 @@ class EProcess:
     """One e-process: the evidence against one node, or one pair of nodes.
 
     Args:
-        log_wealth: Logarithm of each column's wealth, its weight included; empty before the first
-            batch.
+        log_wealth: Logarithm of each column's wealth, weighted; () before the first batch.
         starts: Batches so far, at each of which a bet started.
         seen: Digests of the latest batches.
     """

@@ -16,13 +16,10 @@ MAX_NODES: Final = 4096
 
 
 class EProcessMemory(Memory):
-    """E-processes by node; safe to share between threads.
+    """E-processes by node; safe to share between threads. The weights of the columns add up to 1.
 
-    Args:
-        store: Keeps them for several processes and the next start; None = in this object only.
-        name: Name of this memory in the store. Names keep the word "fortunes", which e-processes
-            were called before: files that exist have it.
-        weights: Weights of the columns; they add up to 1.
+    Names in a store keep the word "fortunes", which e-processes were called before: files that
+    exist have it.
     """
 
     def __init__(

@@ -28,13 +28,8 @@ Ints = NDArray[np.int64]
 
 
 class History:
-    """The last rounds of a swarm. Names without a remembered round take no memory.
-
-    Args:
-        rounds: Most rounds to remember.
-        drawn: How many peers of a name are drawn, including itself.
-        salt: Seeds the lots of the names.
-    """
+    """The last ``rounds`` of a swarm. Names without a remembered round take no memory. Of a name
+    ``drawn`` peers are drawn, itself included, by lots that ``salt`` seeds."""
 
     def __init__(self, rounds: int, drawn: int, salt: bytes) -> None:
         self.size = rounds

@@ -26,18 +26,14 @@ class Standing:
         node: Its name, with control characters escaped.
         state: State of its work; only "hard" has consequences.
         withholds: State of its empty slots, at most "soft".
-        judged: Completions that were accepted or rejected.
-        rejected: How many of those were rejected.
+        judged, rejected: Completions that were accepted or rejected, and how many were rejected.
         abstained: Completions on which no verdict was reached.
-        others_judged: Completions of all other nodes that were accepted or rejected.
-        others_rejected: How many of those were rejected.
+        others_judged, others_rejected: The same of all other nodes.
         log_e: Natural logarithm of the e-value of its rejections, after the last closed round.
         level: Evidence over the threshold when it last rose, decayed since; 1 makes a node hard.
         peers: Nodes that it was compared with; fewer than two give no evidence.
-        since: The round, by the ledger's own count, in which it entered the state.
-        last_round: The round of its last completion, by the ledger's own count.
-        owed: Slots it was to fill.
-        empty: How many of those it left empty.
+        since, last_round: By the ledger's own count, when it entered the state and last sent work.
+        owed, empty: Slots it was to fill, and how many of those it left empty.
         reasons: Kinds of findings it was rejected for, with counts, most frequent first.
     """
 
@@ -80,10 +76,8 @@ class Standing:
 class SybilHint:
     """Nodes whose rejected work shares a recurring phrase. A hint: honest nodes may quote too.
 
-    Args:
-        nodes: The nodes that share it.
-        excerpt: Beginning of the phrase in the work of one of them.
-        count: Completions with it from the node that repeats it most.
+    The excerpt is its beginning in the work of one of them, the count that of the completions with
+    it from the node that repeats it most.
     """
 
     nodes: tuple[str, ...]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from grpo_guard.core.arguments import is_count
@@ -93,15 +92,8 @@ class Admission(NamedTuple):
     given: list[Verdict | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Signed:
-    """A completion with a valid signature.
-
-    Args:
-        envelope: Its envelope.
-        place: Digest of its prompt and slot.
-        message: The signed bytes.
-    """
+class _Signed(NamedTuple):
+    """A valid signature: its envelope, the digest of prompt and slot, and the signed bytes."""
 
     envelope: Envelope
     place: bytes

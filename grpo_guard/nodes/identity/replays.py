@@ -32,11 +32,8 @@ class Replays:
     """Filled places: (key, round, prompt, slot) -> the message that filled it.
 
     Only messages with a valid signature get here, and each key has its own window over the rounds
-    that it signs. So nobody can move another key's window, use up its room or take its places.
-
-    Args:
-        late: How many rounds an envelope may be behind the newest of its key.
-        most: Places of one key in one round.
+    that it signs: ``late`` rounds behind its newest, with ``most`` places each. So nobody can move
+    another key's window, use up its room or take its places.
     """
 
     def __init__(self, late: int, most: int = MOST_IN_ROUND) -> None:
